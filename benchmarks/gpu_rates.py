@@ -263,7 +263,7 @@ def _encoders(
     width = [] if dtype == "f32" else ["--dtype", dtype]
     main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
     wanted = published.MODELS[name]
-    session = specc.load(out, execution_provider=plan.provider).scoring.runtime
+    session = specc.load(out, execution_provider=plan.provider).scoring_model.runtime
 
     def ours(shape: tuple[int, ...]) -> Callable[[], object]:
         # inputs and results stay on the GPU, as with PyTorch

@@ -26,7 +26,7 @@ from unittest.mock import patch
 import numpy as np
 
 import specc
-from specc.batch_inference.block_runner import BlockRunner, OpenBlock
+from specc.batch_inference.block_runner import BlockInProgress, BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, make_plan
@@ -55,17 +55,14 @@ model planned "A GPT whose texts get the lengths that are asked for"
 
 dims batch >= 1, n >= 1
 
-graph write(ids: int[batch, n], want: int[batch], keep: keep[batch, n] = ids >= 0)
-    -> (logits: float[batch, n, 1000]) {
-  x = (embedding(ids, size=1000, dim=256) @ wte) + (embedding(positions(keep), size=1024, dim=256) @ wpe)
-  repeat i in 4 under "h.{i}" {
-    x = x + (attention(layer_norm(x, eps=1e-5) @ ln_1, heads=4, mask=causal & visible(keep)) @ attn)
-    x = x + (linear(gelu(linear(layer_norm(x, eps=1e-5) @ ln_2, out=1024) @ fc), out=256) @ proj)
+  graph write(ids: int[batch, n], want: int[batch], keep: keep[batch, n] = ids >= 0) -> (logits:
+  float[batch, n, 1000]) { x = (embedding(ids, size=1000, dim=256) @ wte) +
+  (embedding(positions(keep), size=1024, dim=256) @ wpe) repeat i in 4 under "h.{i}" { x = x +
+  (attention(layer_norm(x, eps=1e-5) @ ln_1, heads=4, mask=causal & visible(keep)) @ attn) x = x +
+  (linear(gelu(linear(layer_norm(x, eps=1e-5) @ ln_2, out=1024) @ fc), out=256) @ proj) } over =
+  positions(keep) + 1 >= insert(want, axis=1) words = linear(layer_norm(x, eps=1e-5) @ ln_f,
+  out=999, bias=false) @ head return concat([insert(where(over, 1e4, -1e4), axis=2), words], axis=2)
   }
-  over = positions(keep) + 1 >= insert(want, axis=1)
-  words = linear(layer_norm(x, eps=1e-5) @ ln_f, out=999, bias=false) @ head
-  return concat([insert(where(over, 1e4, -1e4), axis=2), words], axis=2)
-}
 
 generate text of ids from logits { stop = 0 }
 """
@@ -122,7 +119,7 @@ def _table(table: Table) -> Iterator[str]:
     best = 0.0
     for name, more in ways.items():
         report = _mapped(table, name, more)
-        best = max(best, report.rate)
+        best = max(best, report.rows_per_second)
         yield _row(name, report, int(more.get("workers", 1)))
     yield f"\n`map` is {best / one:.0f} times as fast as one call per row (goal for `dates`: 10 times)."
     if count > FEWEST:
@@ -131,12 +128,12 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _row(name: str, report: JobReport, workers: int) -> str:
-    work = report.seconds - report.start_up
-    beyond = work * workers / report.computing - 1
-    expected = "" if report.predicted is None else f"{report.predicted:.1f}"
+    work = report.seconds - report.startup_seconds
+    beyond = work * workers / report.compute_seconds - 1
+    expected = "" if report.predicted_seconds is None else f"{report.predicted_seconds:.1f}"
     return (
-        f"| {name} | {report.rate:.0f} | {report.start_up:.1f} | {work:.1f} | "
-        f"{report.waste:.0%} | {beyond:.0%} | {report.computing:.1f} | {expected} |"
+        f"| {name} | {report.rows_per_second:.0f} | {report.startup_seconds:.1f} | {work:.1f} | "
+        f"{report.padding_ratio:.0%} | {beyond:.0%} | {report.compute_seconds:.1f} | {expected} |"
     )
 
 
@@ -150,8 +147,8 @@ def _job(table: Table, name: str, more: Mapping[str, Any]) -> JobRequest:
         model=str(table.model),
         data=[str(table.data)],
         out=str(out),
-        columns={table.name: table.column},
-        rows=max(len(table.rows) // BLOCKS, FEWEST),
+        input_columns={table.name: table.column},
+        rows_per_block=max(len(table.rows) // BLOCKS, FEWEST),
         **more,
     )
 
@@ -179,24 +176,27 @@ def _beyond(table: Table) -> float:
     shutil.rmtree(out, ignore_errors=True)
     plan.write(out)
     blocks = BlockRunner.open(plan, out)
-    blocks.do(0)
+    blocks.run_block(0)
     COMPUTED[0], began = 0.0, time.process_time()
-    batch, generate = _timed(OpenBlock._batch), _timed(OpenBlock._generate)
-    with patch.multiple(OpenBlock, _batch=batch, _generate=generate):
+    batch, generate = (
+        _timed(BlockInProgress._compute_batch),
+        _timed(BlockInProgress._generate_continuously),
+    )
+    with patch.multiple(BlockInProgress, _compute_batch=batch, _generate_continuously=generate):
         for number in range(1, len(plan.blocks)):
-            blocks.do(number)
+            blocks.run_block(number)
     return (time.process_time() - began) / max(COMPUTED[0], 1e-9) - 1
 
 
 def _memory(table: Table) -> Iterator[str]:
     """Yield the memory that the formula predicts for batches of the longest rows."""
-    formulas = CostFormulas.of(specc.load(table.model).manifest.graph)
-    limit, longest = BatchLimits().memory, max(map(len, table.rows))
+    formulas = CostFormulas.from_graph(specc.load(table.model).manifest.graph)
+    limit, longest = BatchLimits().max_bytes, max(map(len, table.rows))
     yield "| rows of a batch | of length | largest values beside each other, MB, by the formula |"
     yield "|---|---|---|"
     for count in (1, 8, TOGETHER):
-        yield f"| {count} | {longest} | {formulas.memory(count, longest) / 2**20:.0f} |"
-    most = next(n for n in range(4096, 0, -1) if formulas.memory(n, longest) <= limit)
+        yield f"| {count} | {longest} | {formulas.estimate_bytes(count, longest) / 2**20:.0f} |"
+    most = next(n for n in range(4096, 0, -1) if formulas.estimate_bytes(n, longest) <= limit)
     yield f"\nWithin {limit >> 20} MB there may be {most} rows of {longest}.\n"
 
 

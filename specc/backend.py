@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # for annotations only: running a model does not import the weights package or NumPy
     import numpy as np
 
-    from specc.artifact.package_index import WeightFileFacts
+    from specc.artifact.package_index import WeightFileMetadata
     from specc.ir.array import Array
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_values import ParameterValues
@@ -47,7 +47,7 @@ class EmittedModel:
 
     initializer_names: Mapping[str, str]
     attention_notes: tuple[Mapping[str, str], ...]
-    weight_files: Mapping[str, "WeightFileFacts"]
+    weight_files: Mapping[str, "WeightFileMetadata"]
 
 
 MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
@@ -306,7 +306,7 @@ class ModelFile(Protocol):
     ) -> Computation:
         """Open the model for fixed lengths and input shapes."""
 
-    def open_without_rounding(self, provider: str, threads: int = 0) -> Session:
+    def open_without_activation_quantization(self, provider: str, threads: int = 0) -> Session:
         """Open a copy that does not quantize activations (weight-only quantization)."""
 
     def open_with_quantized_products(

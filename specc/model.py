@@ -114,7 +114,7 @@ class Model(OpenedModel):
 
         E09xx on inputs it cannot take.
         """
-        if self.scoring is not None and self.scoring.manifest.decoding is not None:
+        if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
             raise_error(
                 "E0832",
                 "this model is a standalone generator and has no other outputs",
@@ -198,16 +198,16 @@ class Model(OpenedModel):
             model=str(self.path),
             data=[os.fspath(path) for path in data],
             out=os.fspath(out),
-            columns=dict(columns or {}),
-            keep=keep_columns,
+            input_columns=dict(columns or {}),
+            copied_columns=keep_columns,
             settings=dict(settings),
-            raw=tuple(raw),
+            raw_outputs=tuple(raw),
             graph=self.graph,
             provider=self.provider,
-            to=output_format,
+            output_format=output_format,
             workers=workers,
             engine=engine,
-            most_errors=max_errors,
+            max_errors=max_errors,
         )
         return job.run_job(request)
 
@@ -272,5 +272,5 @@ def load(
     # opened now, so that errors appear here and not at the first use; a package that generates or
     # streams opens a session of its full-forward graph only when that is run
     if opened.generator is None and opened.streaming_model is None:
-        _ = opened.scoring
+        _ = opened.scoring_model
     return opened

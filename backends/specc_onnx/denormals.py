@@ -43,9 +43,9 @@ class FloatMode:
         self._set(flushed)
         return former
 
-    def restore(self, former: ctypes.Array[ctypes.c_char]) -> None:
+    def restore(self, former_mode: ctypes.Array[ctypes.c_char]) -> None:
         """Restore the former mode."""
-        self._set(former)
+        self._set(former_mode)
 
 
 @cache

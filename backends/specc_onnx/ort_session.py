@@ -224,16 +224,18 @@ def open_ort_model_bytes(
     directory: Path | None = None,
     name: str = "the model",
     threads: int = 0,
-    without_rounding: bool = False,
+    without_activation_quantization: bool = False,
     lengths: Mapping[str, int] | None = None,
     as_cuda_graph: bool = False,
 ) -> OrtModel:
-    """Open a model in memory with external weights in `directory`. With `without_rounding`,
-    activations are not quantized; `lengths` are static lengths by symbol; with `as_cuda_graph`,
-    runs are captured as a CUDA graph.
+    """Open a model in memory with external weights in `directory`. With
+    `without_activation_quantization`, activations are not quantized; `lengths` are static lengths
+    by symbol; with `as_cuda_graph`, runs are captured as a CUDA graph.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
-    options = _make_session_options(provider, threads, weight_directory, without_rounding)
+    options = _make_session_options(
+        provider, threads, weight_directory, without_activation_quantization
+    )
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
     return _create_session(
@@ -311,7 +313,7 @@ def _has_bf16_values(model: str | bytes) -> bool:
 
 
 def _make_session_options(
-    provider: str, threads: int, directory: str, without_rounding: bool = False
+    provider: str, threads: int, directory: str, without_activation_quantization: bool = False
 ) -> onnxruntime.SessionOptions:
     """Return session options: threads, weight directory, logging, activation rounding."""
     options = onnxruntime.SessionOptions()
@@ -319,7 +321,7 @@ def _make_session_options(
     options.intra_op_num_threads = threads
     options.add_session_config_entry(FLUSH_DENORMALS_OPTION, "1")
     options.add_session_config_entry(*SPIN_DURATION_OPTION)
-    if without_rounding:
+    if without_activation_quantization:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if directory:
         options.add_session_config_entry(

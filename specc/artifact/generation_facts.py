@@ -46,15 +46,16 @@ class StreamChunks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationFacts:
+class GenerationMetadata:
     """Generation metadata of a package.
 
     `signature` has exactly the inputs of the spec. `max_context` is the maximum sequence length,
-    limited by `limiting_table`. `chunks` are those of a streaming model. `first_output` names the
-    output of `encode` from which the first token of an empty sequence is sampled. `bounds` are the
-    bounds on other lengths. `in_place_states` are the states that are buffers, updated in place by
-    a step (`specc.runtime.steppers`). If `allows_mixed_lengths`, a batch of a step may have
-    sequences of different lengths (`specc.runtime.batch_slots`).
+    limited by `limiting_table`. `stream_chunks` are those of a streaming model.
+    `first_token_output` names the output of `encode` from which the first token of an empty
+    sequence is sampled. `length_bounds` are the bounds on other lengths. `in_place_states` are the
+    states that are buffers, updated in place by a step (`specc.runtime.steppers`). If
+    `allows_mixed_lengths`, a batch of a step may have sequences of different lengths
+    (`specc.runtime.batch_slots`).
     """
 
     generation: GenerateSection
@@ -63,25 +64,27 @@ class GenerationFacts:
     reading: PreprocessingConfig
     states: tuple[DecodeState, ...]
     static_inputs: tuple[str, ...]
-    whole: tuple[str, ...]
-    first_output: str = ""
+    full_inputs: tuple[str, ...]
+    first_token_output: str = ""
     max_context: int | None = None
     limiting_table: str = ""
     random_init: RandomWeights | None = None
     in_place_states: tuple[str, ...] = ()
-    bounds: Mapping[str, LengthBound] = field(default_factory=dict)
+    length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
-    chunks: StreamChunks | None = None
+    stream_chunks: StreamChunks | None = None
 
-    def dump(self) -> dict[str, Json]:
+    def to_json(self) -> dict[str, Json]:
         """Return the facts as JSON data."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         chunks: Json = None
-        if self.chunks is not None:
+        if self.stream_chunks is not None:
             chunks = {
-                "rows": self.chunks.step_length,
-                "made": {name: str(rows) for name, rows in self.chunks.output_lengths.items()},
-                "alone": to_json_value(self.chunks.per_step_inputs),
+                "rows": self.stream_chunks.step_length,
+                "made": {
+                    name: str(rows) for name, rows in self.stream_chunks.output_lengths.items()
+                },
+                "alone": to_json_value(self.stream_chunks.per_step_inputs),
             }
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation.to_json()),
@@ -89,14 +92,14 @@ class GenerationFacts:
             "reading": self.reading.to_json(),
             "states": [_convert_state(s) for s in self.states],
             "handed": to_json_value(self.static_inputs),
-            "whole": to_json_value(self.whole),
-            "first": self.first_output,
+            "whole": to_json_value(self.full_inputs),
+            "first": self.first_token_output,
             "context": self.max_context,
             "table": self.limiting_table,
             "seed": self.random_init.seed if self.random_init else None,
             "drawn": self.random_init.count if self.random_init else 0,
             "in_place": to_json_value(self.in_place_states),
-            "bounds": convert_bounds_to_json(self.bounds),
+            "bounds": convert_bounds_to_json(self.length_bounds),
             "apart": self.allows_mixed_lengths,
             "chunks": chunks,
         }
@@ -139,42 +142,43 @@ def _convert_state(state: DecodeState) -> Json:
     }
 
 
-def parse_generation_facts(
+def parse_generation_metadata(
     metadata: Mapping[str, object], step: Graph, path: str
-) -> GenerationFacts:
+) -> GenerationMetadata:
     """Return the facts of a package with this step graph. Raise E0831 if they do not match."""
     data = metadata.get(METADATA_KEY)
     if not isinstance(data, dict):
-        _fail_damaged(path, "its generation settings are missing")
+        _fail_invalid_package(path, "its generation settings are missing")
     fields = JsonFields(
-        data, complain=lambda place, what: _fail_damaged(path, f"`{'.'.join(place)}` {what}")
+        data,
+        complain=lambda place, what: _fail_invalid_package(path, f"`{'.'.join(place)}` {what}"),
     )
     generation = parse_generation(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
-        _fail_damaged(path, "`generation` is broken")
+        _fail_invalid_package(path, "`generation` is broken")
     graphs = read_graphs(text, path)
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
     context, seed, count = (
         integer_of(fields.get_optional(key)) for key in ("context", "seed", "drawn")
     )
-    return GenerationFacts(
+    return GenerationMetadata(
         generation=generation,
         signature=signature,
         defaults=graphs.get(DEFAULTS_GRAPH_NAME),
         states=_read_states(fields, signature, step, path),
         reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
         static_inputs=_read_names(fields, "handed", step, path),
-        whole=_read_names(fields, "whole", step, path),
-        first_output=fields.read_string("first") if fields.has_field("first") else "",
+        full_inputs=_read_names(fields, "whole", step, path),
+        first_token_output=fields.read_string("first") if fields.has_field("first") else "",
         max_context=context if context is not None and context > 0 else None,
         limiting_table=str(fields.get_optional("table") or "")[:200],
         random_init=None if seed is None else RandomWeights(seed, max(count or 0, 0)),
         in_place_states=_read_names(fields, "in_place", step, path),
-        bounds=parse_bounds(fields.get_optional("bounds")),
+        length_bounds=parse_bounds(fields.get_optional("bounds")),
         allows_mixed_lengths=fields.get_optional("apart") is True,
-        chunks=chunks,
+        stream_chunks=chunks,
     )
 
 
@@ -184,22 +188,24 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
     if told is None:
         return None
     both = told if isinstance(told, dict) else {}
-    rows, made = integer_of(both.get("rows")), both.get("made")
-    if rows is None or rows < 1 or not isinstance(made, dict):
-        _fail_damaged(path, "`chunks` is broken")
-    lengths = _read_chunk_lengths(made, step, path)
+    rows, output_lengths = integer_of(both.get("rows")), both.get("made")
+    if rows is None or rows < 1 or not isinstance(output_lengths, dict):
+        _fail_invalid_package(path, "`chunks` is broken")
+    lengths = _read_chunk_lengths(output_lengths, step, path)
     alone = both.get("alone")
     return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
 
 
-def _read_chunk_lengths(made: Mapping[str, object], step: Graph, path: str) -> dict[str, Dim]:
+def _read_chunk_lengths(
+    output_lengths: Mapping[str, object], step: Graph, path: str
+) -> dict[str, Dim]:
     """Return the length of each result of a chunk."""
     try:
-        lengths = {str(n): parse_dim(str(text)) for n, text in made.items()}
+        lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
-        _fail_damaged(path, "`chunks` has an invalid length")
+        _fail_invalid_package(path, "`chunks` has an invalid length")
     if not lengths.keys() <= step.outputs.keys():
-        _fail_damaged(path, "`chunks` names a result that the step does not return")
+        _fail_invalid_package(path, "`chunks` names a result that the step does not return")
     return lengths
 
 
@@ -217,7 +223,7 @@ def _read_signature(
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.sequence_input
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
-        _fail_damaged(path, "the generated input is missing")
+        _fail_invalid_package(path, "the generated input is missing")
     rank = signature.inputs[growing].type.rank
     _check_generated_output(generation, step, rank, path, tokens=tokens)
     return signature
@@ -230,11 +236,11 @@ def _check_generated_output(
     drawn_from = generation.logits_output in step.outputs
     if not drawn_from or rank < 2 or (tokens and rank != 2):
         what = "tokens are drawn from" if tokens else "is streamed"
-        _fail_damaged(path, f"the result that {what} is missing")
+        _fail_invalid_package(path, f"the result that {what} is missing")
 
 
 def check_encoder_outputs(
-    facts: GenerationFacts,
+    metadata: GenerationMetadata,
     encoder_inputs: Collection[str],
     encoder_outputs: Collection[str],
     path: str,
@@ -243,17 +249,19 @@ def check_encoder_outputs(
     returns, or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are the
     inputs and outputs of `encode`, empty without one.
     """
-    inputs = facts.signature.inputs.keys()
-    static_inputs = {name for name in facts.static_inputs if name not in inputs}
-    initial = {state.initial_output for state in facts.states if state.initial_output}
-    initial |= {facts.first_output} - {""}
+    inputs = metadata.signature.inputs.keys()
+    static_inputs = {name for name in metadata.static_inputs if name not in inputs}
+    initial = {state.initial_output for state in metadata.states if state.initial_output}
+    initial |= {metadata.first_token_output} - {""}
     # Both ways: the step reads a value that no graph returns, or `encode` has an unknown input.
     missing = [
         *sorted((static_inputs | initial) - set(encoder_outputs)),
         *sorted(set(encoder_inputs) - inputs),
     ]
     if missing:
-        _fail_damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")
+        _fail_invalid_package(
+            path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`"
+        )
 
 
 def _read_states(
@@ -264,12 +272,12 @@ def _read_states(
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
-        _fail_damaged(path, "a state is listed twice")
+        _fail_invalid_package(path, "a state is listed twice")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         # a state that `encode` returns has its size from there
         if not state.initial_output and not _list_fixed_symbols(state) <= told:
-            _fail_damaged(
+            _fail_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
@@ -284,7 +292,7 @@ def _list_fixed_symbols(state: DecodeState) -> set[str]:
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     """Return one state, checked against the ports and types of the step."""
     if not isinstance(data, dict):
-        _fail_damaged(path, "a state is broken")
+        _fail_invalid_package(path, "a state is broken")
     name, after = data.get("name"), data.get("next")
     if (
         not isinstance(name, str)
@@ -292,9 +300,9 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         or name not in step.inputs
         or after not in step.outputs
     ):
-        _fail_damaged(path, f"the step has no state `{escape_text(name)[:200]}`")
+        _fail_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
     broken = f"the state `{escape_text(name)[:200]}` is broken"
-    fields = JsonFields(data, complain=lambda *_: _fail_damaged(path, broken))
+    fields = JsonFields(data, complain=lambda *_: _fail_invalid_package(path, broken))
     type_ = step.inputs[name].type
     return DecodeState(
         name=name,
@@ -321,11 +329,11 @@ def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
-            _fail_damaged(path, f"the step has no input `{escape_text(name)[:200]}`")
+            _fail_invalid_package(path, f"the step has no input `{escape_text(name)[:200]}`")
     return tuple(map(str, names))
 
 
-def _fail_damaged(path: str, why: str) -> NoReturn:
+def _fail_invalid_package(path: str, why: str) -> NoReturn:
     raise_error(
         "E0831",
         f"the package `{path}` cannot generate",

@@ -108,10 +108,10 @@ class QuantizedWeight:
 def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
     bits = fields.read_int("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
     if bits not in QUANTIZED_BITS:
-        fields.refuse("bits", "is neither 4 nor 8")
+        fields.raise_invalid("bits", "is neither 4 nor 8")
     block = fields.read_int("block", 0, MAX_GROUP_SIZE)
     if block & (block - 1) or (not block and bits != 8):
-        fields.refuse("block", "is not a valid block size")
+        fields.raise_invalid("block", "is not a valid block size")
     return QuantizedWeight(
         format=QuantizationFormat(
             bits=bits,
@@ -243,14 +243,14 @@ def parse_manifest(text: str, path: str) -> Manifest:
         raise_error(
             "E0917", f"the description inside `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
-    data = open_record(text, FORMAT_VERSION, "model", partial(_fail_damaged, path))
+    data = open_record(text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path))
     graphs = read_graphs(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph that computes absent inputs is next to its model; alone, a model happens to have this
     # name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        _fail_damaged(path, "it has no graph")
+        _fail_invalid_manifest(path, "it has no graph")
     decoded = read_graphs(data.read_string("scoring"), path) if "scoring" in data.names() else {}
     scoring = next(iter(decoded.values()), None)
     stored = data.read_string_map("stored")
@@ -281,7 +281,9 @@ def parse_manifest(text: str, path: str) -> Manifest:
 def _check_weight_locations(graph: Graph, stored: Mapping[str, str], path: str) -> None:
     """Raise E0917 for a weight without a location."""
     if missing := [n for n in graph.parameters if n not in stored]:
-        _fail_damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
+        _fail_invalid_manifest(
+            path, f"it lacks the location of the weight `{escape_text(missing[0])}`"
+        )
 
 
 def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
@@ -309,7 +311,9 @@ def _read_quantized_weights(
         value = graph.parameters.get(name)
         # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
-            _fail_damaged(path, f"it has no matrix `{escape_text(name)}` that could be quantized")
+            _fail_invalid_manifest(
+                path, f"it has no matrix `{escape_text(name)}` that could be quantized"
+            )
     return {name: _parse_quantized_weight(each.read_object(name)) for name in each.names()}
 
 
@@ -318,10 +322,10 @@ def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     found = []
     for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
-            _fail_damaged(path, "its list of attentions is broken")
+            _fail_invalid_manifest(path, "its list of attentions is broken")
         found.append(one)
     return tuple(found)
 
 
-def _fail_damaged(path: str, why: str) -> NoReturn:
+def _fail_invalid_manifest(path: str, why: str) -> NoReturn:
     raise_error("E0917", f"the description inside `{path}` cannot be used: {why}")

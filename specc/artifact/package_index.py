@@ -16,7 +16,12 @@ from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
 from specc.io.json_io import JsonFields, as_exact_integer, open_record, parse_strict_json
 from specc.io.json_io import to_json_value as as_json
-from specc.io.safe_read import UnreadableFile, compute_file_sha256, escape_text, read_regular_file
+from specc.io.safe_read import (
+    UnreadableFileError,
+    compute_file_sha256,
+    escape_text,
+    read_regular_file,
+)
 
 COMPARED_BYTES = 1 << 20
 """Number of bytes at the start of a weights file that are checked whenever a model is opened."""
@@ -24,7 +29,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class WeightFileFacts:
+class WeightFileMetadata:
     """A file of weights: size, hash, and the hash of its first mebibyte if known."""
 
     bytes: int
@@ -32,7 +37,7 @@ class WeightFileFacts:
     head: str = ""
 
 
-def parse_weight_files(data: object) -> dict[str, WeightFileFacts] | None:
+def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
     """Facts by path relative to the model's directory; None if damaged."""
     if not isinstance(data, dict):
         return None
@@ -42,7 +47,7 @@ def parse_weight_files(data: object) -> dict[str, WeightFileFacts] | None:
             case {"bytes": int() as size, "sha256": str(digest), "head": str(head)} if (
                 is_file_size(size) and is_sha256(digest) and (not head or is_sha256(head))
             ):
-                found[str(name)] = WeightFileFacts(size, digest, head)
+                found[str(name)] = WeightFileMetadata(size, digest, head)
             case _:
                 return None
     return found
@@ -59,12 +64,12 @@ def is_sha256(text: str) -> bool:
     return _HASH.fullmatch(text) is not None
 
 
-def read_checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
+def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
     """Return the recorded facts of a checkpoint with this content hash."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
-    return WeightFileFacts(size, sha256, head)
+    return WeightFileMetadata(size, sha256, head)
 
 
 def _is_hard_linked(directory: Path, location: str) -> str:
@@ -84,7 +89,7 @@ def _is_hard_linked(directory: Path, location: str) -> str:
 
 
 def explain_mismatch(
-    directory: Path, location: str, facts: WeightFileFacts, *, contents: bool = False
+    directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
     """Return why a file differs from the recorded one; "" if it does not."""
     path = directory / location
@@ -94,12 +99,12 @@ def explain_mismatch(
         return "it is missing, or it is not a regular file"
     if why := _is_hard_linked(directory, location):
         return why
-    if size != facts.bytes:
-        return f"it has {size} bytes, and had {facts.bytes} when the model was compiled"
+    if size != metadata.bytes:
+        return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
     # A checkpoint begins with its header: names, shapes and offsets.
-    if facts.head and compute_file_sha256(path, COMPARED_BYTES) != facts.head:
+    if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
         return "the weights file has changed since the model was compiled"
-    if contents and compute_file_sha256(path) != facts.sha256:
+    if verifies_contents and compute_file_sha256(path) != metadata.sha256:
         return "its content has changed since the model was compiled"
     return ""
 
@@ -148,10 +153,10 @@ class PackageIndex:
     """The index of a package.
 
     `graphs` and `extras` map roles to files; `files` are those of the package. `preexisting` files
-    were identical before the package was written; a later package does not delete them. `linked`
-    are checkpoints, by path relative to the directory. `metadata` is JSON for the program that
-    opens the package; `sources` are the spec files by name. With `verifies_on_load` weights are
-    hashed each time the package is opened.
+    were identical before the package was written; a later package does not delete them.
+    `linked_files` are checkpoints, by path relative to the directory. `metadata` is JSON for the
+    program that opens the package; `sources` are the spec files by name. With `verifies_on_load`
+    weights are hashed each time the package is opened.
     """
 
     model: str
@@ -160,7 +165,7 @@ class PackageIndex:
     version: str
     extras: Mapping[str, str] = field(default_factory=dict)
     preexisting: tuple[str, ...] = ()
-    linked: Mapping[str, WeightFileFacts] = field(default_factory=dict)
+    linked_files: Mapping[str, WeightFileMetadata] = field(default_factory=dict)
     metadata: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     verifies_on_load: bool = False
@@ -178,7 +183,7 @@ class PackageIndex:
             "extras": dict(self.extras),
             "files": as_json(self.files),
             "kept": list(self.preexisting),
-            "linked": as_json(self.linked),
+            "linked": as_json(self.linked_files),
             "every_load": self.verifies_on_load,
             "about": dict(self.metadata),
             "sources": dict(self.sources),
@@ -222,14 +227,14 @@ def is_package_directory(path: str | Path) -> bool:
         return False
 
 
-def read_index(directory: Path, *, contents: bool = False) -> PackageIndex:
-    """Read the index of a package; with `contents`, verify the hash of the index. Raise E0802 if it
-    cannot be read, E0831 if it is damaged.
+def read_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
+    """Read the index of a package; with `verifies_contents`, verify the hash of the index. Raise
+    E0802 if it cannot be read, E0831 if it is damaged.
     """
     where = directory / INDEX_FILE
     try:
         data = read_regular_file(where, MAX_BYTES)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_error(
             "E0802",
             f"the package `{escape_text(directory)}` cannot be read: its `{INDEX_FILE}`: "
@@ -237,14 +242,16 @@ def read_index(directory: Path, *, contents: bool = False) -> PackageIndex:
             helps=["`specc compile --graphs` writes a package directory"],
         )
     index = parse_index(data, escape_text(where))
-    if contents and not is_unmodified(data):
-        _fail_damaged(escape_text(where), "its content has changed since the package was written")
+    if verifies_contents and not is_unmodified(data):
+        _fail_invalid_index(
+            escape_text(where), "its content has changed since the package was written"
+        )
     return index
 
 
 def parse_index(data: bytes, where: str) -> PackageIndex:
     """Parse an index; `where` names it in messages. Raise E0831 if it is invalid."""
-    found = open_record(data, FORMAT_VERSION, "package", partial(_fail_damaged, where))
+    found = open_record(data, FORMAT_VERSION, "package", partial(_fail_invalid_index, where))
     files = _read_files(found, where)
     index = PackageIndex(
         model=found.read_string("model"),
@@ -253,7 +260,7 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
         version=found.read_string("specc"),
         extras=found.read_string_map("extras"),
         preexisting=_read_kept_files(found, files, where),
-        linked=_read_linked_checkpoints(found, where),
+        linked_files=_read_linked_checkpoints(found, where),
         metadata=found.read_table("about"),
         sources=found.read_string_map("sources"),
         verifies_on_load=found.get_optional("every_load") is True,
@@ -272,11 +279,11 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
             ) and is_sha256(digest):
                 found[name] = FileDigest(size, digest)
             case _:
-                _fail_damaged(where, f"`{escape_text(name)[:200]}` has no size or no hash")
+                _fail_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
     # Names are joined to the directory later; none may lead outside. Checked once, here.
     for name in found:
         if not is_plain_file_name(name):
-            _fail_damaged(where, f"`{escape_text(name)[:200]}` is not a plain file name")
+            _fail_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
     return found
 
 
@@ -285,24 +292,24 @@ def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tu
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
-        _fail_damaged(where, "`kept` is not a list of its files")
+        _fail_invalid_index(where, "`kept` is not a list of its files")
     return names
 
 
-def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
+def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileMetadata]:
     """Return the checkpoints that weights are read from, in or below the directory."""
     found = parse_weight_files(_limit_files(data.read_table("linked"), where))
     if found is None:
-        _fail_damaged(where, "`linked` has a file without size or hashes")
+        _fail_invalid_index(where, "`linked` has a file without size or hashes")
     for path in found:
         if not is_path_below(path):
-            _fail_damaged(where, f"`{escape_text(path)[:200]}` is not inside it")
+            _fail_invalid_index(where, f"`{escape_text(path)[:200]}` is not inside it")
     return found
 
 
 def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
     if len(listed) > MAX_FILES:
-        _fail_damaged(where, f"it lists more than {MAX_FILES} files")
+        _fail_invalid_index(where, f"it lists more than {MAX_FILES} files")
     return listed
 
 
@@ -310,13 +317,15 @@ def _check_roles(index: PackageIndex, where: str) -> None:
     """Check that every role has its own file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
-            _fail_damaged(where, f"`{escape_text(role)[:200]}` is a file it does not describe")
+            _fail_invalid_index(
+                where, f"`{escape_text(role)[:200]}` is a file it does not describe"
+            )
     # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
-        _fail_damaged(where, f"it names more than {MAX_GRAPHS} graphs, or a duplicate")
+        _fail_invalid_index(where, f"it names more than {MAX_GRAPHS} graphs, or a duplicate")
     if not index.graphs:
-        _fail_damaged(where, "it names no graph")
+        _fail_invalid_index(where, "it names no graph")
 
 
 def read_former_index(directory: Path) -> PackageIndex | None:
@@ -344,7 +353,7 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     return found
 
 
-def _fail_damaged(where: str, why: str) -> NoReturn:
+def _fail_invalid_index(where: str, why: str) -> NoReturn:
     title = f"the package cannot be opened: `{where}` cannot be used"
     raise_error(
         "E0831",

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.batch_inference.data_files import find_format
-from specc.batch_inference.file_format import DataFile, Rows, translate_os_errors
+from specc.batch_inference.data_files import open_data_file
+from specc.batch_inference.file_format import ColumnValues, DataFile, translate_os_errors
 from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BatchLimits,
     BlockStatistics,
     JobPlan,
     PlannedFile,
-    describe_file,
     read_block_statistics,
+    record_file_state,
     write_part,
 )
 from specc.batch_inference.result_columns import ERROR_COLUMN
@@ -41,53 +41,54 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """Number of crashes by rows of a block; `now` are the rows in progress. A journal that another
-    live process writes is `shared` and only read. `lock` is a file descriptor.
+    """Number of crashes by rows of a block; `current_key` are the rows in progress. A journal that
+    another live process writes is `is_read_only` and only read. `lock_descriptor` is a file
+    descriptor.
     """
 
     path: Path
-    died: dict[str, int] = field(default_factory=dict)
-    now: str = ""
-    shared: bool = False
-    lock: int | None = None
+    crash_counts: dict[str, int] = field(default_factory=dict)
+    current_key: str = ""
+    is_read_only: bool = False
+    lock_descriptor: int | None = None
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
         """Open the journal of a block, counting the crash that it records."""
         try:
-            journal = CrashJournal(path, lock=lock_journal(path))
+            journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
-            return CrashJournal(path, shared=True)
+            return CrashJournal(path, is_read_only=True)
         found = _read_last_line(path)
         if isinstance(found, dict):
             died, now = found.get("died"), found.get("now")
             counts = died.items() if isinstance(died, dict) else ()
-            journal.died = {k: n for k, n in counts if isinstance(n, int)}
+            journal.crash_counts = {k: n for k, n in counts if isinstance(n, int)}
             # the process that began this did not complete it and holds no lock any more
             if isinstance(now, str) and now:
-                journal.died[now] = journal.died.get(now, 0) + 1
+                journal.crash_counts[now] = journal.crash_counts.get(now, 0) + 1
         return journal
 
-    def begin(self, rows: Sequence[int]) -> None:
+    def record_started_rows(self, row_numbers: Sequence[int]) -> None:
         """Record the rows in progress."""
-        self.now = journal_key(rows)
-        if self.shared:
+        self.current_key = format_journal_key(row_numbers)
+        if self.is_read_only:
             return
-        data = {"died": self.died, "now": self.now}
+        data = {"died": self.crash_counts, "now": self.current_key}
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
-    def fatal(self, rows: Sequence[int]) -> bool:
+    def have_crashed_repeatedly(self, row_numbers: Sequence[int]) -> bool:
         """Return whether these rows crashed a process twice."""
-        return self.died.get(journal_key(rows), 0) >= MAX_ATTEMPTS
+        return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
         """Return the rows that crashed processes twice, alone or together."""
-        keys = (key for key, count in self.died.items() if count >= MAX_ATTEMPTS)
+        keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
     def close(self) -> None:
         """Delete the journal of a completed block."""
-        if not self.shared:
+        if not self.is_read_only:
             self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> "CrashJournal":
@@ -95,9 +96,9 @@ class CrashJournal:
 
     def __exit__(self, *fault: object) -> None:
         """Release the lock."""
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        if self.lock_descriptor is not None:
+            os.close(self.lock_descriptor)
+            self.lock_descriptor = None
 
 
 def lock_journal(path: Path) -> int | None:
@@ -115,7 +116,7 @@ def lock_journal(path: Path) -> int | None:
             raise_os_error(error, path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
+            if _is_file_at_path(descriptor, path):
                 return descriptor
             os.close(descriptor)  # its owner has exited and removed the file
         except BlockingIOError:
@@ -126,7 +127,7 @@ def lock_journal(path: Path) -> int | None:
             return None
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_file_at_path(descriptor: int, path: Path) -> bool:
     """Return whether the open file still has this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
@@ -154,9 +155,9 @@ def _read_last_line(path: Path) -> object:
     return None
 
 
-def journal_key(rows: Sequence[int]) -> str:
+def format_journal_key(row_numbers: Sequence[int]) -> str:
     """Format row indices."""
-    return " ".join(map(str, rows))
+    return " ".join(map(str, row_numbers))
 
 
 CRASHED_ROW_CODE = "E0882"
@@ -176,194 +177,206 @@ class BlockRunner:
     plan: JobPlan
     out: Path
     model: RowModel
-    formats: dict[int, DataFile] = field(default_factory=dict)
+    data_files: dict[int, DataFile] = field(default_factory=dict)
 
     @staticmethod
     def open(plan: JobPlan, out: Path) -> "BlockRunner":
         """Open the model of a plan."""
         model = RowModel.open(
             plan.model,
-            plan.columns,
+            plan.input_columns,
             settings=plan.settings,
-            raw=plan.raw,
+            raw_outputs=plan.raw_outputs,
             graph=plan.graph,
             provider=plan.provider,
         )
         return BlockRunner(plan, out, model)
 
-    def do(self, number: int, report: Report = lambda rows: None) -> BlockStatistics:
+    def run_block(self, block_number: int, report: Report = lambda rows: None) -> BlockStatistics:
         """Compute one block. Raise E0802 or E0881 if its file is gone or has changed."""
-        before = read_block_statistics(self.plan, self.out, number)
-        if before is not None:  # by another process that works on the same plan
-            report(before.rows)
-            return before
+        existing_statistics = read_block_statistics(self.plan, self.out, block_number)
+        if existing_statistics is not None:  # by another process that works on the same plan
+            report(existing_statistics.rows)
+            return existing_statistics
         # started rows are in the journal, so that the next worker knows a row that crashed this one
-        with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{number:06}.now") as journal:
-            with translate_os_errors(Path(self.plan.files[self.plan.blocks[number].file].path)):
-                table = self._read_columns(number)
-            count = self.plan.blocks[number].rows
-            block = OpenBlock(
+        with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{block_number:06}.now") as journal:
+            with translate_os_errors(
+                Path(self.plan.files[self.plan.blocks[block_number].file_index].path)
+            ):
+                table = self._read_columns(block_number)
+            count = self.plan.blocks[block_number].row_count
+            block = BlockInProgress(
                 model=self.model,
                 limits=self.plan.limits,
-                first=self.plan.first_rows[number],
+                first_row_number=self.plan.first_row_numbers[block_number],
                 journal=journal,
                 report=report,
-                done=BlockStatistics(number=number, rows=count),
-                values=[{} for _ in range(count)],
+                statistics=BlockStatistics(number=block_number, rows=count),
+                results=[{} for _ in range(count)],
             )
-            block.compute(table)
-            write_part(self.plan, self.out, table, block.values, block.done)
+            block.compute_results(table)
+            write_part(self.plan, self.out, table, block.results, block.statistics)
             journal.close()
-        return block.done
+        return block.statistics
 
-    def _read_columns(self, number: int) -> Rows:
+    def _read_columns(self, block_number: int) -> ColumnValues:
         """Return the columns that are needed. Raise E0881 for a file that has changed."""
-        block = self.plan.blocks[number]
-        file = self.plan.files[block.file]
+        block = self.plan.blocks[block_number]
+        file = self.plan.files[block.file_index]
         path = Path(file.path)
-        if not path.exists() or describe_file(path) != file:
+        if not path.exists() or record_file_state(path) != file:
             _fail_changed(file, "changed since", "restore the file, or start")
-        if block.file not in self.formats:
-            self.formats[block.file] = find_format(path)
-        kept = [c.name for c in self.plan.kept]
+        if block.file_index not in self.data_files:
+            self.data_files[block.file_index] = open_data_file(path)
+        copied = [c.name for c in self.plan.copied_columns]
         # one column may be read for two inputs, and be copied to the output
-        wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
-        table = self.formats[block.file].read(block, wanted)
-        if any(len(column) != block.rows for column in table.values()):
+        column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied]))
+        table = self.data_files[block.file_index].read_block(block, column_names)
+        if any(len(column) != block.row_count for column in table.values()):
             _fail_changed(file, "different rows than when", "start")
         return table
 
 
 @dataclass(kw_only=True)
-class OpenBlock:
-    """A block in progress: results of its rows in `values`. `first` is the index of its first
-    row in all data, which seeds sampling.
+class BlockInProgress:
+    """A block in progress: results of its rows in `results`. `first_row_number` is the index of its
+    first row in all data, which seeds sampling.
     """
 
     model: RowModel
     limits: BatchLimits
-    first: int
+    first_row_number: int
     journal: CrashJournal
     report: Report
-    done: BlockStatistics
-    values: list[dict[str, object]]
+    statistics: BlockStatistics
+    results: list[dict[str, object]]
 
     @property
-    def padded(self) -> tuple[str, ...]:
+    def padded_inputs(self) -> tuple[str, ...]:
         """Return the names of the padded inputs."""
-        return self.model.taking.padded
+        return self.model.row_reader.padded_inputs
 
-    def compute(self, table: Rows) -> None:
+    def compute_results(self, table: ColumnValues) -> None:
         """Compute the results of all rows of the block; failed rows get an error."""
-        good: list[InputRow] = []
-        for number, row in enumerate(self.model.taking.rows(table, self.done.rows)):
+        readable_rows: list[InputRow] = []
+        for number, row in enumerate(
+            self.model.row_reader.convert_rows(table, self.statistics.rows)
+        ):
             if isinstance(row, InputRow):
-                good.append(row)
+                readable_rows.append(row)
             else:
                 self._record_error(number, row)
-        self.report(self.done.rows - len(good))
+        self.report(self.statistics.rows - len(readable_rows))
         # sequences end at different times, so that their batches are not fixed in advance
         if self.model.uses_continuous_batching:
-            good = self._generate(good)
-        memory = self.model.cost_formulas.memory
-        for batch in make_batches(good, self.padded, self.limits, memory):
-            self._count_rows(*count_padding(batch, self.padded))
-            self._batch(batch)
+            readable_rows = self._generate_continuously(readable_rows)
+        memory = self.model.cost_formulas.estimate_bytes
+        for batch in make_batches(readable_rows, self.padded_inputs, self.limits, memory):
+            self._count_positions(*count_padding(batch, self.padded_inputs))
+            self._compute_batch(batch)
             self.report(len(batch))
         # batches are sorted by length, the list of errors by row
-        self.done.errors.sort()
+        self.statistics.errors.sort()
 
-    def _count_rows(self, places: int, padding: int) -> None:
-        self.done.places += places
-        self.done.padding += padding
+    def _count_positions(self, positions: int, padding: int) -> None:
+        self.statistics.positions += positions
+        self.statistics.padding += padding
 
-    def _generate(self, rows: Sequence[InputRow]) -> list[InputRow]:
+    def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
         """Generate texts by continuous batching, those of one shape together, the shortest first.
         Return the rows that crashed a process.
         """
-        blamed, began = self.journal.find_crashing_rows(), time.perf_counter()
-        some = [row for row in rows if row.number not in blamed]
-        for group in group_by_shape(some, self.padded):
+        crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
+        safe_rows = [row for row in rows if row.row_number not in crashing_rows]
+        for group in group_by_shape(safe_rows, self.padded_inputs):
             self._generate_group(group)
-        self.done.seconds += time.perf_counter() - began
-        return [row for row in rows if row.number in blamed]
+        self.statistics.seconds += time.perf_counter() - start_time
+        return [row for row in rows if row.row_number in crashing_rows]
 
     def _generate_group(self, rows: Sequence[InputRow]) -> None:
-        texts, first = self.model.texts, self.first
-        lengths = {row.number: row.length(self.padded) for row in rows}
+        texts, first = self.model.row_generator, self.first_row_number
+        lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
         # sequences are numbered globally, the journal counts within its block
         def record_begun_rows(numbers: Sequence[int]) -> None:
-            self.journal.begin([number - first for number in numbers])
+            self.journal.record_started_rows([number - first for number in numbers])
 
-        batch = texts.batch(self._at_once(max(lengths.values())), record_begun_rows)
-        for index, made in batch.generate((first + row.number, row) for row in rows):
+        batch = texts.make_continuous_batch(
+            self._choose_batch_size(max(lengths.values())), record_begun_rows
+        )
+        for index, generated in batch.generate((first + row.row_number, row) for row in rows):
             number = index - first
-            if isinstance(made, Failed):
-                self._record_error(number, made.diagnostics[0])
+            if isinstance(generated, Failed):
+                self._record_error(number, generated.diagnostics[0])
             else:
-                self.done.work += self._estimate_work(lengths[number], made)
-                self.values[number] = texts.results.values(made)
+                self.statistics.work += self._count_generation_multiply_adds(
+                    lengths[number], generated
+                )
+                self.results[number] = texts.result_columns.format_row(generated)
             self.report(1)
-        self._count_rows(batch.fed_tokens, batch.fed_tokens - batch.used_tokens)
+        self._count_positions(batch.fed_tokens, batch.fed_tokens - batch.used_tokens)
 
-    def _estimate_work(self, length: int, made: Sequence[GenerationResult]) -> int:
+    def _count_generation_multiply_adds(
+        self, input_length: int, generated: Sequence[GenerationResult]
+    ) -> int:
         """Return the multiply-adds of a generated text with its prompt."""
-        taking, count = self.model.taking, len(made[0].tokens)
+        taking, count = self.model.row_reader, len(generated[0].tokens)
         # prompt and generated tokens are one sequence of one input
-        is_prompt = taking.input_signature.sequence_input in taking.columns
-        return self.model.cost_formulas.compute_flops(
-            1, length + count if is_prompt else max(length, count)
+        is_prompt = taking.input_signature.sequence_input in taking.input_columns
+        return self.model.cost_formulas.estimate_multiply_adds(
+            1, input_length + count if is_prompt else max(input_length, count)
         )
 
-    def _at_once(self, longest: int) -> int:
+    def _choose_batch_size(self, max_length: int) -> int:
         """Return the batch size for texts of this length."""
-        memory, limits = self.model.cost_formulas.memory, self.limits
+        memory, limits = self.model.cost_formulas.estimate_bytes, self.limits
         # one sequence is always generated: no memory limit shortens it
-        count = max(min(limits.cap, limits.tokens // max(longest, 1)), 1)
-        while count > 1 and memory(count, longest) > limits.memory:
+        count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
+        while count > 1 and memory(count, max_length) > limits.max_bytes:
             count -= 1
         return count
 
-    def _batch(self, batch: Sequence[InputRow]) -> None:
+    def _compute_batch(self, batch: Sequence[InputRow]) -> None:
         """Compute a batch; row by row where something is wrong with one of them."""
-        numbers = [row.number for row in batch]
+        row_numbers = [row.row_number for row in batch]
         # a process crashed in this batch before: only row by row shows which row it was
-        if self.journal.fatal(numbers):
+        if self.journal.have_crashed_repeatedly(row_numbers):
             title = "the process crashed twice while computing this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))
-        self.journal.begin(numbers)
+        self.journal.record_started_rows(row_numbers)
         try:
-            began = time.perf_counter()
-            made = self.model.compute(batch, self.first)
-            self.done.seconds += time.perf_counter() - began
-            longest = max(row.length(self.padded) for row in batch)
-            self.done.work += self.model.cost_formulas.compute_flops(len(batch), longest)
-            for row, value in zip(batch, made, strict=True):
-                self.values[row.number] = value
+            start_time = time.perf_counter()
+            batch_results = self.model.compute_rows(batch, self.first_row_number)
+            self.statistics.seconds += time.perf_counter() - start_time
+            longest = max(row.get_padded_length(self.padded_inputs) for row in batch)
+            self.statistics.work += self.model.cost_formulas.estimate_multiply_adds(
+                len(batch), longest
+            )
+            for row, value in zip(batch, batch_results, strict=True):
+                self.results[row.row_number] = value
         except Failed as failed:
             return self._retry_rows(batch, failed.diagnostics[0])
         return None
 
-    def _retry_rows(self, batch: Sequence[InputRow], fault: Diagnostic) -> None:
+    def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
         """Compute the rows of a failed batch one by one; a single row has the error."""
         if len(batch) == 1:
-            return self._record_error(batch[0].number, fault)
+            return self._record_error(batch[0].row_number, error)
         for row in batch:
-            self._batch([row])
+            self._compute_batch([row])
         return None
 
-    def _record_error(self, number: int, fault: Diagnostic) -> None:
+    def _record_error(self, row_number: int, error: Diagnostic) -> None:
         """Store an error in place of the results of a row."""
-        notes = f": {fault.notes[0]}" if fault.notes and fault.code != UNREADABLE_ROW_CODE else ""
-        text = escape_text(f"{fault.title}{notes}")[:MAX_TEXT]
-        self.values[number] = {ERROR_COLUMN.name: f"{fault.code} {text}"}
-        self.done.errors.append((number, fault.code, text))
+        notes = f": {error.notes[0]}" if error.notes and error.code != UNREADABLE_ROW_CODE else ""
+        text = escape_text(f"{error.title}{notes}")[:MAX_TEXT]
+        self.results[row_number] = {ERROR_COLUMN.name: f"{error.code} {text}"}
+        self.statistics.errors.append((row_number, error.code, text))
 
 
-def _fail_changed(file: PlannedFile, what: str, fix: str) -> NoReturn:
+def _fail_changed(file: PlannedFile, change: str, fix: str) -> NoReturn:
     raise_error(
         "E0881",
-        f"`{escape_text(file.path)}` has {what} the job was planned",
+        f"`{escape_text(file.path)}` has {change} the job was planned",
         helps=[f"{fix} again in another directory"],
     )

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from specc.batch_inference.file_format import (
     NULL_TYPE,
-    BadRow,
     ColumnType,
+    ColumnValues,
     DataFile,
     RowBlock,
-    Rows,
     TableColumn,
+    UnreadableRow,
     check_readable,
-    infer_column_type,
-    merge_column_types,
+    infer_element_type,
+    merge_element_types,
     translate_os_errors,
 )
 from specc.batch_inference.parquet import ParquetFile
@@ -43,7 +43,7 @@ class FileLine(NamedTuple):
     """A row of a file: its bytes with the line end, and the offset of the next one."""
 
     data: bytes
-    after: int
+    next_offset: int
 
 
 def read_lines(path: Path) -> Iterator[FileLine]:
@@ -63,36 +63,44 @@ def read_lines(path: Path) -> Iterator[FileLine]:
 
 def split_blocks(
     lines: Iterator[FileLine],
-    file: int,
-    rows: int,
-    begin: int = 0,
-    full: Callable[[bytes], object] = bool,
+    file_index: int,
+    max_rows: int,
+    start_offset: int = 0,
+    is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Return blocks of at most `rows` lines from byte `begin`; lines that are not `full` are no
-    rows.
+    """Return blocks of at most `max_rows` lines from byte `start_offset`; lines that are not
+    `is_row` are no rows.
     """
-    blocks, start, at, after = list[RowBlock](), 0, begin, begin
-    count = taken = 0
+    blocks, start, at, after = list[RowBlock](), 0, start_offset, start_offset
+    count = row_count = 0
     for line in lines:
-        count, after = count + 1, line.after
-        taken += bool(full(line.data))
-        if count == rows:
-            blocks.append(_read_block(file, start, taken, at, after))
-            start, at, count, taken = start + taken, after, 0, 0
-    blocks.append(_read_block(file, start, taken, at, after))
-    return [block for block in blocks if block.rows]
+        count, after = count + 1, line.next_offset
+        row_count += bool(is_row(line.data))
+        if count == max_rows:
+            blocks.append(_make_block(file_index, start, row_count, at, after))
+            start, at, count, row_count = start + row_count, after, 0, 0
+    blocks.append(_make_block(file_index, start, row_count, at, after))
+    return [block for block in blocks if block.row_count]
 
 
-def _read_block(file: int, start: int, rows: int, at: int, after: int) -> RowBlock:
-    return RowBlock(file=file, start=start, rows=rows, at=at, bytes=after - at)
+def _make_block(
+    file_index: int, first_row: int, row_count: int, offset: int, end_offset: int
+) -> RowBlock:
+    return RowBlock(
+        file_index=file_index,
+        first_row=first_row,
+        row_count=row_count,
+        offset=offset,
+        byte_count=end_offset - offset,
+    )
 
 
 def read_block_bytes(path: Path, block: RowBlock) -> bytes:
     """Return the bytes of a block without a byte order mark."""
     with path.open("rb") as file:
-        file.seek(block.at)
-        data = file.read(block.bytes)
-    return data.removeprefix(BYTE_ORDER_MARK) if block.at == 0 else data
+        file.seek(block.offset)
+        data = file.read(block.byte_count)
+    return data.removeprefix(BYTE_ORDER_MARK) if block.offset == 0 else data
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
@@ -103,74 +111,75 @@ def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
 class TextLinesFile(DataFile):
     """A text file with one text per line, in the column `text`."""
 
-    def columns(self) -> tuple[TableColumn, ...]:
+    def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the column `text`."""
         return (TableColumn("text", ColumnType("text")),)
 
-    def blocks(self, file: int, rows: int) -> list[RowBlock]:
+    def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Split the file into blocks of lines."""
-        return split_blocks(read_lines(self.path), file, rows)
+        return split_blocks(read_lines(self.path), file_index, max_rows)
 
-    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Return the lines of a block."""
         return {"text": [_decode_text(line) for line in _read_block_lines(self.path, block)]}
 
 
-def _decode_text(line: bytes) -> str | BadRow:
+def _decode_text(line: bytes) -> str | UnreadableRow:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as fault:
-        return BadRow(f"the line is not UTF-8 at byte {fault.start}")
+        return UnreadableRow(f"the line is not UTF-8 at byte {fault.start}")
 
 
 class JsonLinesFile(DataFile):
     """A JSON Lines file; blank lines are skipped."""
 
-    def columns(self) -> tuple[TableColumn, ...]:
+    def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the union of the objects' keys, each with a type that fits all its values."""
         found: dict[str, str] = {}
         before: dict[str, type] = {}
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
-            for name, item in ({} if isinstance(value, BadRow) else value).items():
+            for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
                 # most values have the type of the previous row; not for integers, since large ones
                 # have another type
                 if before.get(name) is type(item) is not int:
                     continue
                 before[name] = type(item)
-                found[name] = merge_column_types(found.get(name, ""), infer_column_type(item))
+                found[name] = merge_element_types(found.get(name, ""), infer_element_type(item))
         return tuple(TableColumn(n, ColumnType(k or NULL_TYPE)) for n, k in found.items())
 
-    def blocks(self, file: int, rows: int) -> list[RowBlock]:
+    def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Split the file into blocks of objects; blank lines belong to the block before them."""
-        return split_blocks(read_lines(self.path), file, rows, full=bytes.strip)
+        return split_blocks(read_lines(self.path), file_index, max_rows, is_row=bytes.strip)
 
-    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Return the objects of a block as columns; missing keys are null."""
         lines = _read_block_lines(self.path, block)
         rows = [_parse_object(line) for line in lines if line.strip()]
         return {
-            name: [r if isinstance(r, BadRow) else r.get(name) for r in rows] for name in columns
+            name: [r if isinstance(r, UnreadableRow) else r.get(name) for r in rows]
+            for name in columns
         }
 
 
-def _parse_object(line: bytes) -> dict[str, Json] | BadRow:
+def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
     text = _decode_text(line)
-    if isinstance(text, BadRow):
+    if isinstance(text, UnreadableRow):
         return text
     try:
         value = parse_strict_json(text, ROW_JSON_LIMITS)
     except json.JSONDecodeError as fault:
-        return BadRow(f"the line is not JSON: {fault.msg.lower()} at character {fault.pos}")
+        return UnreadableRow(f"the line is not JSON: {fault.msg.lower()} at character {fault.pos}")
     except ValueError as fault:
-        return BadRow(f"the line is not JSON: {fault}")
-    return value if isinstance(value, dict) else BadRow("the line is not a JSON object")
+        return UnreadableRow(f"the line is not JSON: {fault}")
+    return value if isinstance(value, dict) else UnreadableRow("the line is not a JSON object")
 
 
 class CsvFile(DataFile):
     """Comma-separated values with column names in the first row; quoted texts may span lines."""
 
-    def columns(self) -> tuple[TableColumn, ...]:
+    def read_columns(self) -> tuple[TableColumn, ...]:
         """Column names of the first row."""
         names, _ = self._read_header()
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
@@ -192,16 +201,16 @@ class CsvFile(DataFile):
                 notes=["column names must be unique and not empty"],
                 helps=["write the column names as the first row"],
             )
-        return names, record.after
+        return names, record.next_offset
 
-    def blocks(self, file: int, rows: int) -> list[RowBlock]:
+    def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Yield blocks of records after the header row."""
         _, begin = self._read_header()
         records = _join_lines(read_lines(self.path))
         next(records)
-        return split_blocks(records, file, rows, begin)
+        return split_blocks(records, file_index, max_rows, begin)
 
-    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """The records of a block."""
         names, _ = self._read_header()
         lines = io.BytesIO(read_block_bytes(self.path, block))
@@ -209,7 +218,7 @@ class CsvFile(DataFile):
         rows = [_read_values(record.data.rstrip(b"\r\n"), names) for record in records]
         places = {name: n for n, name in enumerate(names)}
         return {
-            name: [r if isinstance(r, BadRow) else r[places[name]] for r in rows]
+            name: [r if isinstance(r, UnreadableRow) else r[places[name]] for r in rows]
             for name in columns
         }
 
@@ -221,8 +230,8 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
         if not inside and not line.data.strip(b"\r\n"):
             continue
         record.append(line.data)
-        after, size = line.after, size + len(line.data)
-        inside = _is_open_quote(line.data, inside)
+        after, size = line.next_offset, size + len(line.data)
+        inside = _has_open_quote(line.data, inside)
         if not inside:
             yield FileLine(b"".join(record), after)
             record, size = [], 0
@@ -232,22 +241,22 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
         yield FileLine(b"".join(record), after)
 
 
-def _is_open_quote(line: bytes, inside: bool) -> bool:
+def _has_open_quote(line: bytes, starts_in_quote: bool) -> bool:
     """Return whether a quoted value continues on the next line."""
-    found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if inside else line)]
+    found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if starts_in_quote else line)]
     return bool(found) and not found[-1]
 
 
-def _read_values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
+def _read_values(record: bytes, names: Sequence[str]) -> list[str] | UnreadableRow:
     text = _decode_text(record)
-    if isinstance(text, BadRow):
+    if isinstance(text, UnreadableRow):
         return text
     try:
         values = _read_fields(text)
     except csv.Error as fault:
-        return BadRow(f"the row cannot be read: {fault}")
+        return UnreadableRow(f"the row cannot be read: {fault}")
     if len(values) != len(names):
-        return BadRow(f"the row has {len(values)} values, expected {len(names)}")
+        return UnreadableRow(f"the row has {len(values)} values, expected {len(names)}")
     return values
 
 
@@ -259,7 +268,7 @@ def _read_fields(text: str) -> list[str]:
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
-def find_images(directory: Path) -> list[Path]:
+def find_image_files(directory: Path) -> list[Path]:
     """Return the images in a directory and its subdirectories, sorted by path."""
     found = (p for p in directory.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
@@ -270,21 +279,21 @@ class ImageDirectory(DataFile):
     directory.
     """
 
-    def columns(self) -> tuple[TableColumn, ...]:
+    def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns `image` and `path`."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
-    def blocks(self, file: int, rows: int) -> list[RowBlock]:
+    def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Yield blocks of consecutive images."""
-        count = len(find_images(self.path))
+        count = len(find_image_files(self.path))
         return [
-            RowBlock(file=file, start=start, rows=min(rows, count - start))
-            for start in range(0, count, rows)
+            RowBlock(file_index=file_index, first_row=start, row_count=min(max_rows, count - start))
+            for start in range(0, count, max_rows)
         ]
 
-    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Return the paths of the images in a block."""
-        some = find_images(self.path)[block.start : block.start + block.rows]
+        some = find_image_files(self.path)[block.first_row : block.first_row + block.row_count]
         return {
             "image": [str(p) for p in some],
             "path": [p.relative_to(self.path).as_posix() for p in some],
@@ -300,7 +309,7 @@ FILE_FORMATS: dict[str, type[DataFile]] = {
 }
 
 
-def find_format(path: Path) -> DataFile:
+def open_data_file(path: Path) -> DataFile:
     """Return the reader of a file or directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
         return ImageDirectory(path)
@@ -317,28 +326,28 @@ def find_format(path: Path) -> DataFile:
     return made(path)
 
 
-def find_files(given: Sequence[str]) -> list[Path]:
+def find_data_files(paths: Sequence[str]) -> list[Path]:
     """Return the files and image directories to read, in order. Raise E0802 if one is not
     readable, E0873 for a directory of neither tables nor images.
     """
     found: list[Path] = []
-    for name in given:
+    for name in paths:
         path = Path(name)
         with translate_os_errors(path):
             # an empty name is not a path, although `Path` makes it the working directory
             if not name or not path.exists():
                 fix = "pass the path of a table, or of a directory of tables or images"
                 raise_unreadable(name, "no such file or directory", fix)
-            files = _list_directory(path) if path.is_dir() else [path]
+            files = _list_directory_files(path) if path.is_dir() else [path]
         for file in files:
             if not file.is_dir():
-                find_format(file)  # an unsupported suffix is reported first
+                open_data_file(file)  # an unsupported suffix is reported first
                 check_readable(file)
         found += files
     return found
 
 
-def _list_directory(directory: Path) -> list[Path]:
+def _list_directory_files(directory: Path) -> list[Path]:
     tables = sorted(
         p
         for p in directory.iterdir()
@@ -346,7 +355,7 @@ def _list_directory(directory: Path) -> list[Path]:
     )
     if tables:
         return tables
-    if not find_images(directory):
+    if not find_image_files(directory):
         raise_error(
             "E0873",
             f"the directory `{escape_text(directory)}` contains neither tables nor images",

@@ -43,9 +43,9 @@ def run_worker(directory: str) -> None:
         blocks = BlockRunner.open(plan, out)
         _send_report(answers, ready=True)
         for number in _iterate_requests():
-            counted = _Told(answers)
-            done = blocks.do(number, counted.count)
-            counted.report_new()
+            counted = _ProgressReporter(answers)
+            done = blocks.run_block(number, counted.count_rows)
+            counted.report_counted_rows()
             _send_report(answers, done=done.to_json())
     except Failed as failed:
         _send_report(answers, failed=_encode_failure(failed))
@@ -57,39 +57,39 @@ def run_worker(directory: str) -> None:
 
 
 @dataclass
-class _Told:
+class _ProgressReporter:
     """Counts rows and reports them at intervals: a message per row would cost more than the row."""
 
-    answers: TextIO
-    rows: int = 0
-    last: float = field(default_factory=time.monotonic)
+    output: TextIO
+    unreported_rows: int = 0
+    last_report_time: float = field(default_factory=time.monotonic)
 
-    def count(self, rows: int) -> None:
+    def count_rows(self, rows: int) -> None:
         """Count completed rows."""
-        self.rows += rows
-        if time.monotonic() - self.last >= PROGRESS_INTERVAL:
-            self.report_new()
+        self.unreported_rows += rows
+        if time.monotonic() - self.last_report_time >= PROGRESS_INTERVAL:
+            self.report_counted_rows()
 
-    def report_new(self) -> None:
+    def report_counted_rows(self) -> None:
         """Report the rows that have not been reported."""
-        if self.rows:
-            _send_report(self.answers, rows=self.rows)
-        self.rows, self.last = 0, time.monotonic()
+        if self.unreported_rows:
+            _send_report(self.output, rows=self.unreported_rows)
+        self.unreported_rows, self.last_report_time = 0, time.monotonic()
 
 
 def _iterate_requests() -> Iterator[int]:
     """Yield the requested blocks. The process exits when stdin closes."""
-    numbers: SimpleQueue[int] = SimpleQueue()
+    block_numbers: SimpleQueue[int] = SimpleQueue()
 
     def read_requests() -> None:
         for line in sys.stdin:
-            numbers.put(int(line))
+            block_numbers.put(int(line))
             if int(line) == END_MARKER:
                 return
         os._exit(1)
 
     threading.Thread(target=read_requests, daemon=True).start()
-    while (number := numbers.get()) != END_MARKER:
+    while (number := block_numbers.get()) != END_MARKER:
         yield number
 
 
@@ -104,9 +104,9 @@ def _decode_failure(data: Any) -> Failed:
     return Failed(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
 
 
-def _send_report(answers: TextIO, **what: object) -> None:
-    answers.write(json.dumps(what) + "\n")
-    answers.flush()
+def _send_report(output: TextIO, **what: object) -> None:
+    output.write(json.dumps(what) + "\n")
+    output.flush()
 
 
 MAX_CRASHES = 3
@@ -115,11 +115,11 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """Progress: more rows, a completed block, or a worker that is `ready`."""
+    """Progress: more rows, a completed block, or a worker that is `is_worker_ready`."""
 
     rows: int = 0
-    done: BlockStatistics | None = None
-    ready: bool = False
+    statistics: BlockStatistics | None = None
+    is_worker_ready: bool = False
 
 
 @dataclass(kw_only=True)
@@ -127,33 +127,33 @@ class _Worker:
     """A worker process and the block that it computes."""
 
     process: subprocess.Popen[bytes]
-    block: int | None = None
-    ready: bool = False
-    rest: bytes = b""
-    reported: int = 0
-    journal: bytes = b""
+    block_number: int | None = None
+    is_ready: bool = False
+    partial_line: bytes = b""
+    reported_rows: int = 0
+    initial_journal: bytes = b""
     """The block's journal when the block was assigned."""
 
     @property
-    def answers(self) -> IO[bytes]:
+    def output(self) -> IO[bytes]:
         """Return the pipe of messages from the worker."""
         assert self.process.stdout is not None
         return self.process.stdout
 
-    def end(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the process to exit; return its exit status."""
         status = self.process.wait()
-        self.answers.close()
+        self.output.close()
         if self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
         return status
 
-    def send_block(self, number: int) -> None:
+    def send_block(self, block_number: int) -> None:
         """Send the worker a block number, or `END_MARKER`."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has exited, which its responses will show
-            self.process.stdin.write(f"{number}\n".encode())
+            self.process.stdin.write(f"{block_number}\n".encode())
             self.process.stdin.flush()
 
 
@@ -162,21 +162,21 @@ class LocalEngine:
     """Worker processes that compute the blocks of a plan."""
 
     out: Path
-    workers: int
-    waiting: deque[int] = field(default_factory=deque)
-    alive: list[_Worker] = field(default_factory=list)
-    crashes: int = 0
-    answers: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    worker_count: int
+    pending_blocks: deque[int] = field(default_factory=deque)
+    live_workers: list[_Worker] = field(default_factory=list)
+    consecutive_crashes: int = 0
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
-    def run(self, numbers: Iterable[int]) -> Iterator[BlockProgress]:
+    def run(self, block_numbers: Iterable[int]) -> Iterator[BlockProgress]:
         """Compute blocks in any order. Raise the error of a worker."""
-        self.waiting.extend(numbers)
-        with self.answers:
+        self.pending_blocks.extend(block_numbers)
+        with self.selector:
             try:
-                for _ in range(min(self.workers, len(self.waiting))):
+                for _ in range(min(self.worker_count, len(self.pending_blocks))):
                     self._start_worker()
-                while self.alive:
-                    for key, _ in self.answers.select():
+                while self.live_workers:
+                    for key, _ in self.selector.select():
                         yield from self._handle_message(key.data)
             finally:
                 self._stop_workers()
@@ -192,30 +192,30 @@ class LocalEngine:
             env=environment,
         )
         worker = _Worker(process=process)
-        self.alive.append(worker)
-        self.answers.register(worker.answers, selectors.EVENT_READ, worker)
+        self.live_workers.append(worker)
+        self.selector.register(worker.output, selectors.EVENT_READ, worker)
         self._assign_block(worker)
 
     def _assign_block(self, worker: _Worker) -> None:
         """Assign the next block to a worker, or tell it to exit."""
-        worker.block = self.waiting.popleft() if self.waiting else None
-        worker.reported, worker.journal = 0, self._read_journal(worker.block)
-        worker.send_block(END_MARKER if worker.block is None else worker.block)
+        worker.block_number = self.pending_blocks.popleft() if self.pending_blocks else None
+        worker.reported_rows, worker.initial_journal = 0, self._read_journal(worker.block_number)
+        worker.send_block(END_MARKER if worker.block_number is None else worker.block_number)
 
-    def _read_journal(self, block: int | None) -> bytes:
+    def _read_journal(self, block_number: int | None) -> bytes:
         """Return the content of a block's journal, b"" if there is none."""
         with suppress(OSError):
-            return (self.out / PLAN_DIRECTORY / f"{block or 0:06}.now").read_bytes()
+            return (self.out / PLAN_DIRECTORY / f"{block_number or 0:06}.now").read_bytes()
         return b""
 
     def _handle_message(self, worker: _Worker) -> Iterator[BlockProgress]:
         """Handle a message of a worker; an empty one means that it exited."""
-        data = os.read(worker.answers.fileno(), 1 << 16)
-        *lines, worker.rest = (worker.rest + data).split(b"\n")
+        data = os.read(worker.output.fileno(), 1 << 16)
+        *lines, worker.partial_line = (worker.partial_line + data).split(b"\n")
         for line in lines:
             yield from self._take_progress(worker, json.loads(line))
         if not data:
-            self.answers.unregister(worker.answers)
+            self.selector.unregister(worker.output)
             yield from self._handle_exit(worker)
 
     def _take_progress(
@@ -223,45 +223,47 @@ class LocalEngine:
     ) -> Iterator[BlockProgress]:
         match message:
             case {"ready": True}:
-                worker.ready = True
-                yield BlockProgress(ready=True)
+                worker.is_ready = True
+                yield BlockProgress(is_worker_ready=True)
             case {"rows": int() as rows}:
-                worker.reported += rows
+                worker.reported_rows += rows
                 yield BlockProgress(rows=rows)
             case {"done": dict() as done}:
-                self.crashes = 0
-                yield BlockProgress(done=BlockStatistics.from_fields(JsonFields(done)))
+                self.consecutive_crashes = 0
+                yield BlockProgress(statistics=BlockStatistics.from_fields(JsonFields(done)))
                 self._assign_block(worker)
             case {"failed": failure}:
                 raise _decode_failure(failure)
 
     def _handle_exit(self, worker: _Worker) -> Iterator[BlockProgress]:
         """Handle the exit of a worker: another one takes its block."""
-        status = worker.end()
-        self.alive.remove(worker)
-        if worker.block is None:
+        status = worker.wait_for_exit()
+        self.live_workers.remove(worker)
+        if worker.block_number is None:
             return
-        yield BlockProgress(rows=-worker.reported)
-        self.waiting.appendleft(worker.block)
-        blamed = worker.ready and self._read_journal(worker.block) != worker.journal
-        self.crashes = 0 if blamed else self.crashes + 1
-        if self.crashes >= MAX_CRASHES:
+        yield BlockProgress(rows=-worker.reported_rows)
+        self.pending_blocks.appendleft(worker.block_number)
+        has_started_row = (
+            worker.is_ready and self._read_journal(worker.block_number) != worker.initial_journal
+        )
+        self.consecutive_crashes = 0 if has_started_row else self.consecutive_crashes + 1
+        if self.consecutive_crashes >= MAX_CRASHES:
             _fail_repeated_crashes(worker, status)
         self._start_worker()
 
     def _stop_workers(self) -> None:
         """Kill all workers."""
-        for worker in self.alive:
+        for worker in self.live_workers:
             worker.process.kill()
-            worker.end()
-        self.alive.clear()
+            worker.wait_for_exit()
+        self.live_workers.clear()
 
 
 def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
     """Raise E0883: workers crash repeatedly without completing a row."""
     work, see = "exit before they start", "to run one row: specc run MODEL …"
-    if worker.ready:
-        work, see = f"exit in block {worker.block} before its first row", "--engine serial"
+    if worker.is_ready:
+        work, see = f"exit in block {worker.block_number} before its first row", "--engine serial"
     raise_error(
         "E0883",
         f"the worker processes {work}",
@@ -301,7 +303,7 @@ class RayActor:
         for number in batch["id"]:
             try:
                 self.blocks = self.blocks or BlockRunner.open(self.plan, self.out)
-                results.append(json.dumps(self.blocks.do(int(number)).to_json()))
+                results.append(json.dumps(self.blocks.run_block(int(number)).to_json()))
             except Failed as failed:
                 results.append(json.dumps({"failed": _encode_failure(failed)}))
         return {"results": results}
@@ -309,50 +311,52 @@ class RayActor:
 
 @dataclass
 class RayEngine:
-    """Ray actors, on this machine or on the cluster at `address`; each has `gpus` GPUs."""
+    """Ray actors, on this machine or on the cluster at `address`; each has
+    `gpus_per_worker` GPUs.
+    """
 
     out: Path
-    workers: int
+    worker_count: int
     address: str
-    gpus: float
+    gpus_per_worker: float
 
-    def run(self, numbers: Sequence[int]) -> Iterator[BlockProgress]:
+    def run(self, block_numbers: Sequence[int]) -> Iterator[BlockProgress]:
         """Compute blocks in any order. Raise E0888 if Ray or its cluster is not available."""
         ray = self._start_ray()
-        yield BlockProgress(ready=True)
+        yield BlockProgress(is_worker_ready=True)
         try:
-            data = ray.data.from_items([{"id": n} for n in numbers])
-            done = data.repartition(len(numbers)).map_batches(
+            data = ray.data.from_items([{"id": n} for n in block_numbers])
+            done = data.repartition(len(block_numbers)).map_batches(
                 RayActor,
                 batch_size=1,
-                concurrency=self.workers or (1, max(len(numbers), 1)),
+                concurrency=self.worker_count or (1, max(len(block_numbers), 1)),
                 fn_constructor_args=(str(self.out.absolute()), __version__),
                 num_cpus=1,
-                num_gpus=self.gpus or None,
+                num_gpus=self.gpus_per_worker or None,
             )
             for row in done.iter_rows():
                 results = json.loads(row["results"])
                 if "failed" in results:
                     raise _decode_failure(results["failed"])
                 finished = BlockStatistics.from_fields(JsonFields(results))
-                yield BlockProgress(rows=finished.rows, done=finished)
+                yield BlockProgress(rows=finished.rows, statistics=finished)
         finally:
             ray.shutdown()
 
     def _start_ray(self) -> Any:
         """Start Ray, or connect to the cluster; return the module."""
-        ray = self.check()
+        ray = self.import_ray()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if not self.address:
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-            options |= {"num_cpus": max(self.workers, 1) + 1}
+            options |= {"num_cpus": max(self.worker_count, 1) + 1}
         try:
             ray.init(address=self.address or "local", **options)
         except (ConnectionError, RuntimeError, ValueError) as fault:
             self._fail_unreachable(str(fault).strip().splitlines()[0])
         return ray
 
-    def check(self) -> Any:
+    def import_ray(self) -> Any:
         """Return Ray, connected to a cluster. Raise E0888 otherwise."""
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
@@ -368,10 +372,10 @@ class RayEngine:
                 ],
             )
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        self._check_reached()
+        self._check_reachable()
         return ray
 
-    def _check_reached(self) -> None:
+    def _check_reachable(self) -> None:
         """Raise E0888 for an address without a listener, for which Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():

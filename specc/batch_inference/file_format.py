@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from specc.io.safe_read import (
-    UnreadableFile,
+    UnreadableFileError,
     describe_os_error,
     open_regular_file,
     raise_unreadable,
@@ -24,19 +24,19 @@ NULL_TYPE = "null"
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """Values of type `of` in nested lists of `sizes`, None for any: `ColumnType("f32", (None,
-    8))`.
+    """Values of type `element_type` in nested lists of `list_sizes`, None for any:
+    `ColumnType("f32", (None, 8))`.
     """
 
-    of: str
-    sizes: tuple[int | None, ...] = ()
+    element_type: str
+    list_sizes: tuple[int | None, ...] = ()
 
     def __str__(self) -> str:
-        lengths = ", ".join("n" if s is None else str(s) for s in self.sizes)
-        return f"{self.of}[{lengths}]" if self.sizes else self.of
+        lengths = ", ".join("n" if s is None else str(s) for s in self.list_sizes)
+        return f"{self.element_type}[{lengths}]" if self.list_sizes else self.element_type
 
     @staticmethod
-    def read(text: str) -> "ColumnType":
+    def parse(text: str) -> "ColumnType":
         """Parse the text that `str` of a column type gives."""
         of, _, rest = text.partition("[")
         sizes = rest.removesuffix("]").split(", ") if rest else []
@@ -48,24 +48,24 @@ class TableColumn:
     """Name and type of a column."""
 
     name: str
-    kind: ColumnType
+    type: ColumnType
 
 
-def plain_value(value: object) -> Any:
+def to_python_value(value: object) -> Any:
     """Return an array or NumPy scalar as plain Python values, other values unchanged."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def merge_column_types(one: str, other: str) -> str:
+def merge_element_types(first: str, second: str) -> str:
     """Return the kind of a column that contains both; "" means no values."""
-    if not one or one == other:
-        return other
-    if not other:
-        return one
-    return "f64" if {one, other} == {"i64", "f64"} else "json"
+    if not first or first == second:
+        return second
+    if not second:
+        return first
+    return "f64" if {first, second} == {"i64", "f64"} else "json"
 
 
-def infer_column_type(value: object) -> str:
+def infer_element_type(value: object) -> str:
     """Return the kind of a JSON or table value; "" for a missing value."""
     match value:
         case None:
@@ -83,35 +83,35 @@ def infer_column_type(value: object) -> str:
     return "json"
 
 
-def cast_to_column_type(value: Array, of: str) -> Array:
+def cast_to_element_type(value: Array, element_type: str) -> Array:
     """Cast an array to the element type of a column."""
     types = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32"}
-    return value.astype(types.get(of, of), copy=False)
+    return value.astype(types.get(element_type, element_type), copy=False)
 
 
-Rows: TypeAlias = Mapping[str, Sequence[object]]
-"""Columns by name, with one value per row. An unreadable value is a `BadRow`."""
+ColumnValues: TypeAlias = Mapping[str, Sequence[object]]
+"""Columns by name, with one value per row. An unreadable value is a `UnreadableRow`."""
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
+class UnreadableRow:
     """The reason why a row cannot be read."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """`rows` consecutive rows from `start`: `at` and `bytes` locate them in a text file, `group`
-    is the Parquet row group.
+    """`row_count` consecutive rows from `first_row`: `offset` and `byte_count` locate them in a
+    text file, `row_group` is the Parquet row group.
     """
 
-    file: int
-    start: int
-    rows: int
-    at: int = 0
-    bytes: int = 0
-    group: int = 0
+    file_index: int
+    first_row: int
+    row_count: int
+    offset: int = 0
+    byte_count: int = 0
+    row_group: int = 0
 
 
 @dataclass
@@ -121,15 +121,15 @@ class DataFile(ABC):
     path: Path
 
     @abstractmethod
-    def columns(self) -> tuple[TableColumn, ...]:
+    def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns. Raise E0870 to E0873 if the file is damaged."""
 
     @abstractmethod
-    def blocks(self, file: int, rows: int) -> list[RowBlock]:
-        """Return the blocks of at most `rows` rows; `file` is the index of the file."""
+    def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
+        """Return the blocks of at most `max_rows` rows; `file_index` is the index of the file."""
 
     @abstractmethod
-    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the selected columns of a block."""
 
 
@@ -149,6 +149,6 @@ def check_readable(path: Path) -> None:
     """Raise E0802 for a file that is not seekable or readable."""
     try:
         descriptor = open_regular_file(path)
-    except UnreadableFile as fault:
+    except UnreadableFileError as fault:
         raise_unreadable(path, fault.reason, READABLE_FILE_HELP)
     os.close(descriptor)

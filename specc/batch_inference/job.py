@@ -15,7 +15,7 @@ from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BlockStatistics,
     JobPlan,
-    check_same,
+    check_same_plan,
     read_block_statistics,
     read_plan,
 )
@@ -38,18 +38,18 @@ class JobReport:
     out: Path
     rows: int = 0
     blocks: int = 0
-    before: int = 0
+    resumed_rows: int = 0
     """Number of rows that an earlier run completed."""
     errors: int = 0
-    nulls: int = 0
+    null_rows: int = 0
     """Number of rows with NaN or infinity that JSON Lines store as null."""
-    places: int = 0
+    positions: int = 0
     padding: int = 0
-    began: float = field(default_factory=time.monotonic)
-    ready: float | None = None
+    start_time: float = field(default_factory=time.monotonic)
+    ready_time: float | None = None
     """Time at which the first worker was ready."""
-    ended: float | None = None
-    computed: list[tuple[float, int]] = field(default_factory=list)
+    end_time: float | None = None
+    block_costs: list[tuple[float, int]] = field(default_factory=list)
     """Seconds and multiply-adds of each block of this run, in order of completion."""
 
     def __repr__(self) -> str:
@@ -59,98 +59,98 @@ class JobReport:
     @property
     def seconds(self) -> float:
         """Return the elapsed time in seconds."""
-        return (self.ended or time.monotonic()) - self.began
+        return (self.end_time or time.monotonic()) - self.start_time
 
     @property
-    def start_up(self) -> float:
+    def startup_seconds(self) -> float:
         """Return the seconds until the first worker started."""
-        return 0.0 if self.ready is None else self.ready - self.began
+        return 0.0 if self.ready_time is None else self.ready_time - self.start_time
 
     @property
-    def rate(self) -> float:
+    def rows_per_second(self) -> float:
         """Return the rows per second of this run, since the first worker started."""
         # blocks of an earlier run took no time of this one
-        done = self.rows - self.before
-        return done / max(self.seconds - self.start_up, 1e-9)
+        done = self.rows - self.resumed_rows
+        return done / max(self.seconds - self.startup_seconds, 1e-9)
 
     @property
-    def computing(self) -> float:
+    def compute_seconds(self) -> float:
         """Return the total compute time of all processes, in seconds."""
-        return sum(seconds for seconds, _ in self.computed)
+        return sum(seconds for seconds, _ in self.block_costs)
 
     @property
-    def predicted(self) -> float | None:
+    def predicted_seconds(self) -> float | None:
         """Return the compute time predicted from the first block and the cost formulas; None for
         one block.
         """
-        seconds, work = self.computed[0] if self.computed else (0.0, 0)
-        if len(self.computed) < 2 or not work:
+        seconds, work = self.block_costs[0] if self.block_costs else (0.0, 0)
+        if len(self.block_costs) < 2 or not work:
             return None
-        everything = sum(w for _, w in self.computed)
+        everything = sum(w for _, w in self.block_costs)
         return seconds * everything / work
 
     @property
-    def waste(self) -> float:
+    def padding_ratio(self) -> float:
         """Return the ratio of padding to valid positions."""
-        return self.padding / max(self.places - self.padding, 1)
+        return self.padding / max(self.positions - self.padding, 1)
 
-    def take(self, done: BlockStatistics) -> None:
+    def add_block(self, statistics: BlockStatistics) -> None:
         """Add the statistics of a completed block."""
         self.blocks += 1
-        self.errors += len(done.errors)
-        self.nulls += done.nulls
-        self.places += done.places
-        self.padding += done.padding
+        self.errors += len(statistics.errors)
+        self.null_rows += statistics.null_rows
+        self.positions += statistics.positions
+        self.padding += statistics.padding
 
 
-Watch = Callable[[JobReport], None]
+ProgressCallback = Callable[[JobReport], None]
 
 
-def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
+def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: None) -> JobReport:
     """Compute the remaining blocks and return the result of the whole job."""
-    began = time.monotonic()
-    out, plan = Path(job.out), make_plan(job)
-    if job.engine == "ray":
-        _make_ray_engine(job, out).check()  # before files are written
-    found = read_plan(out)
-    if found is not None:
-        check_same(found, plan, out)
+    start_time = time.monotonic()
+    out, plan = Path(request.out), make_plan(request)
+    if request.engine == "ray":
+        _make_ray_engine(request, out).import_ray()  # before files are written
+    existing_plan = read_plan(out)
+    if existing_plan is not None:
+        check_same_plan(existing_plan, plan, out)
     else:
         _check_empty(out)
         plan.write(out)
     _check_writable(out)
-    report = JobReport(plan=plan, out=out, began=began)
-    todo = []
+    report = JobReport(plan=plan, out=out, start_time=start_time)
+    remaining_blocks = []
     for number, block in enumerate(plan.blocks):
         done = read_block_statistics(plan, out, number)
         if done is None:
-            todo.append(number)
+            remaining_blocks.append(number)
         else:
-            report.take(done)
-            report.before += block.rows
-    report.rows = report.before
+            report.add_block(done)
+            report.resumed_rows += block.row_count
+    report.rows = report.resumed_rows
     # an earlier run may have had more errors than this one allows
-    _check_errors(job, report)
-    watch(report)
-    with _noting_complete_parts(report):
-        for progress in _run_engine(job, plan, out, todo):
+    _check_errors(request, report)
+    on_progress(report)
+    with _note_complete_parts(report):
+        for progress in _run_engine(request, plan, out, remaining_blocks):
             report.rows += progress.rows
-            if progress.ready and report.ready is None:
-                report.ready = time.monotonic()
-            if progress.done is not None:
-                report.take(progress.done)
-                report.computed.append((progress.done.seconds, progress.done.work))
-                _check_errors(job, report)
-            watch(report)
+            if progress.is_worker_ready and report.ready_time is None:
+                report.ready_time = time.monotonic()
+            if progress.statistics is not None:
+                report.add_block(progress.statistics)
+                report.block_costs.append((progress.statistics.seconds, progress.statistics.work))
+                _check_errors(request, report)
+            on_progress(report)
         _write_errors(report)
     for left in (out / PLAN_DIRECTORY).glob("*.now"):  # from killed processes
         left.unlink(missing_ok=True)
-    report.ended = time.monotonic()
+    report.end_time = time.monotonic()
     return report
 
 
 @contextmanager
-def _noting_complete_parts(report: JobReport) -> Iterator[None]:
+def _note_complete_parts(report: JobReport) -> Iterator[None]:
     """Replace the note that nothing was written by the number of complete parts."""
     try:
         yield
@@ -164,8 +164,8 @@ def _noting_complete_parts(report: JobReport) -> Iterator[None]:
         raise Failed(*found) from None
 
 
-def _make_ray_engine(job: JobRequest, out: Path) -> RayEngine:
-    return RayEngine(out, job.workers, job.address, job.gpus)
+def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:
+    return RayEngine(out, request.workers, request.address, request.gpus_per_worker)
 
 
 def _check_writable(out: Path) -> None:
@@ -186,24 +186,26 @@ def _check_empty(out: Path) -> None:
 
 
 def _run_engine(
-    job: JobRequest, plan: JobPlan, out: Path, todo: Sequence[int]
+    request: JobRequest, plan: JobPlan, out: Path, block_numbers: Sequence[int]
 ) -> Iterator[BlockProgress]:
     """Run the job with the requested engine."""
-    if not todo:
+    if not block_numbers:
         return
-    if job.engine == "ray":
-        yield from _make_ray_engine(job, out).run(todo)
-    elif job.engine == "serial":
+    if request.engine == "ray":
+        yield from _make_ray_engine(request, out).run(block_numbers)
+    elif request.engine == "serial":
         blocks = BlockRunner.open(plan, out)
-        yield BlockProgress(ready=True)
-        for number in todo:
-            done = blocks.do(number)
-            yield BlockProgress(rows=done.rows, done=done)
+        yield BlockProgress(is_worker_ready=True)
+        for number in block_numbers:
+            done = blocks.run_block(number)
+            yield BlockProgress(rows=done.rows, statistics=done)
     else:
-        yield from LocalEngine(out=out, workers=job.workers or count_cores()).run(todo)
+        yield from LocalEngine(out=out, worker_count=request.workers or count_available_cpus()).run(
+            block_numbers
+        )
 
 
-def count_cores() -> int:
+def count_available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     count = os.cpu_count()
     with suppress(AttributeError):  # not every system reports which CPUs the process may use
@@ -211,14 +213,14 @@ def count_cores() -> int:
     return count or 1
 
 
-def _check_errors(job: JobRequest, report: JobReport) -> None:
+def _check_errors(request: JobRequest, report: JobReport) -> None:
     """Raise E0887 if more rows failed than allowed."""
-    if job.most_errors is not None and report.errors > job.most_errors:
+    if request.max_errors is not None and report.errors > request.max_errors:
         _write_errors(report)
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
         raise_error(
             "E0887",
-            f"{rows} no result; at most {job.most_errors} are allowed",
+            f"{rows} no result; at most {request.max_errors} are allowed",
             notes=[f"they are in `{escape_text(report.out / ERRORS_FILE)}`"],
             helps=["correct the rows, or allow more: --max-errors N"],
         )
@@ -230,8 +232,8 @@ def _write_errors(report: JobReport) -> None:
     for number, block in enumerate(plan.blocks):
         done = read_block_statistics(plan, report.out, number)
         for row, code, text in done.errors if done else ():
-            path = plan.files[block.file].path
-            error = {"file": path, "row": block.start + row, "code": code, "why": text}
+            path = plan.files[block.file_index].path
+            error = {"file": path, "row": block.first_row + row, "code": code, "why": text}
             lines.append(json.dumps(error, ensure_ascii=False))
     if lines or (report.out / ERRORS_FILE).exists():
         data = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]

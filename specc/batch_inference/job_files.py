@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Annotated, NoReturn, TypeAlias
 
 from specc.artifact.package_index import INDEX_FILE, is_package_directory
-from specc.batch_inference.data_files import find_images
+from specc.batch_inference.data_files import find_image_files
 from specc.batch_inference.file_format import (
-    BadRow,
     ColumnType,
+    ColumnValues,
     RowBlock,
-    Rows,
     TableColumn,
-    plain_value,
+    UnreadableRow,
+    to_python_value,
 )
 from specc.batch_inference.parquet import encode_parquet
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.atomic_write import write_file_atomically
-from specc.io.json_io import InvalidJson, JsonFields, Record, parse_strict_json, to_json_value
+from specc.io.json_io import InvalidJsonError, JsonFields, Record, parse_strict_json, to_json_value
 from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable
 from specc.version import __version__
 
@@ -38,8 +38,8 @@ class PlannedFile:
     """A file of rows, with its size and hash to detect changes."""
 
     path: str
-    bytes: int
-    changed: int
+    size: int
+    modified_ns: int
     """Modification time in nanoseconds since 1970."""
 
 
@@ -47,63 +47,64 @@ class PlannedFile:
 class BatchLimits:
     """Limits of a batch: rows, rows times length, bytes of live values."""
 
-    cap: int = 64
-    tokens: int = 16384
-    memory: int = 2**30
+    max_rows: int = 64
+    max_tokens: int = 16384
+    max_bytes: int = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """`columns` is the column of each input, `kept` are copied, `results` computed; `settings`
-    are those of generation. `waits` (why batches are static) and `shares` are not stored.
+    """`input_columns` is the column of each input, `copied_columns` are copied, `result_columns`
+    computed; `settings` are those of generation. `static_batching_reason` (why batches are static)
+    and `has_batch_shared_scales` are not stored.
     """
 
     model: str
     model_hash: str
     files: tuple[PlannedFile, ...]
     blocks: tuple[RowBlock, ...]
-    columns: Mapping[str, str]
-    kept: tuple[TableColumn, ...]
-    results: tuple[TableColumn, ...]
+    input_columns: Mapping[str, str]
+    copied_columns: tuple[TableColumn, ...]
+    result_columns: tuple[TableColumn, ...]
     settings: Mapping[str, object] = field(default_factory=dict)
     limits: BatchLimits = field(default_factory=BatchLimits)
-    to: str = "parquet"
+    output_format: str = "parquet"
     graph: str = ""
-    raw: tuple[str, ...] = ()
+    raw_outputs: tuple[str, ...] = ()
     provider: str = "cpu"
     version: str = __version__
-    waits: str = ""
-    shares: bool = False
+    static_batching_reason: str = ""
+    has_batch_shared_scales: bool = False
 
     @property
     def rows(self) -> int:
         """Return the number of rows."""
-        return sum(b.rows for b in self.blocks)
+        return sum(b.row_count for b in self.blocks)
 
     @cached_property
-    def first_rows(self) -> list[int]:
+    def first_row_numbers(self) -> list[int]:
         """Return the index of the first row of each block in the data set."""
-        return [0, *accumulate(block.rows for block in self.blocks)]
+        return [0, *accumulate(block.row_count for block in self.blocks)]
 
-    def get_part_file(self, number: int) -> str:
+    def get_part_file(self, block_number: int) -> str:
         """Return the part file of a block. Names sort in row order."""
-        return f"part-{number:06}.{self.to}"
+        return f"part-{block_number:06}.{self.output_format}"
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the plan as deterministic JSON data."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        del data["waits"], data["shares"]
+        del data["static_batching_reason"], data["has_batch_shared_scales"]
         # compact: a plan may have millions of blocks
         for name in ("files", "blocks"):
             data[name] = [astuple(item) for item in data[name]]
-        for name in ("kept", "results"):
-            data[name] = [(column.name, str(column.kind)) for column in data[name]]
+        for name in ("copied_columns", "result_columns"):
+            data[name] = [(column.name, str(column.type)) for column in data[name]]
         return {name: to_json_value(value) for name, value in data.items()}
 
     def write(self, out: Path) -> None:
         """Write the plan to the directory of the parts."""
         # file names may contain undecodable bytes, which round-trip
-        text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
+        text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
             out / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
         )
@@ -122,8 +123,8 @@ def read_plan(out: Path) -> JobPlan | None:
         fix = "make the directory readable, or write to another one"
         raise_unreadable(path, describe_os_error(error), fix)
     try:
-        return _plan_of(parse_strict_json(text))
-    except (InvalidJson, ValueError, KeyError, TypeError, AttributeError):
+        return _parse_plan(parse_strict_json(text))
+    except (InvalidJsonError, ValueError, KeyError, TypeError, AttributeError):
         _fail_damaged(path)
 
 
@@ -135,7 +136,7 @@ def _fail_damaged(path: Path) -> NoReturn:
     )
 
 
-def _plan_of(data: object) -> JobPlan:
+def _parse_plan(data: object) -> JobPlan:
     """Parse a plan from JSON data. Raises several exception types for invalid data."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
@@ -147,28 +148,28 @@ def _plan_of(data: object) -> JobPlan:
             RowBlock(**dict(zip(BLOCK_FIELDS, map(int, numbers), strict=True)))
             for numbers in data["blocks"]
         ),
-        columns={str(k): str(v) for k, v in data["columns"].items()},
-        kept=_read_columns(data["kept"]),
-        results=_read_columns(data["results"]),
+        input_columns={str(k): str(v) for k, v in data["input_columns"].items()},
+        copied_columns=_read_columns(data["copied_columns"]),
+        result_columns=_read_columns(data["result_columns"]),
         settings={str(k): v for k, v in data["settings"].items()},
         limits=BatchLimits(**{k: int(v) for k, v in data["limits"].items()}),
-        to=str(data["to"]),
+        output_format=str(data["output_format"]),
         graph=str(data["graph"]),
-        raw=tuple(map(str, data["raw"])),
+        raw_outputs=tuple(map(str, data["raw_outputs"])),
         provider=str(data["provider"]),
         version=str(data["version"]),
     )
 
 
 def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
-    return tuple(TableColumn(name, ColumnType.read(kind)) for name, kind in data)
+    return tuple(TableColumn(name, ColumnType.parse(kind)) for name, kind in data)
 
 
-def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
+def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
     """Raise E0875 if a directory contains the parts of another plan. The notes have both values
     of a difference if they are short.
     """
-    a, b, notes = found.as_json(), wanted.as_json(), []
+    a, b, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in a:
         # the model's path does not matter as long as its content is the same
         if key != "model" and a[key] != b[key]:
@@ -191,24 +192,24 @@ def hash_model(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def describe_file(path: Path) -> PlannedFile:
+def record_file_state(path: Path) -> PlannedFile:
     """Describe the current state of a file, or of the images in a directory."""
     if not path.is_dir():
         facts = path.stat()
         return PlannedFile(str(path), facts.st_size, facts.st_mtime_ns)
-    inside = [p.stat() for p in find_images(path)]
+    inside = [p.stat() for p in find_image_files(path)]
     newest = max((f.st_mtime_ns for f in inside), default=0)
     return PlannedFile(str(path), sum(f.st_size for f in inside), newest)
 
 
-def _read_errors(found: JsonFields, name: str) -> list[tuple[int, str, str]]:
+def _read_errors(fields: JsonFields, name: str) -> list[tuple[int, str, str]]:
     errors: list[tuple[int, str, str]] = []
-    for item in found.read_list(name):
+    for item in fields.read_list(name):
         match item:
             case [int(row), str(code), str(text)]:
                 errors.append((row, code, text))
             case _:
-                found.refuse(name, "contains values other than rows, codes and strings")
+                fields.raise_invalid(name, "contains values other than rows, codes and strings")
     return errors
 
 
@@ -218,7 +219,7 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63
 @dataclass(kw_only=True)
 class BlockStatistics(Record):
     """Rows, errors by row, positions and padding of a block; rows with NaN or infinity that JSON
-    Lines store as null (`nulls`); `seconds` computed, and multiply-adds (`work`) by the cost
+    Lines store as null (`null_rows`); `seconds` computed, and multiply-adds (`work`) by the cost
     formulas.
     """
 
@@ -226,39 +227,42 @@ class BlockStatistics(Record):
     number: Count
     rows: Count
     errors: Annotated[list[tuple[int, str, str]], _read_errors] = field(default_factory=list)
-    places: Count = 0
+    positions: Count = 0
     padding: Count = 0
     seconds: float = 0.0
     work: Count = 0
-    nulls: Count = 0
+    null_rows: Count = 0
 
 
 def write_part(
     plan: JobPlan,
     out: Path,
-    table: Rows,
+    table: ColumnValues,
     values: Sequence[Mapping[str, object]],
-    done: BlockStatistics,
+    statistics: BlockStatistics,
 ) -> None:
     """Write kept columns and results of a block; an existing part means that the block is done."""
     kept = {
-        c.name: [None if isinstance(v, BadRow) else v for v in table[c.name]] for c in plan.kept
+        c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
+        for c in plan.copied_columns
     }
-    results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
-    data, done.nulls = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
-    text = json.dumps(done.to_json(), ensure_ascii=False)
+    results = {c.name: [v.get(c.name) for v in values] for c in plan.result_columns}
+    data, statistics.null_rows = encode_part(
+        plan.output_format, (*plan.copied_columns, *plan.result_columns), kept | results
+    )
+    text = json.dumps(statistics.to_json(), ensure_ascii=False)
     # the part file comes last: if it exists, so does its description
-    description = out / PLAN_DIRECTORY / f"{done.number:06}.json"
+    description = out / PLAN_DIRECTORY / f"{statistics.number:06}.json"
     write_file_atomically(description, [text.encode("utf-8", "backslashreplace")])
-    write_file_atomically(out / plan.get_part_file(done.number), [data])
+    write_file_atomically(out / plan.get_part_file(statistics.number), [data])
 
 
-def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatistics | None:
+def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockStatistics | None:
     """Return the statistics of a block; None if it is not complete."""
-    if not (out / plan.get_part_file(number)).is_file():
+    if not (out / plan.get_part_file(block_number)).is_file():
         return None
     try:
-        text = (out / PLAN_DIRECTORY / f"{number:06}.json").read_text("utf-8")
+        text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
     # whatever is wrong with the description, the block is simply computed again
     except (OSError, ValueError, Failed):
@@ -266,11 +270,11 @@ def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatist
 
 
 def encode_part(
-    to: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
+    output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
     """Return a part file of these columns, and in how many rows NaN or infinity became null."""
-    if to == "parquet":
-        columns_as_text(columns, values)
+    if output_format == "parquet":
+        convert_json_columns_to_text(columns, values)
         return encode_parquet(columns, values), 0
     names = [c.name for c in columns]
     rows = zip(*(values[n] for n in names), strict=True)
@@ -285,10 +289,12 @@ def encode_part(
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"), nulls
 
 
-def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[object]]) -> None:
+def convert_json_columns_to_text(
+    columns: Sequence[TableColumn], values: dict[str, list[object]]
+) -> None:
     """Convert values without a column type to JSON text."""
     for column in columns:
-        if column.kind.of == "json" and not column.kind.sizes:
+        if column.type.element_type == "json" and not column.type.list_sizes:
             values[column.name] = [
                 None if v is None else JSON_ENCODER.encode(_to_json_text(v))
                 for v in values[column.name]
@@ -312,7 +318,7 @@ def _to_json_text(value: object) -> object:
 
 def _to_json_fallback(value: object) -> object:
     """Return a value that JSON lacks: arrays as lists, bytes as base64, others as text."""
-    value = plain_value(value)
+    value = to_python_value(value)
     match value:
         case bytes():
             return base64.b64encode(value).decode("ascii")

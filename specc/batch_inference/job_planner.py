@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.batch_inference.data_files import JsonLinesFile, find_files, find_format
+from specc.batch_inference.data_files import JsonLinesFile, find_data_files, open_data_file
 from specc.batch_inference.file_format import (
     NULL_TYPE,
     ColumnType,
@@ -20,8 +20,8 @@ from specc.batch_inference.job_files import (
     PLAN_FILE,
     BatchLimits,
     JobPlan,
-    describe_file,
     hash_model,
+    record_file_state,
 )
 from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.result_columns import ERROR_COLUMN
@@ -40,91 +40,95 @@ DEFAULT_COLUMNS = ("text", "image")
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A requested job. `columns` is the column of each input; `keep` are copied columns, None for
-    all.
+    """A requested job. `input_columns` is the column of each input; `copied_columns` are copied
+    columns, None for all.
     """
 
     model: str
     data: Sequence[str]
     out: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-    keep: Sequence[str] | None = None
+    input_columns: Mapping[str, str] = field(default_factory=dict)
+    copied_columns: Sequence[str] | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
-    raw: Sequence[str] = ()
+    raw_outputs: Sequence[str] = ()
     graph: str = ""
     provider: str = "cpu"
-    to: str = ""
-    rows: int = BLOCK_ROWS
+    output_format: str = ""
+    rows_per_block: int = BLOCK_ROWS
     limits: BatchLimits = field(default_factory=BatchLimits)
     workers: int = 0
     engine: str = "local"
     address: str = ""
-    gpus: float = 0
-    most_errors: int | None = None
+    gpus_per_worker: float = 0
+    max_errors: int | None = None
 
 
-def make_plan(job: JobRequest) -> JobPlan:
+def make_plan(request: JobRequest) -> JobPlan:
     """Plan a job. Raise E0870 to E0885 for data that cannot be read, mapped or written."""
-    files = _list_files(job)
-    columns = _table(files)
-    to = _format_to(job, files)
-    chosen = dict(job.columns) or _infer_columns(job, columns)
+    files = _list_files(request)
+    columns = _read_table_columns(files)
+    to = _choose_output_format(request, files)
+    chosen = dict(request.input_columns) or _infer_columns(request, columns)
     for name, column in chosen.items():
         if column not in columns:
             _fail_missing_column(column, columns, f"the input `{name}`")
     model = RowModel.open(
-        job.model,
+        request.model,
         chosen,
-        settings=job.settings,
-        raw=job.raw,
-        graph=job.graph,
-        provider=job.provider,
+        settings=request.settings,
+        raw_outputs=request.raw_outputs,
+        graph=request.graph,
+        provider=request.provider,
     )
-    results = (*model.result_columns(), ERROR_COLUMN)
-    kept = _select_kept_columns(job, columns, chosen, results)
+    results = (*model.list_result_columns(), ERROR_COLUMN)
+    kept = _select_copied_columns(request, columns, chosen, results)
     blocks: list[RowBlock] = []
     for number, path in enumerate(files):
         with translate_os_errors(path):
-            blocks += find_format(path).blocks(number, job.rows)
+            blocks += open_data_file(path).split_into_blocks(number, request.rows_per_block)
     return JobPlan(
-        model=os.path.abspath(job.model),
-        model_hash=hash_model(Path(job.model)),
-        files=tuple(describe_file(Path(os.path.abspath(path))) for path in files),
+        model=os.path.abspath(request.model),
+        model_hash=hash_model(Path(request.model)),
+        files=tuple(record_file_state(Path(os.path.abspath(path))) for path in files),
         blocks=tuple(blocks),
-        columns=chosen,
-        kept=kept,
-        results=results,
-        settings=dict(job.settings),
-        limits=job.limits,
-        to=to,
-        graph=job.graph,
-        raw=tuple(job.raw),
-        provider=job.provider,
-        waits=model.texts.waits if model.is_generative else "",
-        shares=has_batch_shared_scales(model.opened),
+        input_columns=chosen,
+        copied_columns=kept,
+        result_columns=results,
+        settings=dict(request.settings),
+        limits=request.limits,
+        output_format=to,
+        graph=request.graph,
+        raw_outputs=tuple(request.raw_outputs),
+        provider=request.provider,
+        static_batching_reason=model.row_generator.static_batching_reason
+        if model.is_generative
+        else "",
+        has_batch_shared_scales=has_batch_shared_scales(model.opened),
     )
 
 
-def _list_files(job: JobRequest) -> list[Path]:
+def _list_files(request: JobRequest) -> list[Path]:
     """Return the input files, without parts that this job wrote to the same directory."""
-    files, out = find_files(job.data), Path(job.out).resolve()
+    files, out = find_data_files(request.data), Path(request.out).resolve()
     # a directory without a plan contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
 
 
-def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
+def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     """Return the columns of all files. Raise E0884 if one has others; JSON lines may lack some."""
     known: dict[str, ColumnType] = {}
     # whether a column may be missing in every file so far
     lacked = True
     for path in files:
-        reader = find_format(path)
+        reader = open_data_file(path)
         with translate_os_errors(path):
-            found = {c.name: c.kind for c in reader.columns()}
+            found = {c.name: c.type for c in reader.read_columns()}
         lacks = isinstance(reader, JsonLinesFile)
-        both = _merge_columns(known, found, lacked=lacked, lacks=lacks)
+        both = _merge_columns(
+            known, found, earlier_may_lack_columns=lacked, file_may_lack_columns=lacks
+        )
         lacked = lacked and lacks
         if odd := sorted(n for n, kind in both.items() if kind is None):
             raise_error(
@@ -135,41 +139,51 @@ def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
             )
         known = {n: kind for n, kind in both.items() if kind is not None}
     # a column that is null in every file may hold any value
-    kinds = {n: ColumnType("json") if k.of == NULL_TYPE else k for n, k in known.items()}
+    kinds = {n: ColumnType("json") if k.element_type == NULL_TYPE else k for n, k in known.items()}
     return {n: TableColumn(n, kind) for n, kind in kinds.items()}
 
 
 def _merge_columns(
-    known: Mapping[str, ColumnType], found: Mapping[str, ColumnType], *, lacked: bool, lacks: bool
+    earlier_columns: Mapping[str, ColumnType],
+    file_columns: Mapping[str, ColumnType],
+    *,
+    earlier_may_lack_columns: bool,
+    file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
-    """Merge the columns of files; None for a conflict. `lacked`, `lacks`: earlier files, this
-    file may lack columns.
+    """Merge the columns of files; None for a conflict. `earlier_may_lack_columns`,
+    `file_may_lack_columns`: earlier files, this file may lack columns.
     """
     made = {}
-    for name in {**known, **found}:
-        before = known.get(name, found.get(name) if lacked else None)
-        here = found.get(name, known.get(name) if lacks else None)
-        made[name] = _merge_kinds(before, here)
+    for name in {**earlier_columns, **file_columns}:
+        before = earlier_columns.get(
+            name, file_columns.get(name) if earlier_may_lack_columns else None
+        )
+        here = file_columns.get(name, earlier_columns.get(name) if file_may_lack_columns else None)
+        made[name] = _merge_column_types(before, here)
     return made
 
 
-def _merge_kinds(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None:
+def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> ColumnType | None:
     """Return the kind of a column that has these kinds in two files; None for a conflict."""
-    if one is None or other is None or one == other:
-        return other if one is not None else None
+    if first is None or second is None or first == second:
+        return second if first is not None else None
     # a column of nulls is compatible with any type
-    if NULL_TYPE in (one.of, other.of):
-        return one if other.of == NULL_TYPE else other
+    if NULL_TYPE in (first.element_type, second.element_type):
+        return first if second.element_type == NULL_TYPE else second
     # one file may contain 1 and another 1.5: JSON has one number type
     numbers = {"i64", "f64"}
-    plain = not one.sizes and not other.sizes
-    return ColumnType("f64") if plain and {one.of, other.of} == numbers else None
+    plain = not first.list_sizes and not second.list_sizes
+    return (
+        ColumnType("f64")
+        if plain and {first.element_type, second.element_type} == numbers
+        else None
+    )
 
 
-def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
+def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
     """Return the output format: the requested one, else that of the input."""
     tables = any(p.suffix.lower() == ".parquet" for p in files)
-    to = job.to or ("parquet" if tables else "jsonl")
+    to = request.output_format or ("parquet" if tables else "jsonl")
     if to not in OUTPUT_FORMATS:
         raise_error(
             "E0873",
@@ -181,11 +195,11 @@ def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
     return to
 
 
-def _infer_columns(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
+def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
     """Return inputs named like columns, else `text` or `image` for the only open input. Raise
     E0880.
     """
-    opened = open_compiled(job.model, graph=job.graph, provider=job.provider)
+    opened = open_compiled(request.model, graph=request.graph, provider=request.provider)
     input_signature = opened.input_signature
     named = {n: n for n in input_signature.graph.inputs if n in columns}
     if named:
@@ -213,10 +227,10 @@ def _fail_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) 
     )
 
 
-def _fail_missing_column(name: str, columns: Mapping[str, TableColumn], what: str) -> None:
+def _fail_missing_column(name: str, columns: Mapping[str, TableColumn], use: str) -> None:
     raise_error(
         "E0885",
-        f"the data has no column `{escape_text(name)}` for {what}",
+        f"the data has no column `{escape_text(name)}` for {use}",
         notes=[_describe_columns(columns)],
         helps=["check the name"],
     )
@@ -229,27 +243,27 @@ def _describe_columns(columns: Mapping[str, TableColumn]) -> str:
     return f"the columns are {', '.join(map(escape_text, columns))}"
 
 
-def _select_kept_columns(
-    job: JobRequest,
+def _select_copied_columns(
+    request: JobRequest,
     columns: Mapping[str, TableColumn],
-    read: Mapping[str, str],
+    input_columns: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
     """Return the columns that are copied. Raise E0885 for a missing column, E0886 for one that
     has the name of an output.
     """
     outputs = {c.name for c in results}
-    if job.keep is None:
+    if request.copied_columns is None:
         # input images are too large to be written again
-        images = {"image"} & {*read.values()}
+        images = {"image"} & {*input_columns.values()}
         return tuple(column for n, column in columns.items() if n not in images | outputs)
-    for name in job.keep:
+    for name in request.copied_columns:
         if name not in columns:
             _fail_missing_column(name, columns, "the output rows")
-    if twice := [n for n in job.keep if n in outputs]:
+    if twice := [n for n in request.copied_columns if n in outputs]:
         raise_error(
             "E0886",
             f"`{escape_text(twice[0])}` is a column of the data and of the results",
             helps=["leave it out of --keep-columns, or rename it in the data"],
         )
-    return tuple(columns[n] for n in dict.fromkeys(job.keep))
+    return tuple(columns[n] for n in dict.fromkeys(request.copied_columns))

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from specc.batch_inference.file_format import (
-    BadRow,
     ColumnType,
+    ColumnValues,
     DataFile,
     RowBlock,
-    Rows,
     TableColumn,
-    plain_value,
+    UnreadableRow,
+    to_python_value,
 )
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
@@ -52,10 +52,10 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 class ParquetFile(DataFile):
     """A file of row groups. The last row group is cached for the next block."""
 
-    group: tuple[int, tuple[str, ...], Arrow] | None = None
+    cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 
     @cached_property
-    def file(self) -> Arrow:
+    def arrow_file(self) -> Arrow:
         """The open file. Raise E0870 if it is damaged."""
         try:
             return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
@@ -70,40 +70,46 @@ class ParquetFile(DataFile):
     ) -> NoReturn:
         raise_error("E0870", f"`{escape_text(self.path)}` {what}", notes=[note], helps=[fix])
 
-    def columns(self) -> tuple[TableColumn, ...]:
+    def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns of the schema. Raise E0870 if two have the same name."""
-        schema = self.file.schema_arrow
+        schema = self.arrow_file.schema_arrow
         names = schema.names
         if twice := [n for n in names if names.count(n) > 1]:
             note = f"it has two columns of the name `{escape_text(twice[0])}`"
             self._fail_damaged("is not a readable Parquet file", note, "rename one of them")
-        return tuple(TableColumn(f.name, _get_kind(f.type)) for f in schema)
+        return tuple(TableColumn(f.name, _infer_column_type(f.type)) for f in schema)
 
-    def blocks(self, file: int, rows: int) -> list[RowBlock]:
-        """Yield blocks of at most `rows` rows, none across two groups."""
-        metadata = self.file.metadata
+    def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
+        """Yield blocks of at most `max_rows` rows, none across two groups."""
+        metadata = self.arrow_file.metadata
         found, start = [], 0
         for group in range(metadata.num_row_groups):
             count = metadata.row_group(group).num_rows
-            for begin in range(0, count, rows):
-                some = min(rows, count - begin)
+            for begin in range(0, count, max_rows):
+                some = min(max_rows, count - begin)
                 found.append(
-                    RowBlock(file=file, start=start + begin, rows=some, at=begin, group=group)
+                    RowBlock(
+                        file_index=file_index,
+                        first_row=start + begin,
+                        row_count=some,
+                        offset=begin,
+                        row_group=group,
+                    )
                 )
             start += count
         return found
 
-    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the selected columns of a block as Python values."""
-        key = (block.group, tuple(columns))
-        if self.group is None or self.group[:2] != key:
+        key = (block.row_group, tuple(columns))
+        if self.cached_row_group is None or self.cached_row_group[:2] != key:
             try:
-                table = self.file.read_row_group(block.group, list(columns))
+                table = self.arrow_file.read_row_group(block.row_group, list(columns))
             except (OSError, ValueError) as fault:
                 note = escape_text(str(fault).splitlines()[0])[:200]
-                self._fail_damaged(f"is damaged in row group {block.group}", note)
-            self.group = (*key, table)
-        part = self.group[2].slice(block.at, block.rows)
+                self._fail_damaged(f"is damaged in row group {block.row_group}", note)
+            self.cached_row_group = (*key, table)
+        part = self.cached_row_group[2].slice(block.offset, block.row_count)
         return {name: _convert_values(name, part.column(name)) for name in columns}
 
 
@@ -135,18 +141,22 @@ def _convert_value(name: str, value: Arrow) -> object:
         text = str(value.cast(import_pyarrow().string()).as_py())
         if not text.startswith("<"):  # dates outside the calendar
             return text
-    return BadRow(f"`{name}` contains no readable {value.type}")
+    return UnreadableRow(f"`{name}` contains no readable {value.type}")
 
 
-def _get_kind(type: Arrow) -> ColumnType:
+def _infer_column_type(type: Arrow) -> ColumnType:
     """Return the column type of an Arrow type; lists of other types are `json`."""
     pa = import_pyarrow()
     of = pa.types
     fixed = of.is_fixed_size_list(type)
     if fixed or of.is_list(type) or of.is_large_list(type):
-        inner = _get_kind(type.value_type)
+        inner = _infer_column_type(type.value_type)
         size = type.list_size if fixed else None
-        return inner if inner.of == "json" else ColumnType(inner.of, (size, *inner.sizes))
+        return (
+            inner
+            if inner.element_type == "json"
+            else ColumnType(inner.element_type, (size, *inner.list_sizes))
+        )
     kinds = {
         "bool": of.is_boolean(type),
         "u64": of.is_uint64(type),
@@ -165,10 +175,10 @@ def _has_dictionary(type: Arrow) -> bool:
     return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
 
 
-def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[object]]) -> bytes:
+def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
     """Encode rows as a Parquet file with one row group; equal rows give equal bytes."""
     pa = import_pyarrow()
-    arrays = [_convert_column(c.kind, rows[c.name]) for c in columns]
+    arrays = [_convert_column(c.type, values[c.name]) for c in columns]
     names = [_decode_utf8(c.name) for c in columns]
     schema = pa.schema([(n, a.type) for n, a in zip(names, arrays, strict=True)])
     sink = pa.BufferOutputStream()
@@ -178,41 +188,43 @@ def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[o
     return bytes(sink.getvalue())
 
 
-def _type(kind: ColumnType) -> Arrow:
+def _make_arrow_type(column_type: ColumnType) -> Arrow:
     pa = import_pyarrow()
     text = pa.string()
     numbers = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
     whole = {"i64": pa.int64(), "u64": pa.uint64()}
     others = {"bool": pa.bool_(), "binary": pa.binary()}
-    made = (numbers | whole | others).get(kind.of, text)
-    for size in reversed(kind.sizes):
+    made = (numbers | whole | others).get(column_type.element_type, text)
+    for size in reversed(column_type.list_sizes):
         made = pa.list_(made) if size is None else pa.list_(made, size)
     return made
 
 
-def _convert_column(kind: ColumnType, values: Sequence[object]) -> Arrow:
+def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     """Return values of a column as an Arrow array."""
-    lists = _array_lists(kind, values)
+    lists = _convert_arrays_to_lists(column_type, values)
     if lists is not None:
         return lists
-    plain = [plain_value(v) for v in values]
-    if kind == ColumnType("f64"):  # JSON files mix integers and floats
+    plain = [to_python_value(v) for v in values]
+    if column_type == ColumnType("f64"):  # JSON files mix integers and floats
         plain = [None if v is None else float(v) for v in plain]
     try:
-        return import_pyarrow().array(plain, type=_type(kind))
+        return import_pyarrow().array(plain, type=_make_arrow_type(column_type))
     except UnicodeEncodeError:
-        return import_pyarrow().array([_decode_utf8(v) for v in plain], type=_type(kind))
+        return import_pyarrow().array(
+            [_decode_utf8(v) for v in plain], type=_make_arrow_type(column_type)
+        )
 
 
-def _array_lists(kind: ColumnType, values: Sequence[object]) -> Arrow | None:
+def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) -> Arrow | None:
     """Return arrays and nulls as Arrow lists, None for other values."""
     arrays = [v for v in values if isinstance(v, np.ndarray)]
-    lacking = [v is None for v in values]
-    if not arrays or not kind.sizes or len(arrays) + sum(lacking) < len(values):
+    is_null = [v is None for v in values]
+    if not arrays or not column_type.list_sizes or len(arrays) + sum(is_null) < len(values):
         return None
     # a null fixed-size list still has elements
-    is_null_free = kind.sizes[0] is None or not any(lacking)
-    return _convert_lists(kind, arrays, lacking) if is_null_free else None
+    is_null_free = column_type.list_sizes[0] is None or not any(is_null)
+    return _convert_lists(column_type, arrays, is_null) if is_null_free else None
 
 
 def _decode_utf8(value: Arrow) -> Arrow:
@@ -224,18 +236,20 @@ def _decode_utf8(value: Arrow) -> Arrow:
     return value
 
 
-def _convert_lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Arrow:
-    """Convert arrays to nested Arrow lists without Python objects; `lacking` rows are null."""
+def _convert_lists(
+    column_type: ColumnType, arrays: Sequence[Array], is_null: Sequence[bool]
+) -> Arrow:
+    """Convert arrays to nested Arrow lists without Python objects; `is_null` rows are null."""
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
-    made = pa.array(flat, type=_type(ColumnType(kind.of)))
-    for axis in reversed(range(1, len(kind.sizes))):
+    made = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))
+    for axis in reversed(range(1, len(column_type.list_sizes))):
         lengths = [np.repeat(a.shape[axis], math.prod(a.shape[:axis])) for a in arrays]
-        made = _split_lists(made, kind.sizes[axis], np.concatenate(lengths), None)
+        made = _split_lists(made, column_type.list_sizes[axis], np.concatenate(lengths), None)
     outer = iter([len(array) for array in arrays])
-    rows = np.array([0 if none else next(outer) for none in lacking])
-    mask = pa.array(lacking) if any(lacking) else None
-    return _split_lists(made, kind.sizes[0], rows, mask)
+    rows = np.array([0 if none else next(outer) for none in is_null])
+    mask = pa.array(is_null) if any(is_null) else None
+    return _split_lists(made, column_type.list_sizes[0], rows, mask)
 
 
 def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:

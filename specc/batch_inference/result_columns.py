@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from specc.batch_inference.file_format import ColumnType, TableColumn, cast_to_column_type
-from specc.batch_inference.row_batches import InputRow, batch_symbol
+from specc.batch_inference.file_format import ColumnType, TableColumn, cast_to_element_type
+from specc.batch_inference.row_batches import InputRow, get_batch_symbol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
@@ -37,28 +37,28 @@ ATTENTION_PREFIX = "attention."
 
 
 @dataclass(frozen=True)
-class GraphResults:
-    """Results of a graph, row by row. `reading` formats outputs; those in `raw` are numbers, or
-    with the prefix `attention.` the weights of an attention by scope.
+class GraphResultColumns:
+    """Results of a graph, row by row. `reading` formats outputs; those in `raw_outputs` are
+    numbers, or with the prefix `attention.` the weights of an attention by scope.
     """
 
     graph: Graph
     reading: PreprocessingConfig
-    raw: tuple[str, ...] = ()
+    raw_outputs: tuple[str, ...] = ()
 
-    def plan(self) -> list[tuple[str, OutputReading]]:
+    def list_selected_outputs(self) -> list[tuple[str, OutputReading]]:
         """The selected outputs and their formats."""
         # by default, everything
         shows = list(self.reading.outputs)
-        if not shows and not self.raw:
+        if not shows and not self.raw_outputs:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
-        return [*shows, *((name, NumbersOutput()) for name in self.raw)]
+        return [*shows, *((name, NumbersOutput()) for name in self.raw_outputs)]
 
-    def columns(self) -> Iterator[TableColumn]:
+    def iterate_columns(self) -> Iterator[TableColumn]:
         """Yield the result columns. Raise E0879 for an output without one value per row."""
-        for name, record in self.plan():
+        for name, record in self.list_selected_outputs():
             if name.startswith(ATTENTION_PREFIX):
-                heads, _, _ = self._of_attention(name)
+                heads, _, _ = self._get_attention_shape(name)
                 yield TableColumn(name, ColumnType("f32", (heads.number, None, None)))
                 continue
             if name not in self.graph.outputs:
@@ -70,7 +70,7 @@ class GraphResults:
                 )
             type = self.graph.outputs[name].type
             # one mean over the whole batch belongs to no single row
-            if not type.rank or type.shape[0] != batch_symbol(self.graph):
+            if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
                 raise_error(
                     "E0879",
                     f"the output `{name}` has no element for each row of the data",
@@ -80,16 +80,16 @@ class GraphResults:
             yield from _list_columns(name, record, type)
 
     @property
-    def has_attentions(self) -> bool:
+    def has_attention_columns(self) -> bool:
         """Return whether attention weights are requested."""
-        return any(name.startswith(ATTENTION_PREFIX) for name in self.raw)
+        return any(name.startswith(ATTENTION_PREFIX) for name in self.raw_outputs)
 
     @cached_property
     def attentions(self) -> dict[str, AttentionLocation]:
         """Return all attentions by scope."""
         return find_attentions(self.graph)
 
-    def _of_attention(self, name: str) -> tuple[Dim, Dim, Dim]:
+    def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
         """Return heads, queries and keys of an attention column. Raise E0879 for none, or one in
         a loop.
         """
@@ -113,46 +113,50 @@ class GraphResults:
         heads = shape[-3] if len(shape) > 3 else Dim.of(1)
         return heads, place.queries, place.keys
 
-    def values(
-        self, outputs: Arrays, rows: Sequence[InputRow], padded: "LengthPadding"
+    def format_rows(
+        self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
     ) -> list[dict[str, object]]:
         """Yield the results of each row of a batch."""
         return [
             {
                 column: value
-                for name, record in self.plan()
+                for name, record in self.list_selected_outputs()
                 for column, value in _format_values(
-                    name, record, self._select_row(name, outputs[name][at], row, padded)
+                    name, record, self._select_row(name, outputs[name][at], row, padding)
                 )
             }
             for at, row in enumerate(rows)
         ]
 
-    def _select_row(self, name: str, value: Array, row: InputRow, padded: "LengthPadding") -> Array:
+    def _select_row(
+        self, name: str, value: Array, row: InputRow, padding: "LengthPadding"
+    ) -> Array:
         """Return the part of an output that belongs to one row, without padding."""
         if name.startswith(ATTENTION_PREFIX):
-            return padded.cut(value, self._of_attention(name), row)
-        return padded.cut(value, self.graph.outputs[name].type.shape[1:], row)
+            return padding.remove_padding(value, self._get_attention_shape(name), row)
+        return padding.remove_padding(value, self.graph.outputs[name].type.shape[1:], row)
 
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Which lengths depend on rows; `sides` maps each padded input to whether it is on the left."""
+    """Which lengths depend on rows; `is_left_padded` maps each padded input to whether it is on the
+    left.
+    """
 
     graph: Graph
-    sides: Mapping[str, bool]
+    is_left_padded: Mapping[str, bool]
 
-    def cut(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
+    def remove_padding(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
         """Return a result without the padding of each axis."""
-        own = self._compute_lengths(row)
+        row_lengths = self._compute_lengths(row)
         for axis, dim in enumerate(shape):
             try:
-                length = dim.evaluate(own)
+                length = dim.evaluate(row_lengths)
             except DimError:
                 continue  # a length that does not depend on the row
             if length < value.shape[axis]:
                 # growing sequences are padded on the left, so that their ends are aligned
-                left = any(self.sides[n] for n in self._find_padded_inputs(dim))
+                left = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
                 start = value.shape[axis] - length if left else 0
                 value = value.take(range(start, start + length), axis)
         return value
@@ -161,7 +165,7 @@ class LengthPadding:
         """Return the run-time lengths of a single row."""
         # each padded input determines the length of its second axis
         found = {}
-        for name in self.sides:
+        for name in self.is_left_padded:
             length = self.graph.inputs[name].type.shape[1].name
             if length is not None:
                 found[length] = len(row.arrays[name])
@@ -177,7 +181,7 @@ class LengthPadding:
         """The padded inputs that decide a length."""
         symbols = dim.symbols()
         inputs = self.graph.inputs
-        return [n for n in self.sides if symbols & inputs[n].type.shape[1].symbols()]
+        return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
 
 
 def _list_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
@@ -215,7 +219,7 @@ def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[t
         case NumbersOutput() | BoxesOutput():
             yield (
                 name,
-                cast_to_column_type(value, str(value.dtype)) if value.ndim else value.item(),
+                cast_to_element_type(value, str(value.dtype)) if value.ndim else value.item(),
             )
 
 
@@ -240,28 +244,28 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
 
 
 @dataclass(frozen=True)
-class GeneratedResults:
+class GeneratedResultColumns:
     """The results of a generative model."""
 
-    text: bool
-    scores: bool = False
-    log_probs: bool = False
-    several: bool = False
+    has_text: bool
+    has_scores: bool = False
+    has_log_probs: bool = False
+    returns_several_sequences: bool = False
 
-    def columns(self) -> Iterator[TableColumn]:
+    def iterate_columns(self) -> Iterator[TableColumn]:
         """Return the columns: texts, or tokens if the model has no vocabulary."""
-        lists = (None,) if self.several else ()
-        if self.text:
+        lists = (None,) if self.returns_several_sequences else ()
+        if self.has_text:
             yield TableColumn("written", ColumnType("text", lists))
         else:
             yield TableColumn("tokens", ColumnType("i64", (*lists, None)))
         yield TableColumn("complete", ColumnType("bool", lists))
-        if self.scores:
+        if self.has_scores:
             yield TableColumn("score", ColumnType("f64", lists))
-        if self.log_probs:
+        if self.has_log_probs:
             yield TableColumn("log_probs", ColumnType("f64", (*lists, None)))
 
-    def values(self, results: Sequence[GenerationResult]) -> dict[str, object]:
+    def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
         """Return the texts of one row, the best first."""
         found: dict[str, list[object]] = {
             "written": [r.text for r in results],
@@ -270,5 +274,5 @@ class GeneratedResults:
             "score": [r.score for r in results],
             "log_probs": [list(r.log_probs or ()) for r in results],
         }
-        names = [c.name for c in self.columns()]
-        return {n: found[n] if self.several else found[n][0] for n in names}
+        names = [c.name for c in self.iterate_columns()]
+        return {n: found[n] if self.returns_several_sequences else found[n][0] for n in names}

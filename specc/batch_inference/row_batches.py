@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from specc.analysis.model_cost import count_multiply_adds
-from specc.batch_inference.file_format import BadRow, Rows
+from specc.batch_inference.file_format import ColumnValues, UnreadableRow
 from specc.batch_inference.job_files import BatchLimits
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir import ops
@@ -32,58 +32,58 @@ UNREADABLE_ROW_CODE = "E0877"
 class InputRow:
     """Model inputs of one row: arrays without a batch axis."""
 
-    number: int
+    row_number: int
     arrays: Arrays
 
-    def length(self, padded: Sequence[str]) -> int:
+    def get_padded_length(self, padded_inputs: Sequence[str]) -> int:
         """Return the padded length: the maximum over its inputs."""
-        return max((len(self.arrays[n]) for n in padded), default=1)
+        return max((len(self.arrays[n]) for n in padded_inputs), default=1)
 
-    def shape(self, padded: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def get_batch_shape(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the lengths that must be equal in a batch."""
-        return tuple(a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items())
+        return tuple(a.shape[1:] if n in padded_inputs else a.shape for n, a in self.arrays.items())
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows and batches them. `columns` maps each input to its column."""
+    """Reads rows and batches them. `input_columns` maps each input to its column."""
 
     input_signature: ModelInputs
-    columns: Mapping[str, str]
-    writes: bool = False
+    input_columns: Mapping[str, str]
+    is_generative: bool = False
 
     @cached_property
-    def padded(self) -> tuple[str, ...]:
+    def padded_inputs(self) -> tuple[str, ...]:
         """Return the inputs whose lengths may differ within a batch."""
         graph = self.input_signature.graph
-        return tuple(name for name in self.columns if find_mask_input(graph, name))
+        return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
         """Return whether it is the generated input, which is padded on the declared side."""
         return (
-            self.writes
+            self.is_generative
             and name == self.input_signature.sequence_input
             and self.input_signature.graph.inputs[name].type.rank == 2
         )
 
-    def rows(self, table: Rows, count: int) -> list[InputRow | Diagnostic]:
+    def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
         """Yield every row or its error: first errors from reading the file."""
-        broken = _find_broken_rows(table)
+        broken = _find_unreadable_rows(table)
         # the column is read at once for all valid rows
-        some = [number for number in range(count) if number not in broken]
+        readable_rows = [number for number in range(count) if number not in broken]
         columns = {
-            name: self._convert_column(name, [table[column][number] for number in some])
-            for name, column in self.columns.items()
+            name: self._convert_column(name, [table[column][number] for number in readable_rows])
+            for name, column in self.input_columns.items()
         }
-        made = {
+        converted_rows = {
             number: _convert_row(number, {n: c[at] for n, c in columns.items()})
-            for at, number in enumerate(some)
+            for at, number in enumerate(readable_rows)
         }
-        return [broken.get(number) or made[number] for number in range(count)]
+        return [broken.get(number) or converted_rows[number] for number in range(count)]
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
         """Return the values of a column or their errors, row by row."""
-        together = self._convert_at_once(name, values)
+        together = self._convert_whole_column(name, values)
         if together is not None:
             return [*together]
         found: list[Array | Diagnostic] = []
@@ -94,7 +94,7 @@ class RowReader:
                 found.append(failed.diagnostics[0])
         return found
 
-    def _convert_at_once(self, name: str, values: Sequence[object]) -> list[Array] | None:
+    def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
         """Convert a column at once, in half the time; None if a value needs to be converted by
         itself.
         """
@@ -106,13 +106,13 @@ class RowReader:
             if isinstance(record, TEXT_READINGS) and kinds == {str}:
                 return encode_texts([v for v in values if isinstance(v, str)], record)
             if not isinstance(record, ImageRecord) and kinds == {list} and type_.rank == 2:
-                return _whole_numbers(values, type_.dtype, name)
+                return _convert_integer_lists(values, type_.dtype, name)
         return None
 
     def _convert_array(self, name: str, value: object) -> Array:
         """Convert one row of an input. Raise E09xx."""
         graph, reading = self.input_signature.graph, self.input_signature.reading
-        record, column = reading.get_input_reading(name), f"the column `{self.columns[name]}`"
+        record, column = reading.get_input_reading(name), f"the column `{self.input_columns[name]}`"
         if value is None:
             raise Failed(Diagnostic("E0878", f"{column} is empty here"))
         if isinstance(record, ImageRecord):
@@ -130,41 +130,45 @@ class RowReader:
         # as alone: together with others it would be converted to their type
         return cast_exactly(made, type.dtype, name)
 
-    def inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
+    def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
         """Batch rows, adding padding masks."""
-        graph, made = self.input_signature.graph, dict[str, object]()
-        for name in self.columns:
-            some = [row.arrays[name] for row in rows]
-            if name in self.padded and self._is_prompt(name):
-                made[name] = [list(map(int, ids)) for ids in some]
-            elif name in self.padded:
+        graph, batched = self.input_signature.graph, dict[str, object]()
+        for name in self.input_columns:
+            arrays = [row.arrays[name] for row in rows]
+            if name in self.padded_inputs and self._is_prompt(name):
+                batched[name] = [list(map(int, ids)) for ids in arrays]
+            elif name in self.padded_inputs:
                 growing = self.input_signature.sequence_input
-                made |= batch_sequences(graph, name, some, generated_input=growing)
+                batched |= batch_sequences(graph, name, arrays, generated_input=growing)
             else:
-                made[name] = np.stack(some)
-        return made
+                batched[name] = np.stack(arrays)
+        return batched
 
 
-def _convert_row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diagnostic:
+def _convert_row(
+    row_number: int, values_or_errors: Mapping[str, Array | Diagnostic]
+) -> InputRow | Diagnostic:
     """Return a row or its first error."""
-    arrays = {n: value for n, value in made.items() if not isinstance(value, Diagnostic)}
-    if len(arrays) == len(made):
-        return InputRow(number, arrays)
-    return next(value for value in made.values() if isinstance(value, Diagnostic))
+    arrays = {
+        n: value for n, value in values_or_errors.items() if not isinstance(value, Diagnostic)
+    }
+    if len(arrays) == len(values_or_errors):
+        return InputRow(row_number, arrays)
+    return next(value for value in values_or_errors.values() if isinstance(value, Diagnostic))
 
 
-def _find_broken_rows(table: Rows) -> dict[int, Diagnostic]:
+def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
     """Return the rows that cannot be read from their file, each with its first error."""
     found: dict[int, Diagnostic] = {}
     for values in table.values():
         for number, value in enumerate(values):
-            if isinstance(value, BadRow) and number not in found:
-                title = f"the row cannot be read: {value.why}"
+            if isinstance(value, UnreadableRow) and number not in found:
+                title = f"the row cannot be read: {value.reason}"
                 found[number] = Diagnostic(UNREADABLE_ROW_CODE, title)
     return found
 
 
-def _whole_numbers(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
+def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
     """Convert lists of integers to arrays; None if a list has other values."""
     lists = [value for value in values if isinstance(value, list)]
     flat = [*chain.from_iterable(lists)]
@@ -200,35 +204,40 @@ Cost = Callable[[int, int], int]
 """Memory and multiply-adds of a batch, by its size and length."""
 
 
-def group_by_shape(rows: Sequence[InputRow], padded: Sequence[str]) -> list[list[InputRow]]:
+def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
     """Group rows that agree in all lengths except padded ones, the shortest first."""
     groups: dict[object, list[InputRow]] = {}
-    for row in sorted(rows, key=lambda r: (r.length(padded), r.number)):
-        groups.setdefault(row.shape(padded), []).append(row)
+    for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
+        groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
     return list(groups.values())
 
 
 def make_batches(
-    rows: Sequence[InputRow], padded: Sequence[str], limits: BatchLimits, memory: Cost
+    rows: Sequence[InputRow],
+    padded_inputs: Sequence[str],
+    limits: BatchLimits,
+    estimate_bytes: Cost,
 ) -> list[list[InputRow]]:
     """Return batches of rows that agree in all lengths except padded ones; a row beyond a limit
     is alone.
     """
     found = []
-    for group in group_by_shape(rows, padded):
+    for group in group_by_shape(rows, padded_inputs):
         batch: list[InputRow] = []
         content = 0
         for row in group:  # the longest row comes last, so it decides
-            count, longest = len(batch) + 1, row.length(padded)
+            count, longest = len(batch) + 1, row.get_padded_length(padded_inputs)
             content += longest
-            places = count * longest
-            little_padding = count <= MAX_UNCHECKED_ROWS or places <= MAX_PADDING * content
+            positions = count * longest
+            little_padding = count <= MAX_UNCHECKED_ROWS or positions <= MAX_PADDING * content
             # a full batch is asked first, as fewer rows take less
             fits = (
-                count <= limits.cap
-                and places <= limits.tokens
+                count <= limits.max_rows
+                and positions <= limits.max_tokens
                 and little_padding
-                and any(memory(n, longest) <= limits.memory for n in (limits.cap, count))
+                and any(
+                    estimate_bytes(n, longest) <= limits.max_bytes for n in (limits.max_rows, count)
+                )
             )
             if batch and not fits:
                 found.append(batch)
@@ -238,60 +247,63 @@ def make_batches(
     return found
 
 
-def count_padding(rows: Sequence[InputRow], padded: Sequence[str]) -> tuple[int, int]:
+def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tuple[int, int]:
     """Return the number of positions of a batch and the number of padded ones."""
-    lengths = [row.length(padded) for row in rows]
-    places = len(rows) * max(lengths, default=0)
-    return places, places - sum(lengths)
+    lengths = [row.get_padded_length(padded_inputs) for row in rows]
+    positions = len(rows) * max(lengths, default=0)
+    return positions, positions - sum(lengths)
 
 
 @dataclass(frozen=True)
 class CostFormulas:
     """A graph's memory and work as formulas of rows and length, which other lengths equal."""
 
-    batch: str
-    sizes: tuple[Dim, ...]
-    works: Dim
-    facts: dict[str, Dim] = field(default_factory=dict)
-    found: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
+    batch_symbol: str
+    element_counts: tuple[Dim, ...]
+    multiply_adds: Dim
+    length_equations: dict[str, Dim] = field(default_factory=dict)
+    cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
     """Cache: few different lengths occur."""
 
     @staticmethod
-    def of(graph: Graph) -> "CostFormulas":
+    def from_graph(graph: Graph) -> "CostFormulas":
         """Return the live sizes at each node, and the total work."""
-        batch = batch_symbol(graph)
+        batch = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
-            batch=(batch.name or "") if batch is not None else "",
-            sizes=tuple(sorted(sizes, key=str)),
-            works=sum_dims(count_multiply_adds(node) for node, _ in graph.nodes),
-            facts=dict(graph.length_equations),
+            batch_symbol=(batch.name or "") if batch is not None else "",
+            element_counts=tuple(sorted(sizes, key=str)),
+            multiply_adds=sum_dims(count_multiply_adds(node) for node, _ in graph.nodes),
+            length_equations=dict(graph.length_equations),
         )
 
-    def _at(self, dim: Dim, rows: int, length: int) -> int:
+    def _evaluate(self, dim: Dim, rows: int, length: int) -> int:
         names = dim.symbols()
-        known = dict.fromkeys(names, length) | {self.batch: rows}
+        known = dict.fromkeys(names, length) | {self.batch_symbol: rows}
         try:
-            facts = {n: self.facts[n].evaluate({**known}) for n in names & self.facts.keys()}
+            facts = {
+                n: self.length_equations[n].evaluate({**known})
+                for n in names & self.length_equations.keys()
+            }
             return dim.evaluate(known | facts)
         except (DimError, KeyError):
             return 0
 
-    def memory(self, rows: int, length: int) -> int:
+    def estimate_bytes(self, rows: int, length: int) -> int:
         """Bytes of the largest operands and results of one node."""
-        return self._once("memory", rows, length)
+        return self._get_cached_cost("memory", rows, length)
 
-    def compute_flops(self, rows: int, length: int) -> int:
+    def estimate_multiply_adds(self, rows: int, length: int) -> int:
         """Multiply-adds."""
-        return self._once("work", rows, length)
+        return self._get_cached_cost("work", rows, length)
 
-    def _once(self, what: str, rows: int, length: int) -> int:
-        key = (what, rows, length)
-        if key not in self.found:
-            dims = (self.works,) if what == "work" else self.sizes
-            most = max((self._at(d, rows, length) for d in dims), default=0)
-            self.found[key] = most if what == "work" else FLOAT_BYTES * most
-        return self.found[key]
+    def _get_cached_cost(self, quantity: str, rows: int, length: int) -> int:
+        key = (quantity, rows, length)
+        if key not in self.cache:
+            dims = (self.multiply_adds,) if quantity == "work" else self.element_counts
+            most = max((self._evaluate(d, rows, length) for d in dims), default=0)
+            self.cache[key] = most if quantity == "work" else FLOAT_BYTES * most
+        return self.cache[key]
 
 
 def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
@@ -304,7 +316,7 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
     return sum_dims(numbers)
 
 
-def batch_symbol(graph: Graph) -> Dim | None:
+def get_batch_symbol(graph: Graph) -> Dim | None:
     """Return the batch size: the first length of the first input."""
     # a scalar input is a setting such as a temperature, not a row
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)

@@ -9,8 +9,8 @@ from typing import Any
 from specc.batch_inference.file_format import TableColumn
 from specc.batch_inference.result_columns import (
     ATTENTION_PREFIX,
-    GeneratedResults,
-    GraphResults,
+    GeneratedResultColumns,
+    GraphResultColumns,
     LengthPadding,
 )
 from specc.batch_inference.row_batches import CostFormulas, InputRow, RowReader
@@ -30,85 +30,85 @@ from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled
 
 @dataclass(frozen=True)
 class RowGenerator:
-    """A model that generates from the rows that `taking` prepares."""
+    """A model that generates from the rows that `row_reader` prepares."""
 
-    writer: Generator
-    taking: RowReader
+    generator: Generator
+    row_reader: RowReader
     settings: GenerationSettings
 
     @property
-    def waits(self) -> str:
+    def static_batching_reason(self) -> str:
         """Return why continuous batching is not possible; "" if it is."""
-        return explain_static_batching(self.writer, self.settings)
+        return explain_static_batching(self.generator, self.settings)
 
     @property
-    def results(self) -> GeneratedResults:
+    def result_columns(self) -> GeneratedResultColumns:
         """Return the result columns of generation."""
         chosen = self.settings
         beam = chosen.strategy == "beam"
-        return GeneratedResults(
-            text=self.writer.decode is not None,
-            scores=beam,
-            log_probs=chosen.log_probs,
-            several=beam and chosen.num_return_sequences > 1,
+        return GeneratedResultColumns(
+            has_text=self.generator.decode is not None,
+            has_scores=beam,
+            has_log_probs=chosen.log_probs,
+            returns_several_sequences=beam and chosen.num_return_sequences > 1,
         )
 
-    def batch(
-        self, at_once: int, began: Callable[[Sequence[int]], None]
+    def make_continuous_batch(
+        self, batch_size: int, on_begin: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Return a continuous batch; `began` is called with the indices of rows in progress."""
-        padded = self.taking.padded
+        """Return a continuous batch; `on_begin` is called with the indices of rows in progress."""
+        padded = self.row_reader.padded_inputs
         return ContinuousBatch(
-            model=self.writer,
-            batch_size=at_once,
-            prepare=self.begun,
-            get_shape=lambda row: row.shape(padded),
-            on_begin=began,
+            model=self.generator,
+            batch_size=batch_size,
+            prepare=self.start_generation,
+            get_shape=lambda row: row.get_batch_shape(padded),
+            on_begin=on_begin,
         )
 
-    def begun(self, rows: Sequence[InputRow], first: int = 0) -> GenerationStream:
-        """Generate rows together; sampling is seeded by `first` plus the row. Raise E09xx."""
-        writing = self.writer.begin(self.taking.inputs(rows), self.settings)
-        return replace(writing, sample_indices=[first + row.number for row in rows])
+    def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
+        """Generate rows together; `first_row` plus the row seeds sampling. Raise E09xx."""
+        stream = self.generator.begin(self.row_reader.batch_inputs(rows), self.settings)
+        return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
 
 
 @dataclass
 class RowModel:
-    """Computes rows: outputs of a graph, or generated text. `columns` is the
-    column of each input, `settings` those of generation, `raw` outputs given as numbers.
+    """Computes rows: outputs of a graph, or generated text. `input_columns` is the
+    column of each input, `settings` those of generation, `raw_outputs` outputs given as numbers.
     """
 
     opened: OpenedModel
-    columns: Mapping[str, str]
+    input_columns: Mapping[str, str]
     settings: Mapping[str, Any]
-    raw: tuple[str, ...] = ()
+    raw_outputs: tuple[str, ...] = ()
 
     @staticmethod
     def open(
         path: str | Path,
-        columns: Mapping[str, str],
+        input_columns: Mapping[str, str],
         *,
         settings: Mapping[str, object] | None = None,
-        raw: Sequence[str] = (),
+        raw_outputs: Sequence[str] = (),
         graph: str = "",
         provider: str = "cpu",
         threads: int = 1,
     ) -> "RowModel":
         """Open a model for rows. Raise E0880 for an input without a column."""
         opened = open_compiled(path, graph=graph, provider=provider, threads=threads)
-        made = RowModel(opened, columns, dict(settings or {}), tuple(raw))
-        made.check()  # before any row is read
+        made = RowModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
+        made.check_columns()  # before any row is read
         return made
 
     @property
     def is_generative(self) -> bool:
         """Return whether the model generates text."""
-        return not is_single_pass(self.opened, self.columns, self.settings)
+        return not is_single_pass(self.opened, self.input_columns, self.settings)
 
     @cached_property
-    def taking(self) -> RowReader:
+    def row_reader(self) -> RowReader:
         """Return the conversion of rows to inputs."""
-        return RowReader(self.input_signature, self.columns, self.is_generative)
+        return RowReader(self.input_signature, self.input_columns, self.is_generative)
 
     @property
     def input_signature(self) -> ModelInputs:
@@ -119,11 +119,11 @@ class RowModel:
             else self.opened.default_model.input_signature
         )
 
-    def check(self) -> None:
+    def check_columns(self) -> None:
         """Raise E0880 for columns mapped to unknown inputs, and for inputs without a column."""
         input_signature = self.input_signature
         known = input_signature.graph.inputs
-        for name in self.columns:
+        for name in self.input_columns:
             if name not in known:
                 raise_error(
                     "E0880",
@@ -132,10 +132,10 @@ class RowModel:
                 )
         # sequences that begin with a start token need no prompt column
         begins = self.is_generative and self._needs_no_prompt()
-        beside = {find_mask_input(input_signature.graph, n) for n in self.columns}
+        beside = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
         for name in input_signature.required_inputs:
             first = begins and name == input_signature.sequence_input
-            if name not in self.columns and name not in beside and not first:
+            if name not in self.input_columns and name not in beside and not first:
                 raise_error(
                     "E0880",
                     f"the input `{name}` has no column",
@@ -144,80 +144,82 @@ class RowModel:
 
     def _needs_no_prompt(self) -> bool:
         """Return whether generation needs no prompt."""
-        writer = self.opened.generator
+        generator = self.opened.generator
         start = self.settings.get("start")
-        return writer is not None and (
-            start is not None or writer.generation.settings.get("start") is not None
+        return generator is not None and (
+            start is not None or generator.generation.settings.get("start") is not None
         )
 
     @cached_property
-    def results(self) -> GraphResults | GeneratedResults:
+    def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
         """The result columns. Raise E0731 to E0733 for settings, E0879 for outputs of a
         generative model.
         """
-        writer = self.opened.generator
-        if not self.is_generative or writer is None:
+        generator = self.opened.generator
+        if not self.is_generative or generator is None:
             manifest = self.opened.default_model.manifest
-            return GraphResults(manifest.graph, manifest.reading, self.raw)
-        if self.raw:
+            return GraphResultColumns(manifest.graph, manifest.reading, self.raw_outputs)
+        if self.raw_outputs:
             raise_error(
                 "E0879",
-                f"the model generates, and has no output `{escape_text(self.raw[0])}`",
+                f"the model generates, and has no output `{escape_text(self.raw_outputs[0])}`",
                 helps=["select a graph that has it: --graph ROLE"],
             )
-        return self.texts.results
+        return self.row_generator.result_columns
 
     @cached_property
-    def texts(self) -> RowGenerator:
+    def row_generator(self) -> RowGenerator:
         """Return the generation settings. Raise E0731 to E0733."""
-        writer = self.opened.generator
-        assert writer is not None, "it generates"
-        return RowGenerator(writer, self.taking, writer.resolve_settings(self.settings))
+        generator = self.opened.generator
+        assert generator is not None, "it generates"
+        return RowGenerator(generator, self.row_reader, generator.resolve_settings(self.settings))
 
     @property
     def uses_continuous_batching(self) -> bool:
         """Return whether finished sequences are replaced by new ones (continuous batching)."""
-        return self.is_generative and not self.texts.waits
+        return self.is_generative and not self.row_generator.static_batching_reason
 
-    def result_columns(self) -> tuple[TableColumn, ...]:
+    def list_result_columns(self) -> tuple[TableColumn, ...]:
         """The columns of the results."""
-        return tuple(self.results.columns())
+        return tuple(self.formatter.iterate_columns())
 
     @cached_property
     def cost_formulas(self) -> CostFormulas:
         """Return the cost of a batch, estimated from the full-forward graph."""
-        return CostFormulas.of(self._select_graph)
+        return CostFormulas.from_graph(self._cost_graph)
 
     @property
-    def _select_graph(self) -> Graph:
-        scoring = self.opened.scoring
+    def _cost_graph(self) -> Graph:
+        scoring = self.opened.scoring_model
         # a model with the decoding loop has no whole graph to compute costs from
         if scoring is not None and scoring.manifest.decoding is None:
             return scoring.manifest.graph
         return self.input_signature.graph
 
-    def compute(self, rows: Sequence[InputRow], first: int = 0) -> list[dict[str, object]]:
-        """Return the results of a batch row by row; `first` as in `begun`. Raise E09xx."""
-        if isinstance(self.results, GeneratedResults):
-            made = self.texts.begun(rows, first).results()
-            return [self.results.values(row) for row in made]
-        inputs = self.taking.inputs(rows)
+    def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
+        """Return the results of a batch row by row. Raise E09xx."""
+        if isinstance(self.formatter, GeneratedResultColumns):
+            made = self.row_generator.start_generation(rows, first_row).results()
+            return [self.formatter.format_row(row) for row in made]
+        inputs = self.row_reader.batch_inputs(rows)
         outputs = self._run_outputs(inputs)
-        return self.results.values(outputs, rows, self._find_padding)
+        return self.formatter.format_rows(outputs, rows, self._length_padding)
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return all outputs of a batch, with attention weights if requested."""
         whole = self.opened.default_model
-        if not (isinstance(self.results, GraphResults) and self.results.has_attentions):
+        if not (
+            isinstance(self.formatter, GraphResultColumns) and self.formatter.has_attention_columns
+        ):
             return whole.run(**inputs)
         outputs, maps = whole.attention(**inputs)
         return {**outputs, **{f"{ATTENTION_PREFIX}{name}": w for name, w in maps.items()}}
 
     @cached_property
-    def _find_padding(self) -> LengthPadding:
-        input_signature = self.input_signature
-        sides = {name: input_signature.is_left_padded(name) for name in self.taking.padded}
-        return LengthPadding(input_signature.graph, sides)
+    def _length_padding(self) -> LengthPadding:
+        signature, padded = self.input_signature, self.row_reader.padded_inputs
+        sides = {name: signature.is_left_padded(name) for name in padded}
+        return LengthPadding(signature.graph, sides)
 
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:

@@ -153,8 +153,8 @@ def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Va
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
     """Return the weight of `names` in a node, and its activations; empty if there is none."""
     product = find_matrix_product(node)
-    weight = find_viewed_weight(node.args[product.matrix]) if product else None
-    rows = node.args[product.rows] if product else None
+    weight = find_viewed_weight(node.args[product.matrix_operand]) if product else None
+    rows = node.args[product.activation_operand] if product else None
     return [(names[weight], rows)] if weight in names and weight and rows else []
 
 

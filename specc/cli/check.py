@@ -10,7 +10,7 @@ from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.render import group_thousands
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
-from specc.driver.weights_section import count_own_parameters, mark_ties
+from specc.driver.weights_section import count_untied_parameters, mark_ties
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 
@@ -81,7 +81,7 @@ def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
     if checked.model is None:
         return None
     model = mark_ties(spec.program, spec.library, spec.reader, checked.model)
-    return count_own_parameters(model.graph).number or 0
+    return count_untied_parameters(model.graph).number or 0
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:

@@ -14,11 +14,11 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Completion candidates: fixed `words`, the output of `specc _complete dynamic_kind`, and
+    """Completion candidates: fixed `values`, the output of `specc _complete dynamic_kind`, and
     file names.
     """
 
-    words: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
     dynamic_kind: str = ""
     includes_files: bool = True
 
@@ -36,7 +36,7 @@ class CommandCompletion:
 
 def _merge_choices(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
     """Merge the candidates of several positional arguments."""
-    words = tuple(word for each in arguments for word in each.words)
+    words = tuple(word for each in arguments for word in each.values)
     dynamic_kind = next((each.dynamic_kind for each in arguments if each.dynamic_kind), "")
     return CompletionChoice(
         words, dynamic_kind, includes_files=any(each.includes_files for each in arguments)
@@ -120,7 +120,7 @@ def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
 
 
 def _bash_words(choice: CompletionChoice) -> str:
-    words = f"words='{' '.join(choice.words)}'"
+    words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
         # config keys need the spec on the command line
         of = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
@@ -166,8 +166,8 @@ def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
 
 
 def _zsh_words(choice: CompletionChoice) -> str:
-    if choice.words:
-        return f"({' '.join(choice.words)})"
+    if choice.values:
+        return f"({' '.join(choice.values)})"
     if not choice.dynamic_kind:
         return "_files"
     of = ' "$spec"' if choice.dynamic_kind == "set" else ""
@@ -202,13 +202,13 @@ def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
 def _fish_arguments(prefix: str, choice: CompletionChoice) -> Iterator[str]:
     if choice.includes_files:
         yield f"{prefix} -F"
-    if choice.words or choice.dynamic_kind:
+    if choice.values or choice.dynamic_kind:
         yield f"{prefix}{_fish_words(choice)}"
 
 
 def _fish_words(choice: CompletionChoice) -> str:
-    if choice.words:
-        return f" -a '{' '.join(choice.words)}'"
+    if choice.values:
+        return f" -a '{' '.join(choice.values)}'"
     if not choice.dynamic_kind:
         return " -F"
     of = " (__specc_words)[3]" if choice.dynamic_kind == "set" else ""

@@ -72,19 +72,22 @@ EXECUTION_OPTIONS: Mapping[str, Option] = {
         COUNT_OPTION, "N", "rows per block and output part", extra_arguments={"default": BLOCK_ROWS}
     ),
     "batch_size": Option(
-        COUNT_OPTION, "N", "maximum rows per batch", extra_arguments={"default": DEFAULT_LIMITS.cap}
+        COUNT_OPTION,
+        "N",
+        "maximum rows per batch",
+        extra_arguments={"default": DEFAULT_LIMITS.max_rows},
     ),
     "max_batch_tokens": Option(
         COUNT_OPTION,
         "N",
         "maximum tokens per batch, including padding",
-        extra_arguments={"default": DEFAULT_LIMITS.tokens},
+        extra_arguments={"default": DEFAULT_LIMITS.max_tokens},
     ),
     "max_batch_memory": Option(
         COUNT_OPTION,
         "MB",
         "maximum memory for the activations of a batch",
-        extra_arguments={"default": DEFAULT_LIMITS.memory >> 20},
+        extra_arguments={"default": DEFAULT_LIMITS.max_bytes >> 20},
     ),
     "max_errors": Option(
         COUNT_OPTION,
@@ -117,24 +120,26 @@ def run_map(args: Namespace) -> int:
         model=args.model,
         data=args.data,
         out=args.output,
-        columns=_parse_columns(args.column),
-        keep=None
+        input_columns=_parse_columns(args.column),
+        copied_columns=None
         if args.keep_columns is None
         else list(filter(None, args.keep_columns.split(","))),
         settings=parse_generation_settings(args),
-        raw=args.raw,
+        raw_outputs=args.raw,
         graph=args.graph,
         provider=args.execution_provider,
-        to=args.output_format,
-        rows=args.rows_per_part,
+        output_format=args.output_format,
+        rows_per_block=args.rows_per_part,
         limits=BatchLimits(
-            cap=args.batch_size, tokens=args.max_batch_tokens, memory=args.max_batch_memory << 20
+            max_rows=args.batch_size,
+            max_tokens=args.max_batch_tokens,
+            max_bytes=args.max_batch_memory << 20,
         ),
         workers=args.workers,
         engine=args.engine,
         address=args.address,
-        gpus=args.gpus,
-        most_errors=args.max_errors,
+        gpus_per_worker=args.gpus,
+        max_errors=args.max_errors,
     )
     progress_line = _JobProgressLine(is_progress_shown())
     try:
@@ -145,7 +150,7 @@ def run_map(args: Namespace) -> int:
     if print_json_result(map_report_to_json(report)):
         return status
     _print_report(report)
-    if report.computed:
+    if report.block_costs:
         # the run time is a note, which --quiet omits
         print_outcome(format_times(report), to_stderr=True)
     return status
@@ -156,16 +161,16 @@ def map_report_to_json(report: JobReport) -> dict[str, object]:
     return {
         "directory": str(report.out),
         "rows": report.rows,
-        "resumed_rows": report.before,
+        "resumed_rows": report.resumed_rows,
         "parts": [*map(report.plan.get_part_file, range(len(report.plan.blocks)))],
         "errors": report.errors,
         "errors_file": str(report.out / ERRORS_FILE) if report.errors else None,
-        "null_rows": report.nulls,
+        "null_rows": report.null_rows,
         "seconds": report.seconds,
-        "startup_seconds": report.start_up,
-        "compute_seconds": report.computing,
-        "predicted_seconds": report.predicted,
-        "padding_share": report.waste,
+        "startup_seconds": report.startup_seconds,
+        "compute_seconds": report.compute_seconds,
+        "predicted_seconds": report.predicted_seconds,
+        "padding_share": report.padding_ratio,
     }
 
 
@@ -217,12 +222,12 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
     """Yield notes: why generation runs in fixed batches, and that batch elements affect each
     other.
     """
-    if plan.waits:
+    if plan.static_batching_reason:
         yield (
-            f"every batch takes as long as its longest sequence: {plan.waits}; rows of similar "
-            "length are batched together"
+            "every batch takes as long as its longest sequence: "
+            f"{plan.static_batching_reason}; rows of similar length are batched together"
         )
-    if plan.shares:
+    if plan.has_batch_shared_scales:
         yield (
             "rows of a batch share one quantization scale: results depend slightly on the "
             "other rows of the batch, and so on --rows-per-part, --batch-size, "
@@ -233,11 +238,11 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 def format_progress(report: JobReport) -> str:
     """Format the number of rows, rows per second, padding, errors and the remaining time."""
     total = report.plan.rows
-    left = (total - report.rows) / report.rate if report.rate > 0 else 0
+    left = (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
     parts = [
         f"{group_thousands(report.rows)} of {group_thousands(total)} rows",
-        f"{group_thousands(round(report.rate))} a second",
-        f"{report.waste:.0%} padding".replace("%", " %"),
+        f"{group_thousands(round(report.rows_per_second))} a second",
+        f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
     if report.errors:
         parts.append(f"{report.errors} errors")
@@ -248,15 +253,15 @@ def format_progress(report: JobReport) -> str:
 
 def format_times(report: JobReport) -> str:
     """Format the run time: startup, work, computation, and the prediction of the cost formulas."""
-    work = max(report.seconds - report.start_up, 0.0)
+    work = max(report.seconds - report.startup_seconds, 0.0)
     parts = [
-        f"{report.seconds:.1f} s: {report.start_up:.1f} startup, {work:.1f} compute",
-        f"{group_thousands(round(report.rate))} rows/s",
-        f"{report.waste:.0%} padding".replace("%", " %"),
+        f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work:.1f} compute",
+        f"{group_thousands(round(report.rows_per_second))} rows/s",
+        f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
-    computed = f"{report.computing:.1f} s were computed"
-    if report.predicted is not None:
-        computed += f", {report.predicted:.1f} expected from the first block"
+    computed = f"{report.compute_seconds:.1f} s were computed"
+    if report.predicted_seconds is not None:
+        computed += f", {report.predicted_seconds:.1f} expected from the first block"
     return f"{', '.join(parts)}; {computed}"
 
 
@@ -264,11 +269,11 @@ def _print_report(report: JobReport) -> None:
     """Print a one-line report."""
     count = len(report.plan.blocks)
     parts = "1 part" if count == 1 else f"{count} parts"
-    before = f", {report.before} of them by a former run" if report.before else ""
+    before = f", {report.resumed_rows} of them by a former run" if report.resumed_rows else ""
     print(f"{report.rows} rows in {parts} in {escape_text(report.out)}{before}")
     if report.errors:
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
         print(f"{rows} no result: see {escape_text(report.out / ERRORS_FILE)}")
-    if report.nulls:
-        rows = "1 row has" if report.nulls == 1 else f"{report.nulls} rows have"
+    if report.null_rows:
+        rows = "1 row has" if report.null_rows == 1 else f"{report.null_rows} rows have"
         print_note(f"{rows} NaN or infinity, stored as null in JSON Lines")

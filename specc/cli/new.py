@@ -11,7 +11,7 @@ from specc.cli.terminal import print_json_result, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
-from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
+from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_instance
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
@@ -82,7 +82,7 @@ def run_new(args: Namespace) -> int:
             footer_comments=_format_next_steps(yaml),
             comment_separator=sign,
         )
-        file = write_instance(instance)
+        file = format_spec_instance(instance)
     text = print_yaml(file) if yaml else print_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if above:

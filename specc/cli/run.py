@@ -169,7 +169,7 @@ def _run_opened(
     files = [*run_inputs.files, *args.image]
     outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, files)])
     outputs.check_paths()
-    if args.chunk_size or (opened.streaming_model is not None and opened.scoring is None):
+    if args.chunk_size or (opened.streaming_model is not None and opened.scoring_model is None):
         _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
     elif chat is not None:
         messages = _read_messages(chat) if chat == args.chat else chat

@@ -32,7 +32,7 @@ from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
 from specc.driver.spec_loader import elaborate_spec
-from specc.driver.weights_section import count_own_parameters
+from specc.driver.weights_section import count_untied_parameters
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -210,7 +210,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
     elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         graphs = list_model_graphs(model)
-        count = _format_parameter_count(model.graph, count_own_parameters(model.graph))
+        count = _format_parameter_count(model.graph, count_untied_parameters(model.graph))
     elif manifest.decoding is not None:
         raise_error(
             "E0956",
@@ -366,7 +366,7 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
         return manifest.graph, sum_dims(parameters.values())
     spec = open_spec_from_arguments(args)
     graph = elaborate_spec(spec, args.graph).graph
-    return graph, count_own_parameters(graph)
+    return graph, count_untied_parameters(graph)
 
 
 def _list_dynamic_lengths(graph: Graph) -> set[str]:

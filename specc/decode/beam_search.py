@@ -32,8 +32,8 @@ stop string."""
 
 @dataclass(frozen=True, slots=True)
 class BeamHypothesis:
-    """A hypothesis of beam search. `tokens` are the generated ones, including a stop token; `ended`
-    is False at the length limit.
+    """A hypothesis of beam search. `tokens` are the generated ones, including a stop token;
+    `has_ended` is False at the length limit.
 
     `score` is the sum of log-probabilities (after a repetition penalty) over
     `len(tokens) ** length_penalty`. `log_probs` are each token's log-probability under the raw
@@ -42,7 +42,7 @@ class BeamHypothesis:
 
     tokens: tuple[int, ...]
     score: float
-    ended: bool
+    has_ended: bool
     log_probs: tuple[float, ...] | None = None
 
 
@@ -62,7 +62,7 @@ class _PromptSearch:
     prompt_index: int
     """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
-    parent_rows: list[int] = field(default_factory=list)
+    parent_indices: list[int] = field(default_factory=list)
     """The row of the logits that each beam continues."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
@@ -86,47 +86,51 @@ def search_beams(
     if not len(prompt):
         return []
     searches = [*map(_PromptSearch, range(len(prompt)))]
-    live = searches
+    live_searches = searches
     logits = check_logits(stepper.step(prompt), np.ones(len(prompt), np.bool_))
     seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
     lengths = count_prompt_tokens(prompt, padding_mask)
     prompt_ids = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     while True:
-        position = _locate_beams(live, lengths, prompt_ids)
-        _advance_beams(live, logits, seen, settings, position, ends_sequence)
+        position = _locate_beams(live_searches, lengths, prompt_ids)
+        _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
         # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
-        live = [search for search in live if not search.is_finished]
-        if not live:
+        live_searches = [search for search in live_searches if not search.is_finished]
+        if not live_searches:
             return [s.finished[: settings.num_return_sequences] for s in searches]
-        logits, seen = _feed_newest(stepper, live, seen)
+        logits, seen = _feed_newest(stepper, live_searches, seen)
 
 
 def _feed_newest(
-    stepper: Stepper, live: Sequence[_PromptSearch], seen: Bools | None
+    stepper: Stepper, live_searches: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Feed the newest token of each beam; return the next logits, and the tokens of each beam."""
-    rows = np.array([row for search in live for row in search.parent_rows], np.int64)
-    newest = np.array([beam.tokens[-1] for search in live for beam in search.beams], np.int64)
+    rows = np.array([row for search in live_searches for row in search.parent_indices], np.int64)
+    newest = np.array(
+        [beam.tokens[-1] for search in live_searches for beam in search.beams], np.int64
+    )
     stepper.reorder(rows)
     if seen is not None:
         seen = seen[rows]
         seen[np.arange(len(rows)), newest] = True
     every = np.ones(len(rows), np.bool_)
-    return check_logits(stepper.step(newest[:, None]), every, _list_prompt_indices(live)), seen
+    return check_logits(
+        stepper.step(newest[:, None]), every, _list_prompt_indices(live_searches)
+    ), seen
 
 
-def _list_prompt_indices(live: Sequence[_PromptSearch]) -> list[int]:
+def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
     """Return the prompt of each beam."""
-    return [search.prompt_index for search in live for _ in search.beams]
+    return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
 def _locate_beams(
-    live: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
+    live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> DecodePosition:
     """Return the position of the beams of all searches."""
-    rows = _list_prompt_indices(live)
-    beams = [beam for search in live for beam in search.beams]
+    rows = _list_prompt_indices(live_searches)
+    beams = [beam for search in live_searches for beam in search.beams]
     sequences = [
         [*prompt_ids[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompt_ids
     ]
@@ -205,16 +209,18 @@ def _sort_candidates(
     # stable: the first of equal scores
     search.finished = sorted(search.finished, key=lambda h: -h.score)[: settings.num_beams]
     unfinished = unfinished[: settings.num_beams]
-    search.parent_rows, search.beams = (
+    search.parent_indices, search.beams = (
         [row for row, _ in unfinished],
         [beam for _, beam in unfinished],
     )
     search.is_finished = not unfinished or _is_decided(search, settings)
 
 
-def _make_hypothesis(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
+def _make_hypothesis(beam: _Beam, has_ended: bool, settings: GenerationSettings) -> BeamHypothesis:
     score = _normalize_score(beam.score, len(beam.tokens), settings)
-    return BeamHypothesis(beam.tokens, score, ended, beam.log_probs if settings.log_probs else None)
+    return BeamHypothesis(
+        beam.tokens, score, has_ended, beam.log_probs if settings.log_probs else None
+    )
 
 
 def _normalize_score(score: float, length: int, settings: GenerationSettings) -> float:

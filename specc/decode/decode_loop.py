@@ -38,13 +38,13 @@ class Detokenizer:
     """Incremental detokenization of one sequence: `feed` returns text that is final.
 
     `stopped`: a stop string occurred; no more text follows. A possible prefix of a stop string, or
-    part of a character, is held back until decided; `close` returns the rest.
+    part of a character, is held back until decided; `flush` returns the rest.
     """
 
-    def __init__(self, decode: Decode, stops: Iterable[str] = ()) -> None:
+    def __init__(self, decode: Decode, stop_strings: Iterable[str] = ()) -> None:
         self.stopped = False
         self._decode = decode
-        self._stops = tuple(stops)
+        self._stops = tuple(stop_strings)
         self._tokens: list[int] = []
         self._emitted = 0
         """Number of characters of the decoded text of `_tokens` that have been emitted."""
@@ -74,7 +74,7 @@ class Detokenizer:
         if text and REPLACEMENT_CHARACTER not in text:
             self._tokens, self._emitted = kept, len(text)
 
-    def close(self) -> str:
+    def flush(self) -> str:
         """Return the text held back, at the end of the sequence."""
         if self.stopped:
             return ""
@@ -94,18 +94,18 @@ class Detokenizer:
         return waiting[:padding_mask]
 
 
-def find_stop_string(text: str, stops: Iterable[str]) -> int | None:
+def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
     """Return where the first complete stop string begins, the longest of several."""
-    ends = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    ends = [(at + len(stop), at) for stop in stop_strings if (at := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
 
 
-def measure_stop_prefix(text: str, stops: Iterable[str]) -> int:
+def measure_stop_prefix(text: str, stop_strings: Iterable[str]) -> int:
     """Return the length of the longest suffix of a text that is a prefix of a stop string."""
     return max(
         (
             n
-            for stop in stops
+            for stop in stop_strings
             for n in range(1, min(len(stop), len(text) + 1))
             if text.endswith(stop[:n])
         ),
@@ -113,27 +113,27 @@ def measure_stop_prefix(text: str, stops: Iterable[str]) -> int:
     )
 
 
-def cut_at_stop(text: str, stops: Iterable[str]) -> str:
+def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
     """Truncate a text at its stop string."""
-    return text[: find_stop_string(text, stops)]
+    return text[: find_stop_string(text, stop_strings)]
 
 
-def make_stop_check(decode: Decode, stops: Iterable[str]) -> Callable[[Sequence[int]], bool]:
+def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Sequence[int]], bool]:
     """Return a predicate on whether tokens contain a stop string, for beam search."""
-    wanted = tuple(stops)
+    wanted = tuple(stop_strings)
     return lambda tokens: find_stop_string(decode(tokens), wanted) is not None
 
 
 class BatchDetokenizer:
     """Detokenize a batch; `feed` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
 
-    def __init__(self, decode: Decode, rows: int, stops: Iterable[str] = ()) -> None:
-        wanted = tuple(stops)
-        self._texts = [Detokenizer(decode, wanted) for _ in range(rows)]
-        self._open = [True] * rows
-        self._fresh = [""] * rows
+    def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
+        wanted = tuple(stop_strings)
+        self._texts = [Detokenizer(decode, wanted) for _ in range(batch_size)]
+        self._open = [True] * batch_size
+        self._fresh = [""] * batch_size
 
-    def feed(self, tokens: Ints, ended: Bools) -> Bools:
+    def feed(self, tokens: Ints, has_ended: Bools) -> Bools:
         """Process i64[rows] new tokens and bool[rows] ended rows → bool[rows] newly met stop
         strings.
 
@@ -143,9 +143,9 @@ class BatchDetokenizer:
         for row, text in enumerate(self._texts):
             if not self._open[row]:
                 continue
-            self._fresh[row] += text.close() if ended[row] else text.feed(int(tokens[row]))
+            self._fresh[row] += text.flush() if has_ended[row] else text.feed(int(tokens[row]))
             stopped[row] = text.stopped
-            self._open[row] = not (ended[row] or text.stopped)
+            self._open[row] = not (has_ended[row] or text.stopped)
         return stopped
 
     def pop_new_text(self) -> list[str]:
@@ -153,11 +153,11 @@ class BatchDetokenizer:
         made, self._fresh = self._fresh, [""] * len(self._texts)
         return made
 
-    def close(self) -> list[str]:
+    def flush(self) -> list[str]:
         """Return the new text including all that was held back."""
         for row, text in enumerate(self._texts):
             if self._open[row]:
-                self._fresh[row] += text.close()
+                self._fresh[row] += text.flush()
                 self._open[row] = False
         return self.pop_new_text()
 
@@ -236,10 +236,10 @@ def choose_next_tokens(
     return sample_token(filter_candidates(logits, settings), uniform)
 
 
-def compute_token_log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
+def compute_token_log_probs(logits: Floats, chosen: Ints, has_ended: Bools) -> Floats:
     """Return f32[rows]: log-probabilities of the chosen tokens, 0 for rows that ended before."""
     scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
         :, 0
     ]
-    scores[ended] = 0
+    scores[has_ended] = 0
     return scores

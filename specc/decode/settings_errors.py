@@ -20,51 +20,55 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 
 
 def find_value_error(
-    option: GenerationOption, word: str, value: object, span: Span | None = None
+    option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
     """Return E0732 if a value is out of range."""
     if option.values.accepts(value):
         return None
     return Diagnostic(
         "E0732",
-        f"`{word}` cannot be {_format_value(value)}: it is {option.values.description}",
+        f"`{setting_name}` cannot be {_format_value(value)}: it is {option.values.description}",
         _make_label(span),
         helps=_suggest_instead(option, value),
     )
 
 
 def make_unknown_setting_error(
-    word: str, known: Sequence[str], noun: str, span: Span | None = None
+    setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `noun` completes "there is no …"."""
     # the name in another program is more helpful than a similarly spelled one
     named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
-    same_settings = set[str]().union(*(names for names in named if word in names)) - {word}
+    same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
+        setting_name
+    }
     foreign = next((name for name in known if name in same_settings), None)
-    suggestion = foreign or find_similar_name(word, known)
+    suggestion = foreign or find_similar_name(setting_name, known)
     helps = (
         (format_suggestion(suggestion),)
         if suggestion
-        else _suggest_owner(word, known, "strategy" in noun)
+        else _suggest_owner(setting_name, known, "strategy" in noun)
     )
-    title = f"unknown {noun} `{_quote_name(word)}`"
+    title = f"unknown {noun} `{_quote_name(setting_name)}`"
     return Diagnostic("E0731", title, _make_label(span), helps=helps)
 
 
-def _suggest_owner(word: str, known: Sequence[str], is_strategy_option: bool) -> tuple[str, ...]:
+def _suggest_owner(
+    setting_name: str, known: Sequence[str], is_strategy_option: bool
+) -> tuple[str, ...]:
     """Suggest where an option belongs; an `is_strategy_option` may belong to another strategy."""
-    owners = [strategy for strategy in STRATEGIES if _has_option(strategy, word)]
+    owners = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if owners and not is_strategy_option:
-        return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)
+        return (f"`{setting_name}` is an argument of the strategy: {owners[0]}({setting_name}=…)",)
     helps = [f"expected one of {', '.join(known)}"] if known else []
     if owners:
-        helps.append(f"`{word}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
+        helps.append(f"`{setting_name}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
     return tuple(helps)
 
 
-def _has_option(strategy: str, word: str) -> bool:
+def _has_option(strategy: str, setting_name: str) -> bool:
     """Return whether a strategy has an option of that word, or Python name."""
-    return any(word in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
+    return any(setting_name in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 
 def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
@@ -102,28 +106,28 @@ class VocabularySizes:
     output_size: int | None = None
 
     def check_token_id(
-        self, word: str, value: object, span: Span | None = None
+        self, setting_name: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
-        """Return E0732 if the setting `word` names a token outside the vocabulary."""
-        size = self._get_vocabulary_size(word)
+        """Return E0732 if the setting `setting_name` names a token outside the vocabulary."""
+        size = self._get_vocabulary_size(setting_name)
         tokens = convert_to_list(value)
-        if word in ("begin", "bad_words_ids"):  # one token or several for each position
+        if setting_name in ("begin", "bad_words_ids"):  # one token or several for each position
             tokens = [token for item in tokens for token in convert_to_list(item)]
         wrong = [t for t in tokens if size is not None and is_int_in_range(t, size)]
         if not wrong:
             return None
         helps = (
             "name a token of this model",
-            *(("leave it out: an empty string never stops generation",) * (word == "stop")),
+            *(("leave it out: an empty string never stops generation",) * (setting_name == "stop")),
         )
-        title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(size or 0) - 1}"
+        title = f"`{setting_name}` is {wrong[0]}, and the model's tokens are 0 to {(size or 0) - 1}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
-    def _get_vocabulary_size(self, word: str) -> int | None:
+    def _get_vocabulary_size(self, setting_name: str) -> int | None:
         """Return the number of tokens that a setting chooses from; None if it names no token."""
-        if word in ("start", "pad"):
+        if setting_name in ("start", "pad"):
             return self.input_size
-        return self.output_size if word in TOKEN_SETTINGS else None
+        return self.output_size if setting_name in TOKEN_SETTINGS else None
 
 
 def convert_to_list(value: Any) -> Sequence[Any]:
@@ -143,19 +147,24 @@ def check_spec_settings(
     """
     span_by_name = spans or {}
     found: list[Diagnostic | None] = []
-    for word, value in settings.items():
-        if word not in GENERAL_OPTIONS:
-            span = span_by_name.get(f"{word} name", default_span)
+    for setting_name, value in settings.items():
+        if setting_name not in GENERAL_OPTIONS:
+            span = span_by_name.get(f"{setting_name} name", default_span)
             found.append(
                 make_unknown_setting_error(
-                    word, list(GENERAL_OPTIONS), "setting of `generate` called", span
+                    setting_name, list(GENERAL_OPTIONS), "setting of `generate` called", span
                 )
             )
-        elif word == "strategy":
+        elif setting_name == "strategy":
             found += _find_strategy_errors(value, span_by_name)
         elif value is not None:
             found.append(
-                find_value_error(GENERAL_OPTIONS[word], word, value, span_by_name.get(word))
+                find_value_error(
+                    GENERAL_OPTIONS[setting_name],
+                    setting_name,
+                    value,
+                    span_by_name.get(setting_name),
+                )
             )
     return [*filter(None, found)]
 
@@ -171,7 +180,10 @@ def _find_strategy_errors(
         if not isinstance(kind, str):
             return [find_value_error(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
         return [make_unknown_setting_error(kind, STRATEGIES, "strategy", span)]
-    found = [_find_option_error(kind, word, value, spans) for word, value in options.items()]
+    found = [
+        _find_option_error(kind, setting_name, value, spans)
+        for setting_name, value in options.items()
+    ]
     sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
     # both are integers once neither is invalid
     if (
@@ -186,21 +198,23 @@ def _find_strategy_errors(
 
 
 def _find_option_error(
-    kind: str, word: str, value: object, spans: Mapping[str, Span | None]
+    kind: str, setting_name: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
     """Return the error of one option of the strategy `kind`, or None."""
-    known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{word}")
-    if word == "args":  # positional: beam(4)
+    known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
+    if setting_name == "args":  # positional: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` have names"
         helps = (f"write {kind}({example})",)
         return Diagnostic("E0731", title, _make_label(spans.get("strategy")), helps=helps)
-    if word not in known:
+    if setting_name not in known:
         noun = f"option of the strategy `{kind}` called"
         return make_unknown_setting_error(
-            word, list(known), noun, spans.get(f"strategy.{word} name", span)
+            setting_name, list(known), noun, spans.get(f"strategy.{setting_name} name", span)
         )
-    return None if value is None else find_value_error(known[word], word, value, span)
+    return (
+        None if value is None else find_value_error(known[setting_name], setting_name, value, span)
+    )
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:

@@ -29,29 +29,29 @@ class Stepper(Protocol):
         """
         ...
 
-    def reorder(self, rows: Ints) -> None:
+    def reorder(self, indices: Ints) -> None:
         """Reorder the batch: row r continues from `rows[r]`; i64[m], more or fewer than before."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One step of a batch: `tokens` i64[rows], `log_probs` f32[rows] if requested, `ended`
+    """One step of a batch: `tokens` i64[rows], `log_probs` f32[rows] if requested, `has_ended`
     bool[rows].
 
-    `ended` is true from the token that ends a row, inclusive; later steps of that row hold filler,
-    with log-probability 0.
+    `has_ended` is true from the token that ends a row, inclusive; later steps of that row hold
+    filler, with log-probability 0.
     """
 
     tokens: Ints
     log_probs: Floats | None
-    ended: Bools
+    has_ended: Bools
 
 
 class DecodeObserver(Protocol):
     """An observer that may end sequences, e.g. at stop strings or on user request."""
 
-    def __call__(self, tokens: Ints, ended: Bools) -> Bools:
+    def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
         """Take new tokens i64[rows] and ended rows bool[rows]; return rows that end now."""
         ...
 
@@ -75,9 +75,9 @@ def check_logits(
     return logits
 
 
-def make_invalid_logits_error(row: int, *notes: str) -> Failed:
-    """Return E0961: the sequence `row` cannot continue."""
-    title = f"the logits of the next token of sequence {row + 1} are NaN or infinite"
+def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
+    """Return E0961: the sequence `sequence_index` cannot continue."""
+    title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
         "look for NaN in its weights",
@@ -358,9 +358,9 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
-def make_sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
+def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     """Return f32[rows] in [0, 1): element 0 of the stream of (seed, row, step), from step 0."""
-    return make_sampling_uniforms_at(seed, [(row, step) for row in range(rows)])
+    return make_sampling_uniforms_at(seed, [(row, step) for row in range(batch_size)])
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:

@@ -17,7 +17,7 @@ from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elabora
 from specc.driver.weight_sources import WeightSources, keep_stored_order, load_parameter_values
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
-from specc.huggingface.model_task import with_task
+from specc.huggingface.model_task import add_checkpoint_task
 from specc.io.safe_read import escape_text
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
@@ -148,7 +148,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             graph=graph,
             values=values,
             directories=directories,
-            reading=with_task(
+            reading=add_checkpoint_task(
                 readings.build_preprocessing_config(spec.program, model, directories, language),
                 spec.program,
                 model,
@@ -251,7 +251,9 @@ class LoweringJob(CompileJob):
     def convert_dtype(self, graph: Graph) -> Graph:
         """Return the graph in the compute dtype of the target."""
         return (
-            pass_pipeline.apply_half_precision(graph, self.half_dtype) if self.half_dtype else graph
+            pass_pipeline.convert_to_half_precision(graph, self.half_dtype)
+            if self.half_dtype
+            else graph
         )
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
@@ -259,7 +261,7 @@ class LoweringJob(CompileJob):
         between steps.
         """
         half = self.half_dtype
-        return pass_pipeline.apply_half_precision_to_derived(derived, half) if half else derived
+        return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
         """Return the source of a model with the weights of the decision quantized."""
@@ -283,7 +285,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     )
     stored_group_sizes = find_reusable_group_sizes(job.values) if keeps_stored_codes else {}
     graph = pass_pipeline.simplify_graph(
-        job.graph, fused=weight_request is None and not stored_group_sizes
+        job.graph, fuses_loops=weight_request is None and not stored_group_sizes
     )
     ties = find_ties(job.values)
     if stored_group_sizes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.spec_argument import open_spec_argument
-from specc.driver.spec_instance import SpecInstance, write_instance
+from specc.driver.spec_instance import SpecInstance, format_spec_instance
 from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
 from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.driver.weights_section import mark_ties
@@ -90,7 +90,7 @@ def draft_spec(
         comment_separator=comment_separator,
     )
     return SpecDraft(
-        file=write_instance(instance),
+        file=format_spec_instance(instance),
         base=spec.spec_name,
         graph=model.graph.name,
         value_count=len(reproduced),
@@ -263,7 +263,7 @@ def _evaluate_instance_config(
     """
     with suppress(Failed):
         instance = SpecInstance(name=name, extends=base, values=values, omits_defaults=True)
-        spec = open_spec_argument(print_dsl(write_instance(instance)) if values else base)
+        spec = open_spec_argument(print_dsl(format_spec_instance(instance)) if values else base)
         context = create_context(spec.library, spec.program, reader=spec.reader)
         config = evaluate_and_check_config(context, spec.program, spec.reader)
         return dict(_flatten_config({n: value_to_data(value) for n, value in config.items()}))

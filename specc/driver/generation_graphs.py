@@ -8,7 +8,7 @@ from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach
 from specc.analysis.time_axis import find_padding_strides
 from specc.artifact.generation_facts import (
-    GenerationFacts,
+    GenerationMetadata,
     convert_bounds_to_json,
     find_length_bounds,
 )
@@ -138,9 +138,9 @@ def derive_graphs(
             graph=graph,
             defaults=defaults,
             generation=generation,
-            rows=output_positions,
-            bounded=bounded,
-            begins=allows_empty_prompt and generation.settings.get("start") is None,
+            logits_positions=output_positions,
+            evicts_positions=bounded,
+            starts_without_prompt=allows_empty_prompt and generation.settings.get("start") is None,
         )
     )
 
@@ -152,39 +152,39 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
     return sequence_type.rank == 2 and source.rank in (2, 3)
 
 
-def build_generation_facts(
+def build_generation_metadata(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
-) -> GenerationFacts:
+) -> GenerationMetadata:
     """Return the metadata for the generation runtime; `in_place` are the states that are
     buffers.
     """
     return replace(
-        build_step_facts(job, derived, require_generation(job.model)),
-        first_output=derived.initial_logits_output,
+        build_step_metadata(job, derived, require_generation(job.model)),
+        first_token_output=derived.initial_logits_output,
         in_place_states=in_place,
         allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
     )
 
 
-def build_step_facts(
+def build_step_metadata(
     job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
-) -> GenerationFacts:
+) -> GenerationMetadata:
     """Return the metadata that generation and streaming share."""
     graph = job.simplified_graph
     limit = _find_position_limit(job, graph)
-    return GenerationFacts(
+    return GenerationMetadata(
         generation=generation,
         signature=build_spec_signature(job, graph),
         defaults=job.model.defaults,
         reading=job.reading,
         states=derived.states,
         static_inputs=derived.static_inputs,
-        whole=derived.full_length_inputs,
+        full_inputs=derived.full_length_inputs,
         max_context=limit.max_length if limit else None,
         limiting_table=limit.table_name if limit else "",
         # the seed of random weights also seeds sampling
         random_init=describe_random_weights(job),
-        bounds=_find_length_bounds(job, graph),
+        length_bounds=_find_length_bounds(job, graph),
     )
 
 
@@ -349,7 +349,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         return graph
     return pass_pipeline.simplify_graph(
         pass_pipeline.inline_default_inputs(source, resolve_absent_inputs(defaults, inlined)),
-        fused=job.quantize.weight_request is None,
+        fuses_loops=job.quantize.weight_request is None,
     )
 
 

@@ -60,7 +60,7 @@ def build_manifest(
     defaults and no attentions; `scoring_graph` is the graph that `verify` decodes with.
     """
     model, described = job.model, scoring_graph or graph
-    kept = job.decision.kept
+    kept = job.decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted))
     # a generator computes its defaults in any case, and does not list them
     inlines_defaults = job.options.inline_defaults and decode_settings is None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.artifact.generation_facts import GenerationFacts, StreamChunks
+from specc.artifact.generation_facts import GenerationMetadata, StreamChunks
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision
@@ -13,9 +13,9 @@ from specc.driver import reading_section as readings
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
 from specc.driver.generation_graphs import (
-    build_generation_facts,
+    build_generation_metadata,
     build_generator_source,
-    build_step_facts,
+    build_step_metadata,
     can_sample_tokens,
     derive_graphs,
     require_generation,
@@ -49,7 +49,7 @@ from specc.weights.parameter_values import CheckpointBinding
 
 def _derive_streaming_graphs(
     job: LoweringJob, streaming: StreamSection
-) -> tuple[DerivedGraphs, GenerationFacts]:
+) -> tuple[DerivedGraphs, GenerationMetadata]:
     """Derive the step graph that computes the streamed outputs chunk by chunk, and return it
     with the metadata that the streaming runtime needs.
 
@@ -61,20 +61,22 @@ def _derive_streaming_graphs(
         streaming.sequence_input,
     )
     state = pass_pipeline.run_passes(
-        pass_pipeline.PassState(graph=graph, defaults=defaults, streaming=streaming, rows="new"),
+        pass_pipeline.PassState(
+            graph=graph, defaults=defaults, streaming=streaming, logits_positions="new"
+        ),
         pass_pipeline.DERIVE_PASSES,
     )
     derived = state.derived
     assert derived is not None, "`encode` is the last pass"
-    facts = build_step_facts(
+    facts = build_step_metadata(
         job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
     )
     chunks = StreamChunks(
-        state.chunk,
+        state.chunk_length,
         _find_output_lengths(graph, sequence_input, derived.step),
         _find_pointwise_defaults(defaults, sequence_input),
     )
-    return derived, replace(facts, chunks=chunks)
+    return derived, replace(facts, stream_chunks=chunks)
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
@@ -188,7 +190,7 @@ def _build_runtime_metadata(
     if not can_sample_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
-    return build_generation_facts(job, converted, buffers).dump()
+    return build_generation_metadata(job, converted, buffers).to_json()
 
 
 def _add_streaming_graphs(
@@ -209,7 +211,7 @@ def _add_streaming_graphs(
     derived, facts = _derive_streaming_graphs(job, streaming)
     stems = {"encode": derived.encode, "step": derived.step}
     added = {stem: _build_derived_graph(job, stem, graph) for stem, graph in stems.items() if graph}
-    return PackageContents({**graphs, **added}, generation_metadata=facts.dump())
+    return PackageContents({**graphs, **added}, generation_metadata=facts.to_json())
 
 
 def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
@@ -343,13 +345,13 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
 
 def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
     """Yield a remark on where the weights are stored, if that was open."""
-    if linked := len(written.plan.linked):
+    if linked := len(written.plan.linked_tensors):
         yield (
-            f"{linked} weights are external data in their original file: "
-            "keep that file next to the model"
+            f"{linked} weights are external data in their original file: keep that file next to "
+            "the model"
         )
         return
-    reasons = sorted(set(written.plan.reasons.values()))
+    reasons = sorted(set(written.plan.copy_reasons.values()))
     # no remark if the user chose the storage, or the weights are random
     named = job.options.weights or job.spec.checkpoint
     if named and reasons and not job.options.weights_as:

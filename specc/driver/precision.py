@@ -39,7 +39,7 @@ def find_half_precision_parameters(
     if half_dtype is None:
         return {}
     graph = pass_pipeline.apply_quantization_plan(
-        pass_pipeline.apply_half_precision(graph, half_dtype), plan
+        pass_pipeline.convert_to_half_precision(graph, half_dtype), plan
     )
     quantized_names = {form.format_scales_name(name): name for name, form in plan.items()}
     # int4 values are in -8..7
@@ -82,28 +82,32 @@ def plan_quantization(
     target: Target,
     opset: int,
     ties: Mapping[str, str],
-    others: Callable[[], Iterable[Graph]],
+    other_graphs: Callable[[], Iterable[Graph]],
 ) -> QuantizationDecision:
-    """Choose the weight format of each parameter of `graph`.
+    """Choose the weight format of each parameter of `graph`; `other_graphs` are those of the spec.
 
-    `others` are the other graphs of the spec. Raise E0850 for a pattern without a
+    Raise E0850 for a pattern without a
     match, E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
     invalid group size, E0963 if no layer can share activation scales.
     """
     weight_request = request.weight_request
     if weight_request is None:
         return QuantizationDecision({}, {})
-    check_group_size(weight_request.block)
+    check_group_size(weight_request.group_size)
     _check_target(weight_request, target, opset)
     layout: WeightLayout = "rows" if target.quantized_operators else "columns"
     rounds = target.quantized_operators == "rows"
     layers = INTEGER_LAYERS in target.recurrent_features
 
-    def choose_for_request(wish: QuantizationRequest) -> QuantizationDecision:
-        return choose_weight_formats(graph, wish, layout, ties, rounds=rounds, layers=layers)
+    def choose_for_request(wanted: QuantizationRequest) -> QuantizationDecision:
+        return choose_weight_formats(
+            graph, wanted, layout, ties, quantizes_activations=rounds, has_integer_lstm=layers
+        )
 
     decision = choose_for_request(weight_request)
-    check_patterns_match(decision.unmatched, decision.names, request.pattern_spans, others)
+    check_patterns_match(
+        decision.unmatched_patterns, decision.weight_names, request.pattern_spans, other_graphs
+    )
     if not decision.plan:
         _fail_nothing_to_quantize(graph, decision)
     if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(decision.plan):
@@ -120,14 +124,16 @@ def plan_quantization(
         decision.plan,
         lambda other: choose_for_request(other).plan,
     )
-    return replace(decision, without_effect=tuple(lines))
+    return replace(decision, ineffective_requests=tuple(lines))
 
 
 def plan_stored_codes(
     graph: Graph, ties: Mapping[str, str], stored: Mapping[str, int]
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes the checkpoint holds, by group size."""
-    return choose_weight_formats(graph, QuantizationRequest(kind=None, stored=stored), "rows", ties)
+    return choose_weight_formats(
+        graph, QuantizationRequest(kind=None, stored_group_sizes=stored), "rows", ties
+    )
 
 
 def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
@@ -167,7 +173,7 @@ def describe_quantization(
     standard operators.
     """
     remarks = [
-        *decision.without_effect,
+        *decision.ineffective_requests,
         *([TENSOR_SCALE_WARNING] if has_shared_scales(decision.plan) else []),
     ]
     if request.folds_norms:
@@ -208,9 +214,10 @@ def _check_target(weight_request: QuantizationRequest, target: Target, opset: in
 
 def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
     """Raise E0852."""
-    reasons = [f"`{escape_text(n)}`: {escape_text(reason)}" for n, reason in decision.kept.items()][
-        :8
-    ]
+    reasons = [
+        f"`{escape_text(n)}`: {escape_text(reason)}"
+        for n, reason in decision.unquantized_reasons.items()
+    ][:8]
     raise_error(
         "E0852",
         f"`{graph.name}` has no weight that can be quantized",

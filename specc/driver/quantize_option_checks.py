@@ -71,7 +71,7 @@ def check_patterns_match(
     missing = tuple(missing)
     spec_patterns = [pattern for pattern in missing if pattern in spans]
     for other in iterate_other_graphs() if spec_patterns else ():
-        elsewhere = list_quantizable_names(pass_pipeline.simplify_graph(other, fused=False))
+        elsewhere = list_quantizable_names(pass_pipeline.simplify_graph(other, fuses_loops=False))
         spec_patterns = list(find_unmatched_patterns(spec_patterns, elsewhere))
     unmatched = [p for p in missing if p in spec_patterns or p not in spans]
     if unmatched:
@@ -158,10 +158,15 @@ def find_ineffective_options(
         if word == BLOCK_WORD:
             has_effect = any(form.group_size for form in plan.values())
         elif word == ALL_WORD:
-            has_effect = make_plan(replace(weight_request, every=not weight_request.every)) != plan
+            has_effect = (
+                make_plan(replace(weight_request, quantizes_all=not weight_request.quantizes_all))
+                != plan
+            )
         else:
-            other: QuantizationKind | None = None if weight_request.head != "none" else "int8"
-            has_effect = make_plan(replace(weight_request, head=other or "none")) != plan
+            other: QuantizationKind | None = (
+                None if weight_request.lm_head_kind != "none" else "int8"
+            )
+            has_effect = make_plan(replace(weight_request, lm_head_kind=other or "none")) != plan
         if not has_effect:
             yield f"{label} has no effect: {NO_EFFECT_REASONS[word]}"
 

@@ -188,7 +188,7 @@ def check_quantize_request(
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_request is None:
         return
-    names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fused=False))
+    names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fuses_loops=False))
     missing = find_unmatched_patterns(request.weight_request.patterns, names)
     check_patterns_match(missing, names, request.pattern_spans, iterate_other_graphs)
 
@@ -233,14 +233,16 @@ def _read_section(
     pattern_spans = {p.value: p.span for p in patterns if p.span is not None}
     weight_request = QuantizationRequest(
         kind=KINDS_BY_NAME.get(kind),
-        keep=tuple(p.value for p in kept),
-        own=tuple((pattern.value, name) for pattern, name in own),
-        block=_read_group_size(entries),
-        head=HEAD_KIND[head],
-        every=every == "true",
+        unquantized_patterns=tuple(p.value for p in kept),
+        kind_by_pattern=tuple((pattern.value, name) for pattern, name in own),
+        group_size=_read_group_size(entries),
+        lm_head_kind=HEAD_KIND[head],
+        quantizes_all=every == "true",
     )
     # `exclude` alone quantizes nothing
-    return (weight_request if weight_request.kind or weight_request.own else None), pattern_spans
+    return (
+        weight_request if weight_request.kind or weight_request.kind_by_pattern else None
+    ), pattern_spans
 
 
 def _choose_cache(
@@ -350,10 +352,14 @@ def _apply_options(
     return replace(
         weight_request,
         kind=KINDS_BY_NAME[options.quantize] if options.quantize else weight_request.kind,
-        keep=options.quantize_exclude or weight_request.keep,
-        block=weight_request.block if options.group_size is None else options.group_size,
-        head=HEAD_KIND[options.lm_head_bits] if options.lm_head_bits else weight_request.head,
-        every=weight_request.every if options.quantize_all is None else options.quantize_all,
+        unquantized_patterns=options.quantize_exclude or weight_request.unquantized_patterns,
+        group_size=weight_request.group_size if options.group_size is None else options.group_size,
+        lm_head_kind=HEAD_KIND[options.lm_head_bits]
+        if options.lm_head_bits
+        else weight_request.lm_head_kind,
+        quantizes_all=weight_request.quantizes_all
+        if options.quantize_all is None
+        else options.quantize_all,
     )
 
 

@@ -36,7 +36,7 @@ class SpecInstance:
     """Separator between a name and its value in a comment."""
 
 
-def write_instance(instance: SpecInstance) -> ast.File:
+def format_spec_instance(instance: SpecInstance) -> ast.File:
     """Return the spec as a tree with comments. Raise E0222 if the base is not built in."""
     library = SpecLibrary()
     if instance.extends not in list_builtin_specs():

@@ -5,12 +5,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
 
-from specc.artifact.package_index import WeightFileFacts
+from specc.artifact.package_index import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section as readings
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weights_section import (
-    find_own_weights,
+    find_spec_weights_file,
     list_required_parameters,
     merge_required_parameters,
     read_configured_rules,
@@ -79,8 +79,8 @@ def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> t
 def count_parameters(values: CheckpointBinding | SeededValues) -> int:
     """Return the number of parameters; tied ones count once."""
     return sum(
-        prod(wanted.shape)
-        for name, wanted in values.parameters.items()
+        prod(parameters.shape)
+        for name, parameters in values.parameters.items()
         if values.get_tied_source(name) is None
     )
 
@@ -106,18 +106,18 @@ def load_parameter_values(
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = read_configured_rules(spec.program, spec.library, spec.reader)
-    wanted = list_required_parameters(graph, config)
+    parameters = list_required_parameters(graph, config)
     rules = select_graph_rules(
         rules,
-        {w.name: w for w in wanted},
+        {w.name: w for w in parameters},
         lambda: merge_required_parameters(elaborate_other_graphs(spec, graph.name)),
     )
     _check_seeds(sources)
     if sources.init is not None:
         _check_only_seed(sources)
-        return initialize_parameters(graph, wanted, rules, sources.init)
+        return initialize_parameters(graph, parameters, rules, sources.init)
     path = sources.checkpoint or spec.checkpoint
-    path = path or find_own_weights(spec.program, needed=True)
+    path = path or find_spec_weights_file(spec.program, is_required=True)
     if path:
         fresh = HeadInitialization(
             sources.init_missing,
@@ -126,9 +126,9 @@ def load_parameter_values(
         )
         modules = spec.module_weights if path == spec.checkpoint else {}
         return bind_checkpoint(
-            wanted, rules, path, fresh, sources.adapter, modules, quantization=spec.quantization
+            parameters, rules, path, fresh, sources.adapter, modules, quantization=spec.quantization
         )
-    if wanted:
+    if parameters:
         raise_error(
             "E0523",
             f"no source of weights for `{spec.program.name}`",
@@ -139,7 +139,7 @@ def load_parameter_values(
             ],
         )
     # a model without parameters needs no values, whatever the seed
-    return initialize_parameters(graph, wanted, rules, 0)
+    return initialize_parameters(graph, parameters, rules, 0)
 
 
 def _check_seeds(sources: WeightSources) -> None:
@@ -186,27 +186,27 @@ def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
 
 
 def initialize_parameters(
-    graph: Graph, wanted: list[RequiredParameter], rules: WeightRules, seed: int
+    graph: Graph, parameters: list[RequiredParameter], rules: WeightRules, seed: int
 ) -> SeededValues:
     """Return every parameter from its initializer and the seed."""
-    by_name = {w.name: w for w in wanted}
+    by_name = {w.name: w for w in parameters}
     return SeededValues(seed, by_name, _list_initializers(graph), find_tied_pairs(by_name, rules))
 
 
 def bind_checkpoint(
-    wanted: list[RequiredParameter],
+    parameters: list[RequiredParameter],
     rules: WeightRules,
     path: str,
-    fresh_init: HeadInitialization | None = None,
+    head_initialization: HeadInitialization | None = None,
     adapter: str = "",
     module_weights: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to tensors of a file or directory.
 
-    An `adapter` directory is merged in; `fresh_init` initializes a missing head. `module_weights`
-    are further directories, by the prefix that their tensor names get. Weights quantized by
-    `quantization` are decoded.
+    An `adapter` directory is merged in; `head_initialization` initializes a missing head.
+    `module_weights` are further directories, by the prefix that their tensor names get. Weights
+    quantized by `quantization` are decoded.
     """
     checkpoint = open_weights(path, module_weights)
     try:
@@ -217,7 +217,7 @@ def bind_checkpoint(
             )
         if adapter:
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
-        binding = bind_parameters(wanted, rules, checkpoint, fresh_init)
+        binding = bind_parameters(parameters, rules, checkpoint, head_initialization)
         return check_adapter_use(binding) if isinstance(checkpoint, AdaptedCheckpoint) else binding
     except BaseException:
         checkpoint.close()
@@ -241,7 +241,7 @@ def keep_stored_order(
 def describe_weight_sources(
     values: ParameterValues,
     seed: int | None,
-    weight_files: Mapping[str, WeightFileFacts],
+    weight_files: Mapping[str, WeightFileMetadata],
     *,
     hash_contents: bool,
 ) -> dict[str, object]:
@@ -268,7 +268,7 @@ def _describe_weight_origin(
         facts.append({**fact, "sha256": compute_file_sha256(file.path)} if hash_contents else fact)
     origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
-        origin["adapted"] = sorted(values.checkpoint.computed)
+        origin["adapted"] = sorted(values.checkpoint.adapted_tensors)
     if (initialized := values.head_values) is not None:
         origin["drawn"] = {"seed": initialized.seed, "weights": sorted(initialized.parameters)}
     return origin
@@ -298,7 +298,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     directories = readings.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model
-    if sources.init is None and not weights and not find_own_weights(spec.program):
+    if sources.init is None and not weights and not find_spec_weights_file(spec.program):
         # training may start from random weights
         sources = replace(sources, init=0)
     with closing(_load_for_training(spec, model.graph, sources)) as values:
@@ -309,7 +309,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
         # loop-invariant code is hoisted, as in a compiled model
-        graph=pass_pipeline.simplify_graph(model.graph, fused=False),
+        graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         values=arrays,
         ties=ties,
         defaults=model.defaults,

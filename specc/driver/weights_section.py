@@ -13,7 +13,7 @@ from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, SpecValue, take_first_result
 from specc.frontend.used_specs import iterate_used_specs, show_use_in_errors
-from specc.io.safe_read import UnreadableFile, escape_text, resolve_links
+from specc.io.safe_read import UnreadableFileError, escape_text, resolve_links
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
@@ -40,11 +40,11 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     """Return every tie, load and ignore rule: those of an instance before those of the spec
     that it extends, then those of the specs that it uses.
     """
-    rules = _read_own_rules(context, program, env)
+    rules = _read_spec_rules(context, program, env)
     for used, use, used_env in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):
             rules = rules.add_fallback_rules(
-                _read_own_rules(context, used, used_env).add_prefix(used_env.scope)
+                _read_spec_rules(context, used, used_env).add_prefix(used_env.scope)
             )
     return rules
 
@@ -58,7 +58,7 @@ def read_configured_rules(
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
 
 
-def _read_own_rules(context: Context, program: Program, env: Env) -> WeightRules:
+def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRules:
     """Return the rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
@@ -144,7 +144,7 @@ def resolve_spec_file(
     """
     try:
         path = resolve_links(module.directory / name.value)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_error(
             "E0802",
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
@@ -162,10 +162,10 @@ def resolve_spec_file(
     return path
 
 
-def find_own_weights(program: Program, *, needed: bool = False) -> str:
+def find_spec_weights_file(program: Program, *, is_required: bool = False) -> str:
     """Return the path of the weights file that a spec names; empty if it names none.
 
-    Raise E0802 if it is `needed` and does not exist, e.g. because it is not trained yet.
+    Raise E0802 if it is `is_required` and does not exist, e.g. because it is not trained yet.
     """
     sources = (
         (rule, module)
@@ -178,7 +178,7 @@ def find_own_weights(program: Program, *, needed: bool = False) -> str:
         return ""
     name = ast.TextLiteral(rule.path, span=rule.span)
     path = resolve_spec_file(module, name, "the weights", "--weights")
-    if needed and not path.exists():
+    if is_required and not path.exists():
         raise_error(
             "E0802",
             f"the weights file `{escape_text(rule.path)}` that the spec names does not exist",
@@ -257,7 +257,7 @@ class _TransformCall:
             raise_error("E0522", title, self.call.span)
         return numbers
 
-    def read_word(self, name: str) -> Any:
+    def read_text(self, name: str) -> Any:
         """Return a word; the pattern of `rearrange` may be the second argument."""
         args = self.call.args
         if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
@@ -300,7 +300,7 @@ def _read_split(call: _TransformCall) -> t.Expr:
 def _read_rearrange(call: _TransformCall) -> t.Expr:
     names = [option.name for option in call.call.options if option.name != "pattern"]
     sizes = tuple((name, call.read_int(name)) for name in names)
-    return t.RearrangeExpr(call.tensor, call.read_word("pattern"), sizes)
+    return t.RearrangeExpr(call.tensor, call.read_text("pattern"), sizes)
 
 
 def _read_stack(call: _TransformCall) -> t.Expr:
@@ -336,9 +336,9 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
         c.tensor, c.read_int("axis", 0), c.read_int("start"), c.read_int("stop")
     ),
     "split": _read_split,
-    "permute_pairs": lambda c: t.PermutePairsExpr(c.tensor, c.read_word("to"), c.read_int("heads")),
+    "permute_pairs": lambda c: t.PermutePairsExpr(c.tensor, c.read_text("to"), c.read_int("heads")),
     "negate": lambda c: t.NegateExpr(c.tensor),
-    "cast": lambda c: t.CastExpr(c.tensor, c.read_word("to")),
+    "cast": lambda c: t.CastExpr(c.tensor, c.read_text("to")),
     "add": lambda c: t.AddNumberExpr(c.tensor, float(c.read_value("number"))),
     "resize_grid": lambda c: t.ResizeGridExpr(
         c.tensor, c.read_int("rows"), c.read_int("columns"), c.read_int("prefix", 0)
@@ -369,12 +369,12 @@ def check_rules(
     )
     find_tied_pairs(wanted, rules)
     check_loads_used(wanted, rules)
-    find_own_weights(program)
+    find_spec_weights_file(program)
     for facts in graph.parameter_facts.values():
         parse_initializer(facts.initializer, facts.span)
 
 
-def count_own_parameters(graph: Graph) -> Dim:
+def count_untied_parameters(graph: Graph) -> Dim:
     """Return the number of parameters of a graph from `mark_ties`; tied weights count once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)

@@ -102,7 +102,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
             "convert it while saving: path_initial_model_for_weight_conversion of peft",
         )
     return LoraScaling(
-        r=_read_rank(config, "r", config.find("r"), 8),
+        rank=_read_rank(config, "r", config.find("r"), 8),
         alpha=_read_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
         is_rank_stabilized=_read_flag(config, "use_rslora"),
         is_transposed=_read_flag(config, "fan_in_fan_out"),
@@ -121,11 +121,11 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     numbered = _read_plain(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
         # the word for all may be in a list of its own
-        included=None if named is None or "all-linear" in named else named,
-        fully_trained=_read_list(config, "modules_to_save", str) or (),
-        excluded=_read_list(config, "exclude_modules", str) or (),
+        included_modules=None if named is None or "all-linear" in named else named,
+        fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
+        excluded_modules=_read_list(config, "exclude_modules", str) or (),
         # in other names a number before the last may be the layer index
-        layers=_read_list(config, "layers_to_transform", int) if numbered else None,
+        layer_indices=_read_list(config, "layers_to_transform", int) if numbered else None,
     )
 
 
@@ -137,7 +137,7 @@ def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | N
     items = value if isinstance(value, list) else [value]
     found = [item for item in items if isinstance(item, kind)]
     if len(found) < len(items):
-        _fail_wrong(config, config.find(key), f'"{key}" is not a valid list')
+        _fail_invalid_config(config, config.find(key), f'"{key}" is not a valid list')
     return found
 
 
@@ -152,7 +152,7 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     if member is None:
         return []
     if not isinstance(member.value, JsonObject):
-        _fail_wrong(config, member, f'"{key}" is not an object')
+        _fail_invalid_config(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
         # peft interprets them as regular expressions; anything but a plain name is refused here,
@@ -165,27 +165,27 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
 def _read_rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
     value = default if member is None else get_finite_number(member.value)
     if not isinstance(value, int) or value < 1:
-        _fail_wrong(config, member, f'"{escape_text(key)}" is not a rank')
+        _fail_invalid_config(config, member, f'"{escape_text(key)}" is not a rank')
     return value
 
 
-def _read_number(config: JsonObject, key: str, member: JsonMember | None, usual: float) -> float:
+def _read_number(config: JsonObject, key: str, member: JsonMember | None, default: float) -> float:
     if member is None:
-        return usual
+        return default
     value = get_finite_number(member.value)
     if value is None:
-        _fail_wrong(config, member, f'"{escape_text(key)}" is not a number')
+        _fail_invalid_config(config, member, f'"{escape_text(key)}" is not a number')
     return float(value)
 
 
 def _read_flag(config: JsonObject, key: str) -> bool:
     value = _read_plain(config, key)
     if not isinstance(value, bool | None):
-        _fail_wrong(config, config.find(key), f'"{key}" is neither true nor false')
+        _fail_invalid_config(config, config.find(key), f'"{key}" is neither true nor false')
     return value is True
 
 
-def _fail_wrong(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
+def _fail_invalid_config(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
     raise_error(
         "E0530",
         "the adapter's config cannot be read",
@@ -198,7 +198,7 @@ def _fail_wrong(config: JsonObject, member: JsonMember | None, why: str) -> NoRe
 def _refuse_setting(config: JsonObject, key: str, why: str, help: str = "") -> NoReturn:
     member = config.find(key)
     if member is None:
-        _fail_wrong(config, None, f'"{key}" is missing')
+        _fail_invalid_config(config, None, f'"{key}" is missing')
     _refuse_at(member, why, help)
 
 

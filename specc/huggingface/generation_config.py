@@ -43,8 +43,7 @@ DEFAULT_TOP_K = 50
 SPECIAL_KEYS = {
     "the strategy": "do_sample num_beams repetition_penalty",
     "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
-    "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
-    "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
+    "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
 """Keys that are read by other code."""
 IGNORED_KEYS = {
@@ -55,10 +54,8 @@ IGNORED_KEYS = {
     "num_assistant_tokens num_assistant_tokens_schedule assistant_early_exit "
     "assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "is_assistant prompt_lookup_num_tokens max_matching_ngram_size token_healing",
-    "additional outputs": "output_attentions output_hidden_states "
-    "output_scores output_logits return_dict_in_generate return_legacy_cache",
-    "timestamps, which are not generated": "max_initial_timestamp_index alignment_heads "
-    "median_filter_width",
+    "additional outputs": "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate return_legacy_cache",
+    "timestamps, which are not generated": "max_initial_timestamp_index alignment_heads median_filter_width",
     "settings of chat programs": "chat_format max_window_size",
     "a time limit": "max_time",
     "NaN scores do not occur": "remove_invalid_values",
@@ -109,7 +106,7 @@ class PublishedGeneration:
 
 
 @dataclass
-class _File:
+class _GenerationConfigFile:
     """The keys of a file; `settings` are the converted ones."""
 
     path: Path
@@ -125,7 +122,7 @@ class _File:
         value = self.get_value(key)
         return value if isinstance(value, dict) else {}
 
-    def refuse(self, key: str, why: str) -> NoReturn:
+    def raise_unsupported(self, key: str, why: str) -> NoReturn:
         """Raise E0847 for a key, or for the file if none is named."""
         what = f"`{key}` in " if key else ""
         raise_error(
@@ -147,38 +144,38 @@ def apply_generation_config(
     path = find_repository_file(directories, GENERATION_CONFIG_FILE) if model.generation else None
     if path is None or model.generation is None:
         return PublishedGeneration(model)
-    file = _File(path, read_json_object(path))
+    file = _GenerationConfigFile(path, read_json_object(path))
     _check_types(file)
     _read_general_settings(file)
     said = dict(model.generation.settings)
-    _read_start(file, said)
+    _read_start_tokens(file, said)
     _read_strategy(file)
     if faults := check_spec_settings(file.settings):
-        file.refuse("", f"cannot be followed: {faults[0].title}")
+        file.raise_unsupported("", f"cannot be followed: {faults[0].title}")
     where = escape_text(path)
     dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**said, **file.settings}
     if (wrong := find_unknown_token(model, settings))[0]:
-        file.refuse(*wrong)
+        file.raise_unsupported(*wrong)
     generation = replace(model.generation, settings=settings)
     told = replace(model, generation=generation)
     return PublishedGeneration(told, (*_iterate_remarks(file), *dropped))
 
 
-def _check_types(file: _File) -> None:
+def _check_types(file: _GenerationConfigFile) -> None:
     """Reject values of the wrong type, which would otherwise be ignored."""
     for key, (kind, otherwise) in KEY_TYPES.items():
         value = file.get_value(key)
         # true is a number in Python, but not a count
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
         if value is not None and not fits:
-            file.refuse(key, f"is {escape_text(value)[:60]}, expected {otherwise}")
+            file.raise_unsupported(key, f"is {escape_text(value)[:60]}, expected {otherwise}")
     beams = file.get_value("num_beams")
     if isinstance(beams, int) and beams < 1:
-        file.refuse("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
+        file.raise_unsupported("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
 
 
-def _iterate_remarks(file: _File) -> Iterator[str]:
+def _iterate_remarks(file: _GenerationConfigFile) -> Iterator[str]:
     yield f"generation settings are read from `{escape_text(file.path)}`"
     for what in _iterate_unsupported(file):
         yield f"generated sequences may differ from transformers: {what} is not supported"
@@ -194,7 +191,7 @@ def _iterate_remarks(file: _File) -> Iterator[str]:
         yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
 
 
-def _read_general_settings(file: _File) -> None:
+def _read_general_settings(file: _GenerationConfigFile) -> None:
     """Read the settings outside the strategy."""
     for key, word in GENERAL_KEYS.items():
         value = file.get_value(key)
@@ -224,7 +221,7 @@ def _read_forced_eos_token(file: _File) -> None:
         file.settings[FORCED_EOS_KEY] = min(ids) if ids == allowed else allowed[0]
 
 
-def _read_banned_tokens(file: _File) -> None:
+def _read_banned_tokens(file: _GenerationConfigFile) -> None:
     """Read `bad_words_ids`; single tokens become suppressed ones, except stop tokens, which are
     ignored there too.
     """
@@ -239,13 +236,13 @@ def _read_banned_tokens(file: _File) -> None:
         file.settings["bad_words_ids"] = longer
 
 
-def _read_token_lists(file: _File) -> list[list[object]]:
+def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
     """Return `bad_words_ids` without those that are a single stop token."""
     words = file.get_value("bad_words_ids")
     if not isinstance(words, list):
         return []  # null, or absent
     if not all(isinstance(word, list) and word for word in words):
-        file.refuse("bad_words_ids", "is not a list of token lists")
+        file.raise_unsupported("bad_words_ids", "is not a list of token lists")
     stops = _as_list(file.get_value("eos_token_id"))
     return [word for word in words if len(word) > 1 or word[0] not in stops]
 
@@ -255,7 +252,7 @@ def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _read_start(file: _File, spec_settings: Mapping[str, object]) -> None:
+def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
     """Read the start tokens, and the forced first tokens."""
     start = file.settings.get("start", spec_settings.get("start"))
     # a file without a start token means its `bos_token_id`, if sequences have a start token
@@ -281,25 +278,25 @@ def _list_tokens(value: object) -> list[object]:
     return [token for token in tokens if token is not None]
 
 
-def _read_min_length(file: _File, before: int) -> None:
+def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> None:
     """Read `min_length`, which includes the start tokens."""
     least = file.get_value("min_length")
     told = file.get_value("min_new_tokens") is not None
     if told or not isinstance(least, int) or least <= 0:
         return
-    if before:
-        file.settings.setdefault("min_tokens", max(least - before, 0))
+    if start_token_count:
+        file.settings.setdefault("min_tokens", max(least - start_token_count, 0))
     else:
         file.settings["min_length"] = least
 
 
-def _split_forced_tokens(file: _File, starts: list[object]) -> list[object]:
+def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]) -> list[object]:
     """Return Whisper's forced tokens from the first one that the model chooses; known ones before
-    it are appended to `starts`, and fed at once.
+    it are appended to `start_tokens`, and fed at once.
     """
     places = _read_transcription_tokens(file)
     while places and not isinstance(places[0], list):
-        starts.append(places.pop(0))
+        start_tokens.append(places.pop(0))
     # the published `max_length` counts the prompt, as `max_tokens` does
     most = file.settings.pop("max_length", None)
     if isinstance(most, int) and file.get_value("max_new_tokens") is None:
@@ -307,12 +304,12 @@ def _split_forced_tokens(file: _File, starts: list[object]) -> list[object]:
     return places
 
 
-def _read_transcription_tokens(file: _File) -> list[object]:
+def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
     """Return the tokens after Whisper's start (arXiv:2212.04356, fig. 1): the language, chosen by
     the model if not set; the task; and no timestamps.
     """
     if file.get_value("return_timestamps") is True:
-        file.refuse("return_timestamps", "requests timestamps, which are not supported")
+        file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
     # settings by name take precedence over the numbers of older files
     named = any(file.get_value(key) is not None for key in ("language", "task"))
     places = _read_named_tokens(file) if named else _read_forced_tokens(file)
@@ -325,7 +322,7 @@ def _read_transcription_tokens(file: _File) -> list[object]:
     return [place for place in places if place is not None]
 
 
-def _read_named_tokens(file: _File) -> list[object]:
+def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
     """Return the language token, None if undetermined, and the task token."""
     language, tasks = file.get_value("language"), file.get_table("task_to_id")
     found = None
@@ -333,28 +330,28 @@ def _read_named_tokens(file: _File) -> list[object]:
         languages = file.get_table("lang_to_id")
         found = languages.get(str(language), languages.get(f"<|{language}|>"))
         if found is None:
-            file.refuse("language", "is not in its `lang_to_id`")
+            file.raise_unsupported("language", "is not in its `lang_to_id`")
     task = tasks.get(str(file.get_value("task") or "transcribe"))
     return [found] if task is None else [found, task]
 
 
-def _read_forced_tokens(file: _File) -> list[object]:
+def _read_forced_tokens(file: _GenerationConfigFile) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order; None for unspecified ones."""
     forced, places = file.get_value("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
-            file.refuse("forced_decoder_ids", "does not force consecutive tokens")
+            file.raise_unsupported("forced_decoder_ids", "does not force consecutive tokens")
         places.append(pair[1])
     return places
 
 
-def _read_strategy(file: _File) -> None:
+def _read_strategy(file: _GenerationConfigFile) -> None:
     """Read the strategy with its options, if the file sets any."""
     sampled, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
         why = "requests sampling with beam search, which is not supported"
-        file.refuse("do_sample", why)
+        file.raise_unsupported("do_sample", why)
     kind, keys = _choose_strategy(sampled, wide)
     given = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
     options = {key: value for key, value in given.items() if value is not None}
@@ -364,16 +361,16 @@ def _read_strategy(file: _File) -> None:
         file.settings["strategy"] = {"kind": kind, **options}
 
 
-def _choose_strategy(sampled: bool, wide: bool) -> tuple[str, list[str]]:
+def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[str]]:
     """Choose the kind of the strategy, with the keys of its options."""
-    if sampled:
+    if uses_sampling:
         return "sample", [*SAMPLING_KEYS]
-    if wide:
+    if has_beams:
         return "beam", [*BEAM_SEARCH_KEYS, "num_beams"]
     return "greedy", []
 
 
-def _iterate_unsupported(file: _File) -> Iterator[str]:
+def _iterate_unsupported(file: _GenerationConfigFile) -> Iterator[str]:
     """Yield the features that a file enables and specc lacks, each with its value."""
     for key, idle in NEUTRAL_VALUES.items():
         value = file.get_value(key)

@@ -104,14 +104,18 @@ def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
     return found
 
 
-def _compute_query_scale(found: Fields, largest: int) -> object:
+def _compute_query_scale(fields: Fields, num_layers_of_largest: int) -> object:
     """Return the width per head that scales the queries, as llama.cpp decides."""
-    width = _compute_head_width(found)
-    return width if found.get("num_hidden_layers") == largest else found.get("head_dim", width)
+    width = _compute_head_width(fields)
+    return (
+        width
+        if fields.get("num_hidden_layers") == num_layers_of_largest
+        else fields.get("head_dim", width)
+    )
 
 
-def _compute_head_width(found: Fields) -> int | None:
-    width, heads = found.get("hidden_size"), found.get("num_attention_heads")
+def _compute_head_width(fields: Fields) -> int | None:
+    width, heads = fields.get("hidden_size"), fields.get("num_attention_heads")
     return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
 
 
@@ -125,9 +129,9 @@ def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Met
     return fields
 
 
-def _build_rope_scaling(file: GGUFFile, found: Fields, rope: Metadata) -> Fields | None:
+def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
     """Return `rope_scaling`. Divisors of frequencies are stored as tensors."""
-    length = rope.get("scaling.original_context_length", found.get("max_position_embeddings"))
+    length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, both = (file.read_rope_factors(name) for name in ROPE_TENSORS)
     if both:  # Llama 3.1: one list of factors for all lengths
@@ -234,7 +238,7 @@ def _convert_tokenizer(header: GGUFHeader) -> GGUFTokenizer | None:
         return None
     settings = _read_settings(metadata, tokens)
     text = json.dumps(content, ensure_ascii=False)
-    return GGUFTokenizer(apply_tokenizer_settings(text, settings).text, settings)
+    return GGUFTokenizer(apply_tokenizer_settings(text, settings).tokenizer_json, settings)
 
 
 def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | None:

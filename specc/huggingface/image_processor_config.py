@@ -18,10 +18,7 @@ PROCESSOR_KEY = "image_processor"
 """The key of image settings in a processor's file."""
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's resampling filters by number."""
-MISSING_CONFIG_HELP = (
-    "download the file that belongs to the weights, or compile from a directory without it: "
-    "the spec then defines preprocessing"
-)
+MISSING_CONFIG_HELP = "download the file that belongs to the weights, or compile from a directory without it: the spec then defines preprocessing"
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
 """From this size on, ConvNeXt's images are resized without cropping."""
@@ -33,7 +30,7 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kind:
+class _ProcessorDefaults:
     """Defaults of a published image processor.
 
     `resizes_short_edge`: a single number is the length of the shorter side, not of both.
@@ -56,36 +53,48 @@ class _Kind:
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
-_CLIP = _Kind(size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224)
-_BLIP = _Kind(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
-_DETR = _Kind(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1)
-_CLASS_DEFAULTS: Mapping[str, _Kind] = {
-    "ViT": _Kind(size=(224, 224), filter=2),
-    "DeiT": _Kind(size=(256, 256), filter=3, crop=224),
-    "Beit": _Kind(size=(224, 224), filter=3),
+_CLIP = _ProcessorDefaults(
+    size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224
+)
+_BLIP = _ProcessorDefaults(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
+_DETR = _ProcessorDefaults(
+    size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1
+)
+_CLASS_DEFAULTS: Mapping[str, _ProcessorDefaults] = {
+    "ViT": _ProcessorDefaults(size=(224, 224), filter=2),
+    "DeiT": _ProcessorDefaults(size=(256, 256), filter=3, crop=224),
+    "Beit": _ProcessorDefaults(size=(224, 224), filter=3),
     "CLIP": _CLIP,
     "Bit": _CLIP,
-    "Siglip": _Kind(size=(224, 224), filter=3, resizes_short_edge=True),
+    "Siglip": _ProcessorDefaults(size=(224, 224), filter=3, resizes_short_edge=True),
     "Blip": _BLIP,
-    "Gemma3": _Kind(size=(224, 224), filter=2),
+    "Gemma3": _ProcessorDefaults(size=(224, 224), filter=2),
     "GotOcr2": _BLIP,
-    "ConvNext": _Kind(size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256),
-    "Segformer": _Kind(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
+    "ConvNext": _ProcessorDefaults(
+        size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256
+    ),
+    "Segformer": _ProcessorDefaults(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
     "Detr": _DETR,
     "ConditionalDetr": _DETR,
     "DeformableDetr": _DETR,
-    "RTDetr": _Kind(size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False),
-    "Mask2Former": _Kind(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
-    "OwlViT": _Kind(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
-    "Yolos": _Kind(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
-    "Donut": _Kind(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
+    "RTDetr": _ProcessorDefaults(
+        size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False
+    ),
+    "Mask2Former": _ProcessorDefaults(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
+    "OwlViT": _ProcessorDefaults(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
+    "Yolos": _ProcessorDefaults(
+        size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16
+    ),
+    "Donut": _ProcessorDefaults(
+        size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True
+    ),
 }
 _IDEFICS3 = _Kind(
     size=(), filter=1, sizing="tiles",
     settings={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
 )  # fmt: skip
-_SIZED_DEFAULTS: Mapping[str, _Kind] = {
-    "Qwen2VL": _Kind(
+_SIZED_DEFAULTS: Mapping[str, _ProcessorDefaults] = {
+    "Qwen2VL": _ProcessorDefaults(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="area",
         settings={
             "size": {"shortest_edge": 3136, "longest_edge": 1003520},
@@ -139,7 +148,7 @@ def read_image_options(
     file = _find_file(directories)
     if file is None:
         return dict(spec_options)
-    reader = _Reader(file, span, str(spec_options.get("sizing", "")))
+    reader = _ImageConfigReader(file, span, str(spec_options.get("sizing", "")))
     if reader.kind.sizing or spec_options.get("sizing"):
         kind = reader.kind
         sized = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
@@ -148,7 +157,7 @@ def read_image_options(
     due = spec_options.get("size")
     size = [*due] if isinstance(due, list | tuple) else None
     if size is not None and file_options["size"] not in (None, size):
-        reader.refuse(
+        reader.raise_unsupported(
             "size", f"it resizes images to {file_options['size']}, the model needs {size}"
         )
     # the file has color statistics even if the model reads one channel
@@ -194,12 +203,12 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     return data if has_images else None
 
 
-class _Reader:
+class _ImageConfigReader:
     """A file's keys as options. E0422 for what cannot be followed."""
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
         self.file, self.span, self.sizing = file, span, sizing
-        self.kind = self._find_kind()
+        self.kind = self._find_processor_defaults()
 
     def read_options(self) -> dict[str, object]:
         """Return the options of `image(…)`."""
@@ -228,7 +237,7 @@ class _Reader:
         padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.read_value(key, due[0]) not in due:
-                self.refuse(key, "not supported")
+                self.raise_unsupported(key, "not supported")
 
     def read_pixel_options(self) -> dict[str, object]:
         """Return the filter, and rescale and normalization options; disabled ones are still
@@ -243,7 +252,7 @@ class _Reader:
         filter = self._read_filter()
         return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
-    def _find_kind(self) -> _Kind:
+    def _find_processor_defaults(self) -> _ProcessorDefaults:
         """Return the image processor; a file that names none has the plain one, ViT's, or that of
         the spec's `sizing`.
         """
@@ -253,15 +262,15 @@ class _Reader:
             kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
             known = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
             if kind not in known:
-                self.refuse(key, f"those of {', '.join(known)} are followed")
+                self.raise_unsupported(key, f"those of {', '.join(known)} are followed")
             return known[kind]
         sized = [kind for kind in _SIZED_DEFAULTS.values() if kind.sizing == self.sizing]
         return next(iter(sized), _CLASS_DEFAULTS["ViT"])
 
-    def read_value(self, key: str, usual: object) -> object:
-        """Return the value of a key; `usual` if it is absent or null."""
+    def read_value(self, key: str, default: object) -> object:
+        """Return the value of a key; `default` if it is absent or null."""
         member = self.file.find_non_null(key)
-        return usual if member is None else member.value.to_plain()
+        return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
         """Return the output size of images, and their size before the center crop; None if the file
@@ -272,22 +281,22 @@ class _Reader:
         size = self.read_size("size", self.kind.size, edge=self.kind.resizes_short_edge)
         if not self.read_bool("do_resize", True):
             if self.read_bool("do_center_crop", bool(self.kind.crop)):
-                self.refuse("do_resize", "a crop without resizing is not supported")
+                self.raise_unsupported("do_resize", "a crop without resizing is not supported")
             return None, None  # images have the model's input size
         if self.kind.crop_ratio:
             return _read_shared_size(self, size)
         if not self.read_bool("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
-                self.refuse("size", "without a crop the aspect ratio is undefined")
+                self.raise_unsupported("size", "without a crop the aspect ratio is undefined")
             return size, None
         cropped = self.read_size("crop_size", (self.kind.crop,) * 2, edge=False)
         return cropped, size
 
-    def read_size(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
+    def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
         """Return rows and columns, or the length of the shorter side."""
         match self.read_value(key, None):
             case None:
-                return list(usual)
+                return list(default)
             case bool():
                 pass
             case int(number) if number > 0:
@@ -296,13 +305,13 @@ class _Reader:
                 return [rows, columns]
             case {"shortest_edge": int(short), **rest} if not any(rest.values()):
                 return [short]
-        self.refuse(key, "this size is not supported")
+        self.raise_unsupported(key, "this size is not supported")
 
     def _read_filter(self) -> str:
         number = self.read_value("resample", self.kind.filter)
         if type(number) is int and 0 <= number < len(RESAMPLING_FILTERS):
             return RESAMPLING_FILTERS[number]
-        self.refuse("resample", "unknown filter")
+        self.raise_unsupported("resample", "unknown filter")
 
     def _read_channel_values(self, key: str) -> list[float]:
         member = self.file.find_non_null(key)
@@ -312,24 +321,24 @@ class _Reader:
         items = value.items if isinstance(value, JsonList) else (value,)
         found = [float(n) for n in map(get_finite_number, items) if n is not None]
         if len(found) != len(items) or len(found) not in (1, 3):
-            self.refuse(key, "expected one number per channel, or one for all")
+            self.raise_unsupported(key, "expected one number per channel, or one for all")
         return found
 
-    def read_number(self, key: str, usual: float) -> float:
+    def read_number(self, key: str, default: float) -> float:
         member = self.file.find_non_null(key)
-        value = usual if member is None else get_finite_number(member.value)
+        value = default if member is None else get_finite_number(member.value)
         if value is None or value <= 0:
-            self.refuse(key, "expected a number > 0")
+            self.raise_unsupported(key, "expected a number > 0")
         return float(value)
 
-    def read_bool(self, key: str, usual: bool) -> bool:
+    def read_bool(self, key: str, default: bool) -> bool:
         member = self.file.find(key)  # null means false, as in transformers
-        value = usual if member is None else member.value.to_plain()
+        value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
-            self.refuse(key, "this is neither true nor false")
+            self.raise_unsupported(key, "this is neither true nor false")
         return value is True
 
-    def refuse(self, key: str, why: str) -> NoReturn:
+    def raise_unsupported(self, key: str, why: str) -> NoReturn:
         """Raise E0422 at a key of the file, or at the reading if the file lacks it."""
         member: JsonMember | None = self.file.find_non_null(key)
         others = [Label(self.span, "read so by the spec")] if self.span else []
@@ -343,23 +352,25 @@ class _Reader:
         )
 
 
-def _read_shared_size(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | None]:
+def _read_shared_size(
+    reader: _ImageConfigReader, size: list[int]
+) -> tuple[list[int], list[int] | None]:
     """Return the sizes of ConvNeXt: small images are cropped, large ones stretched."""
     if len(size) != 1:
-        reader.refuse("size", "a `shortest_edge` is expected")
+        reader.raise_unsupported("size", "a `shortest_edge` is expected")
     (edge,) = size
     if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
     share = reader.read_number("crop_pct", reader.kind.crop_ratio)
     if share < MIN_SHARE:
-        reader.refuse("crop_pct", "the crop is too small")
+        reader.raise_unsupported("crop_pct", "the crop is too small")
     return [edge, edge], [int(edge / share)]
 
 
-def _read_fitted_size(reader: _Reader) -> list[int] | None:
+def _read_fitted_size(reader: _ImageConfigReader) -> list[int] | None:
     """Return the shorter side and the maximum longer one; None for fixed sizes."""
     if not reader.read_bool("do_resize", True):
-        reader.refuse("do_resize", "images of any size are not supported")
+        reader.raise_unsupported("do_resize", "images of any size are not supported")
     most = reader.read_value("max_size", reader.kind.size[1])
     found: list[int] = []
     match reader.read_value("size", {}):
@@ -375,22 +386,22 @@ def _read_fitted_size(reader: _Reader) -> list[int] | None:
             found = list(reader.kind.size)
     # a bool is an int in a match pattern
     if not found or any(isinstance(n, bool) or n < 1 for n in found):
-        reader.refuse("size", "this size is not supported")
+        reader.raise_unsupported("size", "this size is not supported")
     return found
 
 
-def _read_page_size(reader: _Reader) -> list[int]:
+def _read_page_size(reader: _ImageConfigReader) -> list[int]:
     """Return the rows and columns of a page. Settings for dynamic sizes are rejected."""
     for key, due in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
         if reader.read_bool(key, due) is not due:
-            reader.refuse(key, "pages are resized, not cropped")
+            reader.raise_unsupported(key, "pages are resized, not cropped")
     match reader.read_value("size", None):
         # width before height, as in files before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.read_size("size", reader.kind.size, edge=False)
     if len(size) != 2:
-        reader.refuse("size", "a page needs height and width")
+        reader.raise_unsupported("size", "a page needs height and width")
     return size

@@ -201,7 +201,7 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     for graph in graphs:
         if set(named) & set(graph.architectures):
             return graph.name
-    every = _list_every_architecture(graphs)
+    every = _list_all_architectures(graphs)
     near = find_similar_name(named[0], every)
     raise_error(
         "E0420",
@@ -215,7 +215,7 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     )
 
 
-def _list_every_architecture(graphs: list[ast.Block]) -> list[str]:
+def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
     """Return the architectures of all graphs."""
     return [name for graph in graphs for name in graph.architectures]
 

@@ -55,11 +55,11 @@ SEGMENT_TYPES = ("bert", "electra", "deberta-v2")
 """Model types whose default tokenizer is one of these classes."""
 
 
-def with_task(
+def add_checkpoint_task(
     reading: PreprocessingConfig,
     program: Program,
     model: ModelDefinition,
-    raw: JsonObject | None,
+    config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
     """Add the task of the graph to its reading, where it reads text and has one."""
@@ -72,7 +72,7 @@ def with_task(
     name, record = text
     if not _can_preprocess(kind, record, reading):
         return reading
-    config = _select_encoder_config(raw)
+    config = _select_encoder_config(config_json)
     return reading.with_task(_find_task(kind, name, record, config, directories))
 
 
@@ -82,9 +82,9 @@ def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
     return tuple(name for block in blocks for name in block.architectures)
 
 
-def _select_encoder_config(raw: JsonObject | None) -> Fields:
+def _select_encoder_config(config_json: JsonObject | None) -> Fields:
     """Return the config of the encoder, or all of the config where it has no such part."""
-    whole: Fields = raw.to_plain() if raw is not None else {}
+    whole: Fields = config_json.to_plain() if config_json is not None else {}
     part = whole.get(ENCODER_PART)
     return part if isinstance(part, dict) else whole
 
@@ -103,32 +103,32 @@ def _find_task(
     kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Return the task with the settings of the files."""
-    told = _read_tokenizer_config(directories)
+    tokenizer_config = _read_tokenizer_config(directories)
     found: Fields = {
         "labels": _read_labels(config),
         "function": _read_function(
             {**_read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories), **config}
         ),
-        "token_types": _uses_token_types(told, config),
+        "token_types": _uses_token_types(tokenizer_config, config),
     }
     if kind == "next-sentence-prediction":
         found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
     if kind == "sentence-similarity":
-        found |= _read_sentence_task(config, told, directories)
+        found |= _read_sentence_task(config, tokenizer_config, directories)
     if kind == "zero-shot-image-classification":
         found |= _read_image_text_settings(config)
     if isinstance(record, TextTokenizer):
         # the padding token of config.json, if no tokenizer file has one
-        found |= _find_special_ids(list_token_ids(json.loads(record.file.text)), told)
+        found |= _find_special_ids(list_token_ids(json.loads(record.file.text)), tokenizer_config)
     return Task(kind=kind, text=name, **found)
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
     """Return the class names by index; missing ones are `LABEL_n`."""
-    told = config.get("id2label")
-    if not isinstance(told, dict):
+    tokenizer_config = config.get("id2label")
+    if not isinstance(tokenizer_config, dict):
         return ()
-    numbered = {int(k): str(v) for k, v in told.items() if str(k).isdecimal()}
+    numbered = {int(k): str(v) for k, v in tokenizer_config.items() if str(k).isdecimal()}
     return tuple(numbered.get(i, f"LABEL_{i}") for i in range(len(numbered)))
 
 
@@ -168,11 +168,11 @@ def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
     return read_optional_object(find_repository_file(directories, name))
 
 
-def _read_max_length(config: Config, told: Config, about: Config) -> int | None:
+def _read_max_length(config: Config, tokenizer_config: Config, about: Config) -> int | None:
     """Return the number of tokens at which texts are truncated, 0 for none; None if it is no
     length.
     """
-    lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
+    lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     longest = (
         get_call_arguments(about).get("max_length")
@@ -183,7 +183,9 @@ def _read_max_length(config: Config, told: Config, about: Config) -> int | None:
     return longest if type(longest) is int and longest >= 0 else None
 
 
-def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path]) -> Fields:
+def _read_sentence_task(
+    config: Config, tokenizer_config: Config, directories: Sequence[Path]
+) -> Fields:
     """Return the text settings of a sentence-transformers directory: truncation, lower case,
     prompts. Empty if its files are missing.
     """
@@ -193,7 +195,7 @@ def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path
     about = read_optional_object(path)
     settings = _read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories)
     prompts = settings.get("prompts")
-    longest = _read_max_length(config, told, about)
+    longest = _read_max_length(config, tokenizer_config, about)
     if longest is None:
         _fail_setting(path, "max_seq_length", "an integer")
     named = prompts if isinstance(prompts, dict) else {}
@@ -205,7 +207,7 @@ def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path
         )
     return {
         "max_length": longest,
-        "truncates_left": told.get("truncation_side") == "left",
+        "truncates_left": tokenizer_config.get("truncation_side") == "left",
         "prompts": tuple((str(name), text or "") for name, text in named.items()),
         "prompt": settings.get("default_prompt_name") or "",
     }
@@ -229,9 +231,9 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
     return {**files, **get_tokenizer_arguments(about)}
 
 
-def _uses_token_types(told: Config, config: Config) -> bool:
+def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
     """Return whether the model takes the tokenizer's token type ids."""
-    names, kind = told.get("model_input_names"), told.get("tokenizer_class")
+    names, kind = tokenizer_config.get("model_input_names"), tokenizer_config.get("tokenizer_class")
     if isinstance(names, list):
         return TOKEN_TYPES in names
     if isinstance(kind, str):
@@ -239,11 +241,11 @@ def _uses_token_types(told: Config, config: Config) -> bool:
     return config.get("model_type") in SEGMENT_TYPES
 
 
-def _find_special_ids(ids: Mapping[str, object], told: Config) -> Fields:
+def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
     """Return the ids of the special tokens that a tokenizer has, by the field of a task."""
     found: Fields = {}
     for field, (key, *usual) in SPECIAL_TOKENS_BY_FIELD.items():
-        named = get_token_content(told.get(key))
+        named = get_token_content(tokenizer_config.get(key))
         known = [ids[name] for name in ([named] if named else usual) if name in ids]
         if known and isinstance(known[0], int) and known[0] >= 0:
             found[field] = known[0]

@@ -29,20 +29,20 @@ MAX_IDS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Extractor:
+class _FeatureExtractor:
     """A feature extractor: our names of its keys, and the keys with one supported value."""
 
     name: str
     keys: Mapping[str, str]
-    fixed: Mapping[str, object]
+    required_values: Mapping[str, object]
 
 
-_WAVEFORM = _Extractor(
+_WAVEFORM = _FeatureExtractor(
     name="Wav2Vec2FeatureExtractor",
     keys={"sampling_rate": "rate", "do_normalize": "normalize"},
-    fixed={"feature_size": 1},
+    required_values={"feature_size": 1},
 )
-_LOG_MEL = _Extractor(
+_LOG_MEL = _FeatureExtractor(
     name="WhisperFeatureExtractor",
     keys={
         "sampling_rate": "rate",
@@ -51,9 +51,9 @@ _LOG_MEL = _Extractor(
         "n_fft": "window",
         "chunk_length": "frames",
     },
-    fixed={"dither": 0},
+    required_values={"dither": 0},
 )
-_FILTER_BANKS = _Extractor(
+_FILTER_BANKS = _FeatureExtractor(
     name="ASTFeatureExtractor",
     keys={
         "sampling_rate": "rate",
@@ -63,7 +63,7 @@ _FILTER_BANKS = _Extractor(
         "std": "std",
         "do_normalize": "normalize",
     },
-    fixed={"feature_size": 1},
+    required_values={"feature_size": 1},
 )
 FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
 REQUIRED_AUDIO_SETTINGS: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
@@ -115,7 +115,7 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
     _, file = read_preprocessor_config(directories)
     known = {
         *FEATURE_EXTRACTORS[kind].keys,
-        *FEATURE_EXTRACTORS[kind].fixed,
+        *FEATURE_EXTRACTORS[kind].required_values,
         *REQUIRED_AUDIO_SETTINGS,
         *IGNORED_KEYS,
     }
@@ -135,7 +135,7 @@ def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, 
 
 
 def _convert_options(
-    extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
+    extractor: _FeatureExtractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
     """Convert a file's keys to options of a reading. E0844 for another extractor's file, and for
     unsupported settings.
@@ -144,7 +144,7 @@ def _convert_options(
     if kind not in (None, extractor.name):
         why = f"is for {escape_text(kind)}, but the model uses "
         _fail_refused(path, why + extractor.name, span)
-    for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.fixed}.items():
+    for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.required_values}.items():
         if file.get(key, due) != due:
             _fail_refused(path, f"has `{key}` {file[key]}, which is not supported", span)
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
@@ -154,17 +154,17 @@ def _convert_options(
     return told
 
 
-def _check_numbers(told: Mapping[str, object], path: Path, span: Span | None) -> None:
+def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None) -> None:
     """Raise E0844 for an option that is not a number."""
-    for value in told.values():
+    for value in options.values():
         if not isinstance(value, bool | int | float):
             _fail_refused(path, f"has {str(value)[:40]!r}, expected a number", span)
 
 
-def _count_frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
+def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) -> int:
     """Return the number of frames in `chunk_length` seconds."""
-    seconds, rate = told["frames"], told.get("rate", 16_000)
-    hop = told.get("hop", DEFAULT_HOP_LENGTH)
+    seconds, rate = options["frames"], options.get("rate", 16_000)
+    hop = options.get("hop", DEFAULT_HOP_LENGTH)
     if isinstance(seconds, int) and isinstance(rate, int) and isinstance(hop, int):
         frames, rest = divmod(seconds * rate, max(hop, 1))
         if hop > 0 and not rest:

@@ -53,7 +53,7 @@ COMPRESSED_FORMATS = (
 """Supported values of `format` of compressed-tensors."""
 
 
-class _Unsupported(Exception):
+class _UnsupportedSettingError(Exception):
     """An unsupported setting."""
 
 
@@ -75,7 +75,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         return CheckpointQuantization(
             method=method, settings=settings, quantizes_activations=activations
         )
-    except _Unsupported as reason:
+    except _UnsupportedSettingError as reason:
         _fail_unsupported(member, f" by {method} with {escape_text(reason)}")
 
 
@@ -116,15 +116,15 @@ def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
     if isinstance(value, str):
         value = value.lower()
     if value is not None and value not in known:
-        raise _Unsupported(f'"{key}": {str(value)[:40]!r}')
+        raise _UnsupportedSettingError(f'"{key}": {str(value)[:40]!r}')
     return known[0] if value is None else value
 
 
 def _read_fp8(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     given = fields.get("weight_block_size")
-    block = _as_pair(given)
+    block = _parse_block_shape(given)
     if given is not None and block is None:
-        raise _Unsupported(f'"weight_block_size": {str(given)[:40]}')
+        raise _UnsupportedSettingError(f'"weight_block_size": {str(given)[:40]}')
     _require_value(fields, "activation_scheme", "dynamic", "static")
     return QuantizationSettings(block_shape=block), True
 
@@ -169,7 +169,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
     first = weights[0] if weights else {}
     shared = {k: v for k, v in first.items() if all(v == scheme.get(k) for scheme in weights)}
     settings = QuantizationSettings(
-        block_shape=_as_pair(shared.get("block_structure")),
+        block_shape=_parse_block_shape(shared.get("block_structure")),
         bits=_get_integer(shared, "num_bits"),
         group_size=_get_integer(shared, "group_size"),
     )
@@ -180,10 +180,10 @@ def _require_plain_part(fields: Mapping[str, Json], key: str, plain: str) -> Non
     """Refuse a part of the config that changes the weights: not dense, or transformed."""
     part = fields.get(key)
     if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
-        raise _Unsupported(f'"{key}"')
+        raise _UnsupportedSettingError(f'"{key}"')
 
 
-def _as_pair(block: Json) -> tuple[int, int] | None:
+def _parse_block_shape(block: Json) -> tuple[int, int] | None:
     match block:
         case [int(rows), int(columns)] if rows > 0 and columns > 0:
             return rows, columns

@@ -40,7 +40,7 @@ def read_checkpoint_tokenizer(
         template = made.settings.get(CHAT_TEMPLATE_KEY)
         return file, choose_chat_template(template, made.settings, path, span)
     file = read_tokenizer_file(path, str(path), span)
-    file = TokenizerFile.from_text(read_tokenizer_settings(path.parent, file.text).text)
+    file = TokenizerFile.from_text(read_tokenizer_settings(path.parent, file.text).tokenizer_json)
     return file, read_chat_template(path.parent, span)
 
 
@@ -101,12 +101,12 @@ def list_chat_template_files(directory: Path) -> list[Path]:
     ]
 
 
-def _select_template(several: object, path: Path, span: Span | None) -> object:
+def _select_template(templates: object, path: Path, span: Span | None) -> object:
     """Return the default or only template of a list of objects or a table; None if there is none.
     Raise E0423 if it is ambiguous.
     """
-    named: dict[str, object] = {**several} if isinstance(several, dict) else {}
-    for one in several if isinstance(several, list) else ():
+    named: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
+    for one in templates if isinstance(templates, list) else ():
         match one:
             case {"name": str(name), "template": template}:
                 named[name] = template

@@ -13,7 +13,7 @@ class SettingsReader(Protocol):
     def read_bool(self, key: str, usual: bool) -> bool:
         """Return a truth value."""
 
-    def refuse(self, key: str, why: str) -> NoReturn:
+    def raise_unsupported(self, key: str, why: str) -> NoReturn:
         """Raise E0422 at a key."""
 
 
@@ -33,11 +33,13 @@ def read_sized_options(
     `spec` the options of the spec. Raise E0422.
     """
     if spec.get("sizing", "") != sizing:
-        reader.refuse("image_processor_type", "images of this model are resized by another rule")
+        reader.raise_unsupported(
+            "image_processor_type", "images of this model are resized by another rule"
+        )
     for key, supported in FIXED_SETTINGS.items():
         value = reader.read_value(key, usual.get(key, supported[0]))
         if value not in (True, *supported) if sizing == "anyres" else value not in supported:
-            reader.refuse(key, "not supported")
+            reader.raise_unsupported(key, "not supported")
     return SIZING_READERS[sizing](_Settings(reader, usual), spec)
 
 
@@ -53,14 +55,14 @@ class _Settings:
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.reader.refuse(key, "expected an integer > 0")
+            self.reader.raise_unsupported(key, "expected an integer > 0")
         return value
 
     def check_length(self, key: str, due: object, *parts: str) -> None:
         """Raise E0422 for a setting that contradicts the model."""
         length = self.read_length(key, *parts)
         if isinstance(due, int) and length != due:
-            self.reader.refuse(key, f"it is {length}, the model needs {due}")
+            self.reader.raise_unsupported(key, f"it is {length}, the model needs {due}")
 
 
 def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:

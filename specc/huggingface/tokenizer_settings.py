@@ -47,8 +47,8 @@ SPECIAL_TOKEN_KEYS = (
 class AppliedSettings:
     """A tokenizer.json with the settings applied, and the unsupported keys."""
 
-    text: str
-    ignored: tuple[str, ...] = ()
+    tokenizer_json: str
+    ignored_keys: tuple[str, ...] = ()
 
 
 def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
@@ -62,7 +62,7 @@ def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
     """Yield a note for each unsupported setting of tokenizer_config.json."""
     path = escape_text(directory / TOKENIZER)
-    for key in read_tokenizer_settings(directory, text).ignored:
+    for key in read_tokenizer_settings(directory, text).ignored_keys:
         yield f"`{key}` in `{path}` has no effect"
 
 

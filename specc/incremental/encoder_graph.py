@@ -32,7 +32,7 @@ from specc.incremental.graph_boundary import (
     collect_value_symbols,
     find_determined_symbols,
     remove_unused_inputs,
-    split_batch,
+    split_folded_batch_axis,
 )
 from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
@@ -57,7 +57,7 @@ def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
     return b.add_op(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
 
 
-def _add_with_enough_keys(
+def _add_node_with_enough_keys(
     b: Builder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
     """Add a node with operands `args` that have an empty time axis. The largest k of fewer than k
@@ -73,9 +73,9 @@ LastPosition: TypeAlias = tuple[Value, int]
 """The last position of a value along an axis."""
 
 
-def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
+def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
     """Return True if a result has a last position even with an empty time axis."""
-    value, clock = graph.outputs[source], flow.time_axis
+    value, clock = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
@@ -98,122 +98,134 @@ def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[Last
 @dataclass(kw_only=True)
 class LastPositionBuilder:
     """Builds the last position of a value along `axis` at `symbol` = 0: computed from positions of
-    the operands, or sliced from the value if its node is in `there`, the nodes that are computed
-    anyway. `whole` are the values that are needed completely.
+    the operands, or sliced from the value if its node is in `computed_nodes`, the nodes that are
+    computed anyway. `full_values` are the values that are needed completely.
     """
 
     value: Value
     axis: int
-    there: set[Node]
+    computed_nodes: set[Node]
     symbol: str
-    whole: list[Value] = field(default_factory=list)
-    order: list[LastPosition] = field(default_factory=list)
+    full_values: list[Value] = field(default_factory=list)
+    positions: list[LastPosition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Collect the positions to recompute, without duplicates, operands first."""
         seen: set[LastPosition] = set()
         todo: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
         while todo:
-            row, done = todo.pop()
+            position, done = todo.pop()
             if done:
-                self.order.append(row)
-            elif row not in seen:
-                seen.add(row)
-                rows, others = self._operands(row)
-                self.whole += others if rows else [row[0]]
-                if rows:
-                    todo += [(row, True), *((r, False) for r in rows.values())]
+                self.positions.append(position)
+            elif position not in seen:
+                seen.add(position)
+                operand_positions, others = self._find_operand_positions(position)
+                self.full_values += others if operand_positions else [position[0]]
+                if operand_positions:
+                    todo += [(position, True), *((r, False) for r in operand_positions.values())]
 
-    def _operands(self, row: LastPosition) -> tuple[dict[int, LastPosition], list[Value]]:
+    def _find_operand_positions(
+        self, position: LastPosition
+    ) -> tuple[dict[int, LastPosition], list[Value]]:
         """Return the positions that a position is computed from, by operand, and the values
         that are read whole. No positions if it is sliced from its value.
         """
-        value, axis = row
+        value, axis = position
         node = value.node
-        if node is None or node in self.there or isinstance(node.op, ops.Scan):
+        if node is None or node in self.computed_nodes or isinstance(node.op, ops.Scan):
             return {}, []
-        if (passed := self._passed(node, axis)) is not None:
-            return {passed[0]: passed[1]}, []
-        rows = self._same_row(node, row)
-        return rows, [a for n, a in enumerate(node.args) if a and n not in rows]
+        if (passed_operand := self._find_passed_operand(node, axis)) is not None:
+            return {passed_operand[0]: passed_operand[1]}, []
+        operand_positions = self._find_same_position_operands(node, position)
+        return operand_positions, [
+            a for n, a in enumerate(node.args) if a and n not in operand_positions
+        ]
 
-    def _same_row(self, node: Node, row: LastPosition) -> dict[int, LastPosition]:
+    def _find_same_position_operands(
+        self, node: Node, position: LastPosition
+    ) -> dict[int, LastPosition]:
         """Return the operands of which the same position is read for a position of the result;
         None if others are read, except through a mask, or the op depends on the length.
         """
-        value, axis = row
+        value, axis = position
         every = find_dependences(node)
         found = [link for link in every if (link.result, link.result_axis) == (value.index, axis)]
-        says = substitute_op(node.op, {self.symbol: Dim.of(0)}) != node.op
-        if says or any(link.kind not in ("same", "band") for link in found):
+        depends_on_length = substitute_op(node.op, {self.symbol: Dim.of(0)}) != node.op
+        if depends_on_length or any(link.kind not in ("same", "band") for link in found):
             return {}
         return _map_equal_positions(node, found, value.shape[axis])
 
-    def _passed(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
+    def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
         """Return the operand whose last position is that of a concatenation or slice, or None."""
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
             case Node(ops.Concat(n)) if n == axis:
                 # the last part that has positions when nothing has grown yet
-                for place, a in reversed([*enumerate(node.args)]):
+                for operand_index, a in reversed([*enumerate(node.args)]):
                     if a and a.shape[axis].substitute({self.symbol: 0}) != 0:
-                        return place, (a, axis)
+                        return operand_index, (a, axis)
         return None
 
-    def build(self, b: Builder, now: Mapping[Value, Value]) -> Value:
-        """Build the last position in another graph; `now` maps values of the full graph to it."""
-        made: dict[LastPosition, Value] = {}
+    def build(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
+        """Build the last position in another graph; `new_values` maps values of the full graph to
+        it.
+        """
+        built_positions: dict[LastPosition, Value] = {}
 
         def get_last_row(row: LastPosition) -> Value:
-            if row not in made:
-                value, axis = now[row[0]], row[1]
+            if row not in built_positions:
+                value, axis = new_values[row[0]], row[1]
                 rows = value.shape[axis]
                 cut = ops.Slice(axis, rows - 1, rows)
-                made[row] = value if rows == 1 else b.add_op(cut, value)
-            return made[row]
+                built_positions[row] = value if rows == 1 else builder.add_op(cut, value)
+            return built_positions[row]
 
-        for row in self.order:
-            node = row[0].node
+        for position in self.positions:
+            node = position[0].node
             assert node is not None, "a recomputed value has a node"
-            rows, _ = self._operands(row)
-            if self._passed(node, row[1]) is not None:
-                (made[row],) = (get_last_row(r) for r in rows.values())
+            operand_positions, _ = self._find_operand_positions(position)
+            if self._find_passed_operand(node, position[1]) is not None:
+                (built_positions[position],) = (get_last_row(r) for r in operand_positions.values())
                 continue
             args = [
-                get_last_row(rows[n]) if n in rows else a and now[a]
+                get_last_row(operand_positions[n])
+                if n in operand_positions
+                else a and new_values[a]
                 for n, a in enumerate(node.args)
             ]
-            made[row] = _add_with_enough_keys(b, node, args, self.symbol)[row[0].index]
+            built_positions[position] = _add_node_with_enough_keys(
+                builder, node, args, self.symbol
+            )[position[0].index]
         return get_last_row((self.value, self.axis))
 
 
 def _map_equal_positions(
-    node: Node, links: Iterable[Dependence], length: Dim
+    node: Node, dependences: Iterable[Dependence], length: Dim
 ) -> dict[int, LastPosition]:
     """Return the operands of `length` positions that are read position by position. A single
     position is read as it is.
     """
-    rows = dict[int, LastPosition]()
-    for link in links:
-        x, own = node.args[link.operand], link.operand_axis
-        if x and link.kind == "same" and x.shape[own] == length:
-            rows[link.operand] = x, own
-    return rows
+    operand_positions = dict[int, LastPosition]()
+    for link in dependences:
+        x, operand_axis = node.args[link.operand], link.operand_axis
+        if x and link.kind == "same" and x.shape[operand_axis] == length:
+            operand_positions[link.operand] = x, operand_axis
+    return operand_positions
 
 
 @dataclass(frozen=True)
 class InitialValue:
     """The initial value of a state: a value of the full graph at time 0. Of its positions along
-    `axis` the last `most`, their `total`, or only the `newest`, computed from as few positions as
-    possible.
+    `axis` the last `max_positions`, their `is_sum`, or only the `is_last_position`, computed from
+    as few positions as possible.
     """
 
     value: Value
     axis: int | None = None
-    most: float = inf
-    total: bool = False
-    newest: bool = False
+    max_positions: float = inf
+    is_sum: bool = False
+    is_last_position: bool = False
 
 
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
@@ -224,19 +236,21 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
     """
     if not targets:
         return None
-    beginning = EncoderBuilder(plan)
-    beginning.copy(targets.values())
-    outputs = {name: beginning.output(first) for name, first in targets.items()}
-    b, (least, facts) = beginning.b, plan.known_lengths()
+    encoder = EncoderBuilder(plan)
+    encoder.copy_nodes(targets.values())
+    outputs = {name: encoder.build_output(first) for name, first in targets.items()}
+    b, (min_lengths, length_equations) = encoder.b, plan.get_known_lengths()
     name = f"{plan.graph.name} encode"
     graph = remove_unused_inputs(
-        b.build_graph(name, outputs, min_lengths=least, length_equations=facts)
+        b.build_graph(name, outputs, min_lengths=min_lengths, length_equations=length_equations)
     )
     read = collect_value_symbols(r for _, results in graph.nodes for r in results)
     lengths = read | collect_value_symbols(graph.outputs.values())
-    if lengths <= find_determined_symbols(graph.inputs.values(), facts):
+    if lengths <= find_determined_symbols(graph.inputs.values(), length_equations):
         return graph
-    return add_graph_input(graph, plan.growing, plan.graph.input_facts[plan.growing])
+    return add_graph_input(
+        graph, plan.time_axis_input, plan.graph.input_facts[plan.time_axis_input]
+    )
 
 
 class EncoderBuilder:
@@ -245,121 +259,126 @@ class EncoderBuilder:
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
         self.b = Builder()
-        self.now: dict[Value, Value] = {}
-        self.rows: dict[Value, LastPositionBuilder] = {}
+        self.new_values: dict[Value, Value] = {}
+        self.last_positions: dict[Value, LastPositionBuilder] = {}
 
-    def copy(self, targets: Iterable[InitialValue]) -> None:
+    def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
         """Copy every node that the targets need, except where only the last position is wanted. A
         loop that collects more results than in the full graph comes last.
         """
-        b, graph, now = self.b, self.plan.graph, self.now
-        values = self._whole(list(targets))
-        live = collect_needed_nodes(values, self._read)
-        self._given({a for node in live for a in node.operands})
+        b, graph, now = self.b, self.plan.graph, self.new_values
+        values = self._find_full_values(list(targets))
+        live = collect_needed_nodes(values, self._list_read_operands)
+        self._declare_inputs({a for node in live for a in node.operands})
         for node, results in graph.nodes:
             if node in live:
-                made = self._node(node, results)
+                made = self._copy_node(node, results)
                 now.update(zip(results, made, strict=True))
                 if (known := graph.node_origins.get(node)) and made[0].node:
                     b.node_origins.setdefault(made[0].node, known)
-        self._beside(values)
+        self._compute_missing_values(values)
 
-    def _given(self, read: Collection[Value]) -> None:
+    def _declare_inputs(self, read_values: Collection[Value]) -> None:
         """Declare inputs and parameters, and the prefix positions of the generated inputs in
-        `read`.
+        `read_values`.
         """
-        b, graph, now = self.b, self.plan.graph, self.now
+        b, graph, now = self.b, self.plan.graph, self.new_values
         for name, value in graph.inputs.items():
             if not self.plan.depends_on_time(value):
                 now[value] = b.add_input(name, graph.input_facts[name])
         for name, value in graph.parameters.items():
             now[value] = b.add_parameter(graph.parameter_facts[name])
         for value in graph.inputs.values():
-            if value not in now and value in read:
+            if value not in now and value in read_values:
                 nothing = False if value.dtype == "bool" else 0
-                now[value] = self._filled(value.type, nothing)
+                now[value] = self._build_filled_constant(value.type, nothing)
 
-    def _whole(self, targets: Sequence[InitialValue]) -> list[Value]:
+    def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
         """Return the values of which more than the last position is wanted or read."""
-        values = [first.value for first in targets if not first.newest]
-        there = collect_needed_nodes(values, self._read)
-        for first in targets:
-            if first.newest and first.axis is not None:
-                row = LastPositionBuilder(
-                    value=first.value, axis=first.axis, there=there, symbol=self.plan.symbol
+        values = [first.value for first in targets if not first.is_last_position]
+        computed_nodes = collect_needed_nodes(values, self._list_read_operands)
+        for target in targets:
+            if target.is_last_position and target.axis is not None:
+                last_position = LastPositionBuilder(
+                    value=target.value,
+                    axis=target.axis,
+                    computed_nodes=computed_nodes,
+                    symbol=self.plan.time_symbol,
                 )
-                self.rows[first.value] = row
-                values += row.whole
+                self.last_positions[target.value] = last_position
+                values += last_position.full_values
         return values
 
-    def _beside(self, values: Iterable[Value]) -> None:
+    def _compute_missing_values(self, values: Iterable[Value]) -> None:
         """Compute values of nodes that the graph lacks."""
         for value in values:
-            if value not in self.now and value.node:
-                made = self._node(value.node, (value,))
-                self.now[value] = made[value.index]
+            if value not in self.new_values and value.node:
+                made = self._copy_node(value.node, (value,))
+                self.new_values[value] = made[value.index]
 
-    def output(self, first: InitialValue) -> Value:
+    def build_output(self, target: InitialValue) -> Value:
         """Return a result, restricted to the positions that are wanted."""
-        if first.newest and first.axis is not None:
-            return self.rows[first.value].build(self.b, self.now)
-        value, axis = self.now[first.value], first.axis
-        if first.total and axis is not None:
+        if target.is_last_position and target.axis is not None:
+            return self.last_positions[target.value].build(self.b, self.new_values)
+        value, axis = self.new_values[target.value], target.axis
+        if target.is_sum and axis is not None:
             value = self.b.add_op(ops.Reduce("sum", axis), value)
-        elif first.most != inf and axis is not None:
-            rows = value.shape[axis]
-            kept = self._at_most(rows, int(first.most))
-            if kept != rows:
-                value = self.b.add_op(ops.Slice(axis, rows - kept, rows), value)
-        return split_batch(self.b, value, self.plan.batch)
+        elif target.max_positions != inf and axis is not None:
+            length = value.shape[axis]
+            kept = self._limit_length(length, int(target.max_positions))
+            if kept != length:
+                value = self.b.add_op(ops.Slice(axis, length - kept, length), value)
+        return split_folded_batch_axis(self.b, value, self.plan.batch_size)
 
-    def _at_most(self, rows: Dim, most: int) -> Dim:
+    def _limit_length(self, length: Dim, max_length: int) -> Dim:
         """Return the minimum of both lengths, simplified where it is known."""
         clock = self.plan.flow.time_axis
-        if clock.is_non_negative(rows - most):
-            return Dim.of(most)
-        return rows if clock.is_non_negative(most - rows) else min_dims(rows, most)
+        if clock.is_non_negative(length - max_length):
+            return Dim.of(max_length)
+        return (
+            length if clock.is_non_negative(max_length - length) else min_dims(length, max_length)
+        )
 
-    def _read(self, node: Node) -> list[Value | None]:
+    def _list_read_operands(self, node: Node) -> list[Value | None]:
         """Return the operands that are read while the time axis is empty: none for an `extent`,
         only those with positions for a concatenation or `pad`.
         """
-        if isinstance(node.op, ops.Extent) or self._all_padding(node):
+        if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
             return []
         if isinstance(node.op, ops.Concat):
             axis = node.op.axis
-            full = [a for a in node.operands if self._length(a.shape[axis]) != 0]
+            full = [a for a in node.operands if self._remove_time_axis(a.shape[axis]) != 0]
             return [*(full or node.args)]
         return [*node.args]
 
-    def _length(self, length: Dim) -> Dim:
+    def _remove_time_axis(self, length: Dim) -> Dim:
         """Return a length with an empty time axis."""
-        return length.substitute({self.plan.symbol: 0})
+        return length.substitute({self.plan.time_symbol: 0})
 
-    def _node(self, node: Node, results: NodeResults) -> NodeResults:
+    def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Apply the same op to prefix positions alone."""
-        op = substitute_op(node.op, {self.plan.symbol: Dim.of(0)})
+        op = substitute_op(node.op, {self.plan.time_symbol: Dim.of(0)})
         # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):
-            return self.b.add_node(ops.Range(self._length(results[0].shape[0])))
-        if isinstance(op, ops.Pad) and self._all_padding(node):
-            return (self._filled(results[0].type, op.value),)
-        args = [a and self.now[a] for a in self._read(node)]
+            return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
+        if isinstance(op, ops.Pad) and self._is_all_padding(node):
+            return (self._build_filled_constant(results[0].type, op.value),)
+        args = [a and self.new_values[a] for a in self._list_read_operands(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
-        return _add_with_enough_keys(self.b, replace(node, op=op), args, self.plan.symbol)
+        return _add_node_with_enough_keys(self.b, replace(node, op=op), args, self.plan.time_symbol)
 
-    def _all_padding(self, node: Node) -> bool:
+    def _is_all_padding(self, node: Node) -> bool:
         """Return True if a `pad` adds positions to an empty axis."""
         x = node.first_operand
         if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False
-        return self._length(x.shape[node.op.axis]) == 0
+        return self._remove_time_axis(x.shape[node.op.axis]) == 0
 
-    def _filled(self, type: Type, number: float | bool) -> Value:
+    def _build_filled_constant(self, type: Type, fill_value: float | bool) -> Value:
         """Return a constant of the given type; the time axis is empty."""
-        value = self.b.add_op(ops.Constant(number, type.dtype))
+        value = self.b.add_op(ops.Constant(fill_value, type.dtype))
         for axis, length in enumerate(type.shape):
             value = self.b.add_op(ops.Insert(axis), value)
-            value = self.b.add_op(ops.Expand(axis, self._length(length)), value)
+            value = self.b.add_op(ops.Expand(axis, self._remove_time_axis(length)), value)
         return value

@@ -24,28 +24,32 @@ def collect_value_symbols(values: Iterable[Value]) -> set[str]:
 
 
 def find_determined_symbols(
-    values: Iterable[Value], facts: Mapping[str, Dim] | None = None
+    values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
     """Return the symbols that the shapes of some values determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     found = set[str]()
     # A length may be determined by another known one: `past + m` once `m` is known.
     while True:
-        more = _find_next_symbols(dims, facts or {}, found)
+        more = _find_next_symbols(dims, length_equations or {}, found)
         if more <= found:
             return found
         found |= more
 
 
-def _find_next_symbols(dims: Iterable[Dim], facts: Mapping[str, Dim], known: set[str]) -> set[str]:
-    """Return the symbols that lengths or equations determine once the `known` ones are."""
-    solved = {s for d in dims if (s := _find_solved_symbol(d, known))}
-    return solved | {name for name, dim in facts.items() if dim.symbols() <= known}
+def _find_next_symbols(
+    dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
+) -> set[str]:
+    """Return the symbols that lengths or equations determine once the `known_symbols` ones are."""
+    solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
+    return solved | {
+        name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
+    }
 
 
-def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
-    """Return the symbol that a length determines given the `known` ones, or None."""
-    unknown = length.symbols() - known
+def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
+    """Return the symbol that a length determines given the `known_symbols` ones, or None."""
+    unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
     (name,) = unknown
@@ -56,11 +60,11 @@ def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
     return name if len(rest) < len(length.terms) and name not in inside else None
 
 
-def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
+def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()) -> Graph:
     """Remove inputs that no node reads and that determine no length in use."""
     read = {a for node, _ in graph.nodes for a in node.operands}
     read |= set(graph.outputs.values())
-    kept = {n for n, v in graph.inputs.items() if v in read or n in always}
+    kept = {n for n, v in graph.inputs.items() if v in read or n in kept_inputs}
     kept |= {
         *_find_length_inputs(
             select_entries(graph.inputs, graph.inputs.keys() - kept),
@@ -76,29 +80,32 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
     )
 
 
-def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:
-    """Add those inputs `fixed` of the full graph that alone determine a length used in a
+def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
+    """Add those inputs `input_names` of the full graph that alone determine a length used in a
     computation, as in `x / float(length(memory))`, or a part of one, as in `past + m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
-    there = {n: Value(whole.input_facts[n].type) for n in fixed if n not in graph.inputs}
+    there = {n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs}
     given = [*graph.inputs.values()]
     for name in _find_length_inputs(there, given, needed, graph.length_equations):
-        graph = add_graph_input(graph, name, whole.input_facts[name])
+        graph = add_graph_input(graph, name, full_graph.input_facts[name])
     return graph
 
 
 def _find_length_inputs(
-    there: Mapping[str, Value], given: list[Value], needed: set[str], facts: Mapping[str, Dim]
+    candidates: Mapping[str, Value],
+    present_inputs: list[Value],
+    needed_symbols: set[str],
+    length_equations: Mapping[str, Dim],
 ) -> list[str]:
     """Return the inputs that determine lengths which the given ones do not."""
     found: list[str] = []
-    known = find_determined_symbols(given, facts)
-    for name, value in there.items():
-        more = find_determined_symbols([*given, value], facts)
+    known = find_determined_symbols(present_inputs, length_equations)
+    for name, value in candidates.items():
+        more = find_determined_symbols([*present_inputs, value], length_equations)
         # An input that determines nothing new is not added.
-        if (more - known) & needed:
-            given, known = [*given, value], more
+        if (more - known) & needed_symbols:
+            present_inputs, known = [*present_inputs, value], more
             found.append(name)
     return found
 
@@ -114,29 +121,29 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
     return found
 
 
-def add_graph_input(graph: Graph, name: str, facts: Input) -> Graph:
+def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
     """Add an input of which only the lengths are read."""
     return replace(
         graph,
-        inputs={**graph.inputs, name: Value(facts.type)},
-        input_facts={**graph.input_facts, name: facts},
+        inputs={**graph.inputs, name: Value(input_facts.type)},
+        input_facts={**graph.input_facts, name: input_facts},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class BatchBlocks:
-    """Axis `axis` holds `size` positions for each of `batch` batch elements."""
+class FoldedBatchAxis:
+    """Axis `axis` holds `elements_per_sequence` positions for each of `batch` batch elements."""
 
     axis: int
     batch: Dim
-    size: Dim
+    elements_per_sequence: Dim
 
     def split_batch_of_type(self, type: Type) -> Type:
         """Return the type with separate axes for the batch and its blocks."""
         before, behind = type.shape[: self.axis], type.shape[self.axis + 1 :]
-        return Type(type.dtype, (*before, self.batch, self.size, *behind))
+        return Type(type.dtype, (*before, self.batch, self.elements_per_sequence, *behind))
 
-    def place(self, axis: int) -> int:
+    def shift_axis(self, axis: int) -> int:
         """Return the index of another axis in that type."""
         return axis + (axis > self.axis)
 
@@ -145,25 +152,29 @@ class BatchBlocks:
         return b.add_op(ops.Merge(self.axis, 2), value)
 
 
-def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
+def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxis | None:
     """Return the axis of a type that holds several elements per batch element, or None."""
-    if batch is None or batch.name is None:
+    if batch_size is None or batch_size.name is None:
         return None
     for axis, length in enumerate(type.shape):
-        if length != batch and batch.name in length.symbols():
+        if length != batch_size and batch_size.name in length.symbols():
             try:
-                size = divide_dims_exactly(length, batch)
+                size = divide_dims_exactly(length, batch_size)
             except DimError:
                 return None
             # Axes that do not hold a fixed number of positions per batch element are reported by
             # the batch proof.
-            return BatchBlocks(axis, batch, size) if batch.name not in size.symbols() else None
+            return (
+                FoldedBatchAxis(axis, batch_size, size)
+                if batch_size.name not in size.symbols()
+                else None
+            )
     return None
 
 
-def split_batch(b: Builder, value: Value, batch: Dim | None) -> Value:
+def split_folded_batch_axis(b: Builder, value: Value, batch_size: Dim | None) -> Value:
     """Return a value in the form in which it leaves the graph."""
-    blocks = find_batch_blocks(value.type, batch)
+    blocks = find_folded_batch_axis(value.type, batch_size)
     if blocks is None:
         return value
-    return b.add_op(ops.Split(blocks.axis, (blocks.batch, blocks.size)), value)
+    return b.add_op(ops.Split(blocks.axis, (blocks.batch, blocks.elements_per_sequence)), value)

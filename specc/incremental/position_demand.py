@@ -61,7 +61,7 @@ from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collec
 
 
 def compute_position_demand(
-    setting: DemandContext, outputs: Mapping[Value, float]
+    context: DemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
     """Compute the demand of every live value along each of its time axes, from that of the
     outputs. A second time axis of an output (the keys of an attention map) is wanted whole.
@@ -70,44 +70,44 @@ def compute_position_demand(
     # demand.
     needs: dict[Value, dict[int, float]] = {}
     for value, rows in outputs.items():
-        for n, axis in enumerate(setting.find_time_axes(value)):
+        for n, axis in enumerate(context.find_time_axes(value)):
             _merge_need(needs, value, axis, inf if n else rows)
-    live = collect_step_nodes(outputs, setting.flow)
-    _propagate_demand(setting, setting.graph, live, needs)
+    live = collect_step_nodes(outputs, context.flow)
+    _propagate_demand(context, context.graph, live, needs)
     return needs
 
 
 def _propagate_demand(
-    setting: DemandContext,
+    context: DemandContext,
     graph: Graph,
     live: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
     """Join into `needs` the demands of the nodes of a graph or body on their operands."""
     for node, results in reversed(graph.nodes):
-        if node not in live or is_fixed_prefix_slice(node, setting.flow):
+        if node not in live or is_fixed_prefix_slice(node, context.flow):
             continue
-        if node in setting.flow.loop_bodies:
-            _propagate_into_body(setting, node, results, needs)
-        asked = compute_node_demand(setting, node, results, needs)
-        for operand, axes in zip(node.args, asked.operands, strict=True):
+        if node in context.flow.loop_bodies:
+            _propagate_into_body(context, node, results, needs)
+        requested_positions = compute_node_demand(context, node, results, needs)
+        for operand, axes in zip(node.args, requested_positions.operand_axes, strict=True):
             for axis, name in axes.items():
                 if operand is not None:
-                    _merge_need(needs, operand, axis, asked.rows[name])
+                    _merge_need(needs, operand, axis, requested_positions.positions[name])
 
 
 def _propagate_into_body(
-    setting: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
+    context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
     """Join into `needs` the demands of the body of a cross-axis loop, on its values and on
     captures.
     """
-    loop = CrossAxisLoop.of(setting, node)
-    live = collect_step_nodes(loop.outputs, setting.flow)
+    loop = CrossAxisLoop.from_node(context, node)
+    live = collect_step_nodes(loop.body_outputs, context.flow)
     before: list[Mapping[int, float]] = []
     while True:
-        rows = loop.rows(results, needs)
-        for value, axes in zip(loop.outputs, rows, strict=True):
+        rows = loop.get_output_positions(results, needs)
+        for value, axes in zip(loop.body_outputs, rows, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
         # What an iteration needs of a carry, the one before must provide: repeated until a fixed
@@ -115,7 +115,7 @@ def _propagate_into_body(
         if rows == before:
             return
         before = rows
-        _propagate_demand(setting, loop.body, live, needs)
+        _propagate_demand(context, loop.body, live, needs)
 
 
 def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
@@ -139,23 +139,23 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
 
 
 def compute_node_demand(
-    setting: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
+    context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
     """Return the positions that a node works on, by axis name, for what its results need."""
-    if node in setting.flow.loop_bodies:
-        return CrossAxisLoop.of(setting, node).compute_demand(results, needs)
+    if node in context.flow.loop_bodies:
+        return CrossAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # A length that is read demands no positions.
         names = [{}], names[1]
-    operands = _select_time_axes(setting, node.args, names[0])
-    made = _select_time_axes(setting, results, names[1])
-    rows = _get_result_demand(setting, results, made, needs)
+    operands = _select_time_axes(context, node.args, names[0])
+    made = _select_time_axes(context, results, names[1])
+    rows = _get_result_demand(context, results, made, needs)
     for axes in operands:
         for name in axes.values():
             rows.setdefault(name, NEWEST_ONLY)
-    fold = setting.resumes_from_state(node, results)
-    tracks = _collect_axis_layouts(setting, node.args, operands)
+    fold = context.resumes_from_state(node, results)
+    tracks = _collect_axis_layouts(context, node.args, operands)
     # The demand on the results, before any operand is added: a link adds its reach to that, not to
     # the demand of another link.
     given = dict(rows)
@@ -163,10 +163,12 @@ def compute_node_demand(
         name = operands[link.operand].get(link.operand_axis)
         if name is None or link.kind == "extent":
             continue
-        asked = _get_operand_demand(node, link, made, given, fold, setting.flow.time_axis)
-        if _demands_all_positions(setting, link, asked):
-            asked = inf
-        rows[name] = max(rows[name], round_up_to_chunks(asked, tracks[name]))
+        requested_positions = _get_operand_demand(
+            node, link, made, given, fold, context.flow.time_axis
+        )
+        if _demands_all_positions(context, link, requested_positions):
+            requested_positions = inf
+        rows[name] = max(rows[name], round_up_to_chunks(requested_positions, tracks[name]))
         rows |= _count_windows(link, made, rows[name], tracks[name])
     if fold and "rows" in rows:
         # It continues from a state: always exactly the new positions.
@@ -174,28 +176,34 @@ def compute_node_demand(
     return Demand(rows, operands, made)
 
 
-def _demands_all_positions(setting: DemandContext, link: Dependence, asked: float) -> bool:
+def _demands_all_positions(
+    context: DemandContext, dependence: Dependence, requested_positions: float
+) -> bool:
     """Return True if a step keeps positions outside of a window too."""
-    return asked > 0 and link.kind in ("band", "all") and not setting.bounded
+    return (
+        requested_positions > 0
+        and dependence.kind in ("band", "all")
+        and not context.evicts_positions
+    )
 
 
 def _select_time_axes(
-    setting: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
+    context: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> tuple[AxisNames, ...]:
     """Return the names of the time axes of each value."""
     found = []
     for value, axes in zip(values, names, strict=True):
-        times = setting.find_time_axes(value)
+        times = context.find_time_axes(value)
         found.append({axis: name for axis, name in axes.items() if axis in times})
     return tuple(found)
 
 
 def _collect_axis_layouts(
-    setting: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
+    context: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> dict[AxisName, TimeAxisLayout]:
     """Return the layout of the operands' axes, by name."""
     return {
-        name: setting.track(value, axis)
+        name: context.get_axis_layout(value, axis)
         for value, axes in zip(values, names, strict=True)
         for axis, name in axes.items()
         if value is not None
@@ -203,7 +211,7 @@ def _collect_axis_layouts(
 
 
 def _get_result_demand(
-    setting: DemandContext,
+    context: DemandContext,
     results: Sequence[Value],
     names: Sequence[AxisNames],
     needs: PositionNeeds,
@@ -213,30 +221,30 @@ def _get_result_demand(
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
             need = needs.get(value, {}).get(axis, NEWEST_ONLY)
-            need = 0.0 if value in setting.kept else need
+            need = 0.0 if value in context.cached_values else need
             rows[name] = max(rows.get(name, NEWEST_ONLY), need)
     return rows
 
 
 def _get_operand_demand(
     node: Node,
-    link: Dependence,
-    made: tuple[AxisNames, ...],
-    given: Mapping[AxisName, float],
-    fold: bool,
-    clock: TimeAxis,
+    dependence: Dependence,
+    result_axes: tuple[AxisNames, ...],
+    result_demand: Mapping[AxisName, float],
+    is_fold: bool,
+    time_axis: TimeAxis,
 ) -> float:
     """Return how many positions a dependence needs of its operand."""
-    if fold and get_stateful_axis(node, link.operand) == link.operand_axis:
+    if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # it continues from a state
-    to, reach = resolve_dependence(node, link, clock)
+    to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
         return inf  # the head is included only if all positions are
     # A link to no time axis of the result, as of `last`, demands the newest position.
-    name = made[link.result].get(to) if to is not None else None
-    need = given[name] if name is not None else NEWEST_ONLY
-    if link.kind == "strided":
-        return _count_window_inputs(node, link, need, clock)
+    name = result_axes[dependence.result].get(to) if to is not None else None
+    need = result_demand[name] if name is not None else NEWEST_ONLY
+    if dependence.kind == "strided":
+        return _count_window_inputs(node, dependence, need, time_axis)
     if reach.is_empty or reach.high <= 0:
         return need
     # Position t depends on positions down to t - hi, counted from the first new one even if only
@@ -245,26 +253,38 @@ def _get_operand_demand(
 
 
 def _count_windows(
-    link: Dependence, made: tuple[AxisNames, ...], rows: float, track: TimeAxisLayout
+    dependence: Dependence,
+    result_axes: tuple[AxisNames, ...],
+    positions: float,
+    layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
-    """Return how many strided windows `rows` positions give; the oldest that are not needed are
-    dropped. Empty for ops that keep the length.
+    """Return how many strided windows `positions` positions give; the oldest that are not needed
+    are dropped. Empty for ops that keep the length.
     """
-    if link.kind != "strided" or link.result_axis is None:
+    if dependence.kind != "strided" or dependence.result_axis is None:
         return {}
-    head = track.prefix_length.number or 0
-    return {made[link.result][link.result_axis]: (rows - head) / link.stride}
+    head = layout.prefix_length.number or 0
+    return {
+        result_axes[dependence.result][dependence.result_axis]: (positions - head)
+        / dependence.stride
+    }
 
 
-def _count_window_inputs(node: Node, link: Dependence, need: float, clock: TimeAxis) -> float:
+def _count_window_inputs(
+    node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
+) -> float:
     """Return how many positions the windows need: `stride` for each needed one, plus the windows
     that reach before the first.
     """
-    head = count_positions_ahead(node, link, clock)
+    head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"
-    return (max(need, 0.0) + ceil(link.max_offset / link.stride)) * link.stride + head
+    return (
+        max(need, 0.0) + ceil(dependence.max_offset / dependence.stride)
+    ) * dependence.stride + head
 
 
-def _merge_need(needs: dict[Value, dict[int, float]], value: Value, axis: int, rows: float) -> None:
+def _merge_need(
+    needs: dict[Value, dict[int, float]], value: Value, axis: int, positions: float
+) -> None:
     axes = needs.setdefault(value, {})
-    axes[axis] = max(axes.get(axis, NEWEST_ONLY), rows)
+    axes[axis] = max(axes.get(axis, NEWEST_ONLY), positions)

@@ -41,73 +41,74 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 class Demand:
     """The rows demanded of a node by axis name, and the axes of operands and results."""
 
-    rows: Mapping[AxisName, float]
-    operands: tuple[AxisNames, ...]
-    results: tuple[AxisNames, ...]
+    positions: Mapping[AxisName, float]
+    operand_axes: tuple[AxisNames, ...]
+    result_axes: tuple[AxisNames, ...]
 
 
 @dataclass(frozen=True)
 class DemandContext:
-    """The context of a demand analysis: the graph, its time flow, cached values (`kept`), and
-    values that are free to recompute.
+    """The context of a demand analysis: the graph, its time flow, cached values (`cached_values`),
+    and values that are free to recompute.
 
-    Unless `bounded`, sliding-window attention caches all positions, for programs that expect it.
+    Unless `evicts_positions`, sliding-window attention caches all positions, for programs that
+    expect it.
     """
 
     graph: Graph
     flow: TimeFlow
-    kept: Collection[Value] = ()
-    free: Collection[Value] = ()
-    bounded: bool = True
+    cached_values: Collection[Value] = ()
+    free_values: Collection[Value] = ()
+    evicts_positions: bool = True
 
     def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
         """Return the time axes of a value."""
         return tuple(sorted(self.flow.get_state(value).axes)) if value else ()
 
-    def track(self, value: Value, axis: int) -> TimeAxisLayout:
+    def get_axis_layout(self, value: Value, axis: int) -> TimeAxisLayout:
         """Return the layout of a time axis of a value."""
         found = self.flow.time_axis.get_layout(value.shape[axis])
         assert found is not None, "a time axis has a dynamic length"
         return found
 
-    def head(self, value: Value, axis: int) -> Dim:
+    def get_prefix_length(self, value: Value, axis: int) -> Dim:
         """Return the prefix length of a time axis of a value."""
-        return self.track(value, axis).prefix_length
+        return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
         """Return True if the node resumes from a state; recomputed nodes start at row 0."""
-        if any(r in self.free for r in results):
+        if any(r in self.free_values for r in results):
             return False
         if is_first_position_slice(node, self.flow.time_axis):
-            return self._moves(node)
+            return self._depends_on_time(node)
         if not isinstance(node.op, STATEFUL_OPS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
             return False  # over the keys of a grid, which are all available in each step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
-        ) and self._moves(node)
+        ) and self._depends_on_time(node)
 
-    def _moves(self, node: Node) -> bool:
+    def _depends_on_time(self, node: Node) -> bool:
         x, axis = get_stateful_operand(node)
         return axis in self.find_time_axes(x)
 
 
-def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
+def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
     """Round a demand up to whole chunks of a strided stream. Within one chunk any number of
     positions can be met.
 
     The number of positions is then a multiple of the chunk's, so that strided windows align as
     in the full forward pass.
     """
-    if track.rate == 1 or need <= 0 or need == inf:
+    if layout.rate == 1 or need <= 0 or need == inf:
         return need
-    if track.prefix_length.number is None:
+    if layout.prefix_length.number is None:
         return inf  # for other values it is unknown whether they include positions of the head
-    lacking = need - track.prefix_length.number
-    if lacking <= track.rate:
+    lacking = need - layout.prefix_length.number
+    if lacking <= layout.rate:
         return need
-    return track.prefix_length.number + ceil(lacking / track.rate) * track.rate
+    return layout.prefix_length.number + ceil(lacking / layout.rate) * layout.rate
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
@@ -149,19 +150,19 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
         for mark, dims in marks:
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
         operands.append(_name_axes(node.op, [(mark.name, dims) for mark, dims in marks]))
-    made = [
+    result_demands = [
         _name_axes(node.op, assign_result_axes(term, value.rank, widths).items())
         for term, value in zip(rule.results, results, strict=True)
     ]
-    return operands, made
+    return operands, result_demands
 
 
-def _name_axes(op: Op, named: Iterable[tuple[str, range]]) -> AxisNames:
+def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
     """Return axis names from those in the shape rule; equal ones are counted from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
-        for name, dims in named
+        for name, dims in axis_ranges
         for axis in dims
     }
 
@@ -175,42 +176,42 @@ def _assign_scan_names(
         own = get_stateful_axis(node, n)
         shape = node.get_operand(n).shape
         operands.append({a: "rows" if a == own else d for a, d in enumerate(shape)})
-    made: list[AxisNames] = []
+    result_demands: list[AxisNames] = []
     for r, value in enumerate(results):
         own = op.axis if r >= op.carry_count else None
-        made.append({a: "rows" if a == own else d for a, d in enumerate(value.shape)})
-    return operands, made
+        result_demands.append({a: "rows" if a == own else d for a, d in enumerate(value.shape)})
+    return operands, result_demands
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAxisLoop:
-    """A loop over an axis other than the time axis, and facts about its body. `turns` is the scan
-    axis of the scanned values, `starts` the carries of the body, `inputs` all inputs of the body;
-    `outputs` are the next carries, then the collected values.
+    """A loop over an axis other than the time axis, and facts about its body. `scan_axis` is the
+    scan axis of the scanned values, `body_carries` the carries of the body, `body_inputs` all
+    inputs of the body; `body_outputs` are the next carries, then the collected values.
     """
 
-    setting: DemandContext
+    context: DemandContext
     node: Node
     body: Graph
-    turns: int
-    inputs: NodeResults
-    starts: NodeResults
-    outputs: NodeResults
+    scan_axis: int
+    body_inputs: NodeResults
+    body_carries: NodeResults
+    body_outputs: NodeResults
 
     @classmethod
-    def of(cls, setting: DemandContext, node: Node) -> "CrossAxisLoop":
+    def from_node(cls, context: DemandContext, node: Node) -> "CrossAxisLoop":
         """Return the loop at `node`."""
-        body, op = setting.flow.loop_bodies[node], node.op
+        body, op = context.flow.loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
         return cls(
-            setting=setting,
+            context=context,
             node=node,
             body=body,
-            turns=op.axis,
-            inputs=(*inner.scanned, *inner.initial_carries),
-            starts=inner.initial_carries,
-            outputs=tuple(body.outputs.values()),
+            scan_axis=op.axis,
+            body_inputs=(*inner.scanned, *inner.initial_carries),
+            body_carries=inner.initial_carries,
+            body_outputs=tuple(body.outputs.values()),
         )
 
     @property
@@ -220,66 +221,72 @@ class CrossAxisLoop:
         assert isinstance(op, ops.Scan), "no other op has a body"
         return op
 
-    def rows(self, results: NodeResults, needs: PositionNeeds) -> list[Mapping[int, float]]:
+    def get_output_positions(
+        self, results: NodeResults, needs: PositionNeeds
+    ) -> list[Mapping[int, float]]:
         """Return how many positions the loop makes of each result, by axis of the body's output."""
         found: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
-            collected = r >= len(self.starts)
-            made: dict[int, float] = {}
-            for axis in self.setting.find_time_axes(result):
-                inner = axis - (collected and axis > self.turns)
+            collected = r >= len(self.body_carries)
+            result_demands: dict[int, float] = {}
+            for axis in self.context.find_time_axes(result):
+                inner = axis - (collected and axis > self.scan_axis)
                 need = needs.get(result, {}).get(axis, NEWEST_ONLY)
-                made[inner] = 0.0 if result in self.setting.kept else need
+                result_demands[inner] = 0.0 if result in self.context.cached_values else need
             if not collected:
-                _add_carry_demand(made, needs.get(self.starts[r], {}))
-            found.append(made)
+                _add_carry_demand(result_demands, needs.get(self.body_carries[r], {}))
+            found.append(result_demands)
         return found
 
     def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> Demand:
         """Return the demand of each operand and result, with one name per axis."""
-        made = self.rows(results, needs)
+        result_demands = self.get_output_positions(results, needs)
         rows: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
         for n in range(len(self.node.args)):
             operand = self.node.get_operand(n)
             place = n - self.op.first_body_operand
             names: AxisNames = {}
-            for axis in self.setting.find_time_axes(operand):
+            for axis in self.context.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)
-                rows[names[axis]] = self._given(operand, place, axis, made, needs)
+                rows[names[axis]] = self._get_operand_demand(
+                    operand, place, axis, result_demands, needs
+                )
             operands.append(names)
         outside: list[AxisNames] = []
-        for r, axes in enumerate(made):
-            behind = r >= len(self.starts)
-            places = {a + (behind and a >= self.turns): ("result", r, a) for a in axes}
+        for r, axes in enumerate(result_demands):
+            behind = r >= len(self.body_carries)
+            places = {a + (behind and a >= self.scan_axis): ("result", r, a) for a in axes}
             rows.update({("result", r, a): need for a, need in axes.items()})
             outside.append(dict(places))
         return Demand(rows, tuple(operands), tuple(outside))
 
-    def _given(
+    def _get_operand_demand(
         self,
         operand: Value,
-        place: int,
+        operand_index: int,
         axis: int,
-        made: Sequence[Mapping[int, float]],
+        result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand of an operand; `place` counts the operands that the body reads."""
-        first = len(self.inputs) - len(self.starts)
-        if 0 <= place < first:
-            row, inner = self.inputs[place], axis - (axis > self.turns)
-            kept = row in self.setting.kept
+        """Return the demand of an operand; `operand_index` counts the operands that the
+        body reads.
+        """
+        first = len(self.body_inputs) - len(self.body_carries)
+        if 0 <= operand_index < first:
+            row, inner = self.body_inputs[operand_index], axis - (axis > self.scan_axis)
+            kept = row in self.context.cached_values
             return 0.0 if kept else needs.get(row, {}).get(inner, NEWEST_ONLY)
-        if first <= place < len(self.inputs):
-            return made[place - first][axis]
+        if first <= operand_index < len(self.body_inputs):
+            return result_demands[operand_index - first][axis]
         # A captured value is passed whole and sliced where it is read.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
 
 
-def _add_carry_demand(made: dict[int, float], before: Mapping[int, float]) -> None:
+def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
     """Add to the demand on a carry what the body reads of it: a carry has as many positions before
     as after an iteration. Earlier ones that the body looks back at are kept inside, if possible.
     """
-    for axis, need in before.items():
-        need = min(need, 0.0) if len(before) == 1 or need <= 0 else inf
-        made[axis] = max(made.get(axis, NEWEST_ONLY), need)
+    for axis, need in input_demand.items():
+        need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf
+        demand[axis] = max(demand.get(axis, NEWEST_ONLY), need)

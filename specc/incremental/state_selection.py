@@ -80,13 +80,13 @@ def find_minimum_cut(choices: Mapping[T, CutChoice[T]], sinks: Sequence[T]) -> l
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
         there, again = ("there", value), ("again", value)
-        net.edge(again, there, choice.cache_cost)
-        net.edge(source, again, choice.recompute_cost)
+        net.add_edge(again, there, choice.cache_cost)
+        net.add_edge(source, again, choice.recompute_cost)
         for operand in choice.operands:
-            net.edge(("there", operand), again, inf)
+            net.add_edge(("there", operand), again, inf)
     for value in sinks:
-        net.edge(("there", value), sink, inf)
-    wanted = net.sink_side(source, sink)
+        net.add_edge(("there", value), sink, inf)
+    wanted = net.find_sink_side(source, sink)
     return [v for v in choices if ("there", v) in wanted and ("again", v) not in wanted]
 
 
@@ -97,39 +97,43 @@ N = TypeVar("N", bound=Hashable)
 class _FlowNetwork(Generic[N]):
     """Capacities that are left, by node and by neighbor."""
 
-    left: dict[N, dict[N, float]] = field(default_factory=dict)
+    residual_capacities: dict[N, dict[N, float]] = field(default_factory=dict)
 
-    def edge(self, a: N, b: N, capacity: float) -> None:
-        out = self.left.setdefault(a, {})
+    def add_edge(self, a: N, b: N, capacity: float) -> None:
+        out = self.residual_capacities.setdefault(a, {})
         out[b] = out.get(b, 0.0) + capacity
-        self.left.setdefault(b, {}).setdefault(a, 0.0)
+        self.residual_capacities.setdefault(b, {}).setdefault(a, 0.0)
 
-    def sink_side(self, source: N, sink: N) -> set[N]:
+    def find_sink_side(self, source: N, sink: N) -> set[N]:
         """Return the nodes that reach the sink in the residual network (Edmonds and Karp 1972)."""
-        while (path := self._path(source, sink)) is not None:
+        while (path := self._find_augmenting_path(source, sink)) is not None:
             self._saturate_path(path)
         reached, todo = {sink}, [sink]
         while todo:
             at = todo.pop()
-            before = [n for n in self.left.get(at, {}) if n not in reached and self.left[n][at] > 0]
+            before = [
+                n
+                for n in self.residual_capacities.get(at, {})
+                if n not in reached and self.residual_capacities[n][at] > 0
+            ]
             reached.update(before)
             todo += before
         return reached
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
         """Send as much flow along `path` as its edges have left."""
-        room = min(self.left[a][b] for a, b in path)
+        room = min(self.residual_capacities[a][b] for a, b in path)
         assert room < inf, "a sink can be neither cached nor recomputed"
         for a, b in path:
-            self.left[a][b] -= room
-            self.left[b][a] += room
+            self.residual_capacities[a][b] -= room
+            self.residual_capacities[b][a] += room
 
-    def _path(self, source: N, sink: N) -> list[tuple[N, N]] | None:
+    def _find_augmenting_path(self, source: N, sink: N) -> list[tuple[N, N]] | None:
         came: dict[N, N] = {}
         todo = deque([source])
         while todo:
             at = todo.popleft()
-            for to, room in self.left.get(at, {}).items():
+            for to, room in self.residual_capacities.get(at, {}).items():
                 if room <= 0 or to in came or to == source:
                     continue
                 came[to] = at
@@ -160,12 +164,14 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
     return 0.0 if node.op.view else estimate_value_bytes(value)
 
 
-def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
+def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[Value]:
     """Return time-dependent values that are free to recompute: positions, inputs, light ops."""
     free = {
-        v for n, v in graph.inputs.items() if n != growing and flow.get_state(v).is_time_dependent
+        v
+        for n, v in graph.inputs.items()
+        if n != time_axis_input and flow.get_state(v).is_time_dependent
     }
-    for node, results in iterate_flow_nodes(graph, flow):
+    for node, results in iterate_nodes_and_loop_bodies(graph, flow):
         if node in flow.loop_bodies:
             free.update(v for v, x in _list_scanned_operands(node) if x in free)
         if _is_free_node(node, results, flow, free):
@@ -173,10 +179,12 @@ def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
     return free
 
 
-def _is_free_node(node: Node, results: Sequence[Value], flow: TimeFlow, free: set[Value]) -> bool:
+def _is_free_node(
+    node: Node, results: Sequence[Value], flow: TimeFlow, free_values: set[Value]
+) -> bool:
     """Return True for a light op that moves with time and reads only free values."""
     moves = flow.get_state(results[0]).is_time_dependent
-    return moves and not node.op.heavy and _find_moving_operands(node, flow) <= free
+    return moves and not node.op.heavy and _find_moving_operands(node, flow) <= free_values
 
 
 def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
@@ -186,30 +194,32 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
     return {a for a in node.operands if flow.get_state(a).is_time_dependent}
 
 
-def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
+def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
     """Return the values whose earlier positions a step caches, which have one time axis."""
-    candidates = _find_history_values(setting, compute_position_demand(setting, outputs))
+    candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []
-    sure = replace(setting, kept=frozenset(candidates))
+    sure = replace(context, cached_values=frozenset(candidates))
     sinks = _find_history_values(sure, compute_position_demand(sure, outputs))
     choices: dict[Value, CutChoice[Value]] = {}
-    sources = _RecomputeSources(setting, frozenset(candidates))
+    sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
         # Growing values and carries of a loop cannot be recomputed; one position of what a loop
         # reads is as cheap as the whole.
         again = estimate_recompute_cost(value.node, value) if value.node else inf
         again = 0.0 if value in sources.rows else again
-        choices[value] = CutChoice(estimate_value_bytes(value), again, sources.of(value))
+        choices[value] = CutChoice(estimate_value_bytes(value), again, sources.find_sources(value))
     return find_minimum_cut(choices, sinks)
 
 
-def iterate_flow_nodes(graph: Graph, flow: TimeFlow) -> Iterator[tuple[Node, tuple[Value, ...]]]:
+def iterate_nodes_and_loop_bodies(
+    graph: Graph, flow: TimeFlow
+) -> Iterator[tuple[Node, tuple[Value, ...]]]:
     """Yield the nodes of a graph, each loop over another axis before the nodes of its body."""
     for node, results in graph.nodes:
         yield node, results
         if node in flow.loop_bodies:
-            yield from iterate_flow_nodes(flow.loop_bodies[node], flow)
+            yield from iterate_nodes_and_loop_bodies(flow.loop_bodies[node], flow)
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
@@ -220,18 +230,18 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
     return list(zip(op.split_body_inputs().scanned, outer, strict=True))
 
 
-def _find_history_values(setting: DemandContext, needs: PositionNeeds) -> list[Value]:
+def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[Value]:
     """Return the values along the time axis whose earlier positions are needed, in graph order."""
-    every = list(setting.graph.inputs.values())
-    for node, results in iterate_flow_nodes(setting.graph, setting.flow):
+    every = list(context.graph.inputs.values())
+    for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
         every += results
-        if node in setting.flow.loop_bodies:
-            every += setting.flow.loop_bodies[node].inputs.values()
+        if node in context.flow.loop_bodies:
+            every += context.flow.loop_bodies[node].inputs.values()
     return [
         v
         for v in every
-        if v not in setting.free
-        and len(setting.find_time_axes(v)) == 1
+        if v not in context.free_values
+        and len(context.find_time_axes(v)) == 1
         and max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
     ]
 
@@ -239,39 +249,41 @@ def _find_history_values(setting: DemandContext, needs: PositionNeeds) -> list[V
 class _RecomputeSources:
     """Finds the nearest cacheable values from which other values are recomputed."""
 
-    def __init__(self, setting: DemandContext, known: frozenset[Value]) -> None:
-        self.setting, self.known = setting, known
-        loops = setting.flow.loop_bodies
+    def __init__(self, context: DemandContext, cacheable_values: frozenset[Value]) -> None:
+        self.setting, self.known = context, cacheable_values
+        loops = context.flow.loop_bodies
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
 
-    def of(self, value: Value) -> list[Value]:
+    def find_sources(self, value: Value) -> list[Value]:
         """Return the sources of a value, the value itself excluded."""
         found: dict[Value, None] = {}
-        todo = self._read(value)
+        todo = self._list_read_values(value)
         while todo:
             value = todo.pop()
             if value in self.known:
                 found[value] = None
-            elif value not in self.setting.free and self.setting.find_time_axes(value):
-                todo += self._read(value)
+            elif value not in self.setting.free_values and self.setting.find_time_axes(value):
+                todo += self._list_read_values(value)
         return list(found)
 
-    def _read(self, value: Value) -> list[Value]:
+    def _list_read_values(self, value: Value) -> list[Value]:
         if value in self.rows:
             return [self.rows[value]]
         return [*value.node.operands] if value.node else []
 
 
-def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -> list[Value]:
+def select_encoder_values(
+    graph: Graph, flow: TimeFlow, used_values: Iterable[Value]
+) -> list[Value]:
     """Return the constant values that the encoder passes to the step so that the step can
-    compute all of `used`. Values that depend on no input are weights and constants, and are
+    compute all of `used_values`. Values that depend on no input are weights and constants, and are
     not passed.
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reached = set(inputs)
     # an input is passed as it is, if equal
     choices = {v: CutChoice[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
-    sinks = list(dict.fromkeys(used))
+    sinks = list(dict.fromkeys(used_values))
     live = collect_step_nodes(sinks, flow)
     for node, results in graph.nodes:
         if node in live and (is_fixed_prefix_slice(node, flow) or reached & {*node.args}):
@@ -281,13 +293,13 @@ def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -
 
 
 def _make_choices(
-    node: Node, results: Iterable[Value], flow: TimeFlow, reached: set[Value]
+    node: Node, results: Iterable[Value], flow: TimeFlow, reachable_values: set[Value]
 ) -> dict[Value, CutChoice[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
         # Elements selected from the head can only be computed by `encode`.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}
-    operands = [a for a in node.args if a in reached and a is not None]
+    operands = [a for a in node.args if a in reachable_values and a is not None]
     return {
         r: CutChoice(estimate_value_bytes(r), estimate_recompute_cost(node, r), operands)
         for r in results

@@ -56,7 +56,7 @@ from specc.incremental.encoder_graph import (
 )
 from specc.incremental.graph_boundary import (
     add_length_inputs,
-    find_batch_blocks,
+    find_folded_batch_axis,
     remove_unused_inputs,
 )
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
@@ -84,39 +84,41 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that prepend or remove positions at the start of a time axis."""
 
 
-def build_position_ids(states: StepStates, node: Node, result: Value, asked: Demand) -> NodeResults:
+def build_position_ids(
+    states: StepStates, node: Node, result: Value, demand: Demand
+) -> NodeResults:
     """Build position ids; they start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
-    (name,) = asked.results[0].values()
-    need, track = asked.rows[name], plan.track(result, 0)
-    rows = draft.add(node, ops.Range(plan.rows(need, track)))
-    if plan.most == inf and need == inf:
+    (name,) = demand.result_axes[0].values()
+    need, track = demand.positions[name], plan.get_axis_layout(result, 0)
+    rows = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
+    if plan.max_cached_chunks == inf and need == inf:
         return rows
-    return draft.add(node, ops.Arith("add"), *rows, states.first_row(need, track))
+    return draft.add_node(node, ops.Arith("add"), *rows, states.get_first_position_id(need, track))
 
 
-def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: Demand) -> Value:
+def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
     """Lower a splice, which adds or removes prefix positions: new positions pass unchanged, and if
     earlier positions are demanded the prefix is added again.
     """
     plan = draft.plan
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
     axis = node.op.axis
-    need = asked.rows[asked.results[0][axis]]
-    track = plan.track(result, axis)
-    grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
+    need = demand.positions[demand.result_axes[0][axis]]
+    track = plan.get_axis_layout(result, axis)
+    grows = next(n for n, axes in enumerate(demand.operand_axes) if axis in axes)
     put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
-    operands = draft.operands(node, asked, without=put_before)
+    operands = draft.slice_operands(node, demand, excluded=put_before)
     made = operands[grows]
     assert made is not None, "its positions are demanded"
-    before = plan.track(node.get_operand(grows), axis)
-    total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
+    before = plan.get_axis_layout(node.get_operand(grows), axis)
+    total = plan.count_positions(demand.positions[demand.operand_axes[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # If not all positions of `x` are demanded, some may be missing between the head and them;
         # then the last ones include none of the head.
-        (made,) = draft.add(node, node.op, *operands)
+        (made,) = draft.add_node(node, node.op, *operands)
         total += track.prefix_length - before.prefix_length
-    return draft.last(made, axis, total, plan.rows(need, track))
+    return draft.select_last_positions(made, axis, total, plan.count_positions(need, track))
 
 
 class StepGraphBuilder:
@@ -126,7 +128,7 @@ class StepGraphBuilder:
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
         self.plan = plan
-        self.names = names or StateNames.of(plan.graph, plan.flow.loop_bodies)
+        self.names = names or StateNames.from_graph(plan.graph, plan.flow.loop_bodies)
         self.draft = StepDraft(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
         self.static_inputs: dict[str, Value] = {}
@@ -136,141 +138,146 @@ class StepGraphBuilder:
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:
-            if node in plan.live:
-                self.node(node, results)
+            if node in plan.live_nodes:
+                self.build_node(node, results)
         outputs = {}
         for name, rows in plan.outputs.items():
             need = NEWEST_ONLY if rows == "newest" else 0.0
-            outputs[name] = self.draft.output(graph.outputs[name], need)
-        self.states.count_new_rows()
-        least, facts = plan.known_lengths()
-        least[str(plan.new)] = 1
+            outputs[name] = self.draft.slice_output(graph.outputs[name], need)
+        self.states.update_chunk_count()
+        least, facts = plan.get_known_lengths()
+        least[str(plan.new_chunks)] = 1
         outputs |= self.states.next_states()
         name = f"{graph.name} step"
-        return self.draft.b.build_graph(name, outputs, min_lengths=least, length_equations=facts)
+        return self.draft.builder.build_graph(
+            name, outputs, min_lengths=least, length_equations=facts
+        )
 
     def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
         plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
-            wanted = name == plan.growing or value in plan.needs
+            wanted = name == plan.time_axis_input or value in plan.needs
             if plan.depends_on_time(value) and wanted:
-                self._moving_input(name, value, facts[name])
+                self._add_time_axis_input(name, value, facts[name])
         for name, value in plan.graph.parameters.items():
-            draft.now[value] = draft.b.add_parameter(plan.graph.parameter_facts[name])
+            draft.new_values[value] = draft.builder.add_parameter(plan.graph.parameter_facts[name])
         own = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used = _iterate_constant_operands(plan)
         for value in select_encoder_values(plan.graph, plan.flow, used):
             name = self.names.name_value(value)
             self.static_inputs[name] = value
             # An input of the spec is passed as it is.
-            blocks = None if value in own else find_batch_blocks(value.type, plan.batch)
+            blocks = None if value in own else find_folded_batch_axis(value.type, plan.batch_size)
             type = blocks.split_batch_of_type(value.type) if blocks else value.type
-            given = draft.b.add_input(name, own.get(value, Input(type)))
-            draft.now[value] = blocks.merge_batch_axes(draft.b, given) if blocks else given
+            given = draft.builder.add_input(name, own.get(value, Input(type)))
+            given = blocks.merge_batch_axes(draft.builder, given) if blocks else given
+            draft.new_values[value] = given
 
-    def _moving_input(self, name: str, value: Value, facts: Input) -> None:
+    def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
         """Add an input with a time axis: whole if earlier positions are read, else its new
         positions, after the cached ones.
         """
         plan, draft = self.plan, self.draft
         times = plan.find_time_axes(value)
-        need = inf if name in plan.whole else 0.0
-        rows_of = {axis: plan.rows(need, plan.track(value, axis)) for axis in times}
-        type = resize_type(value.type, rows_of)
-        rows = draft.b.add_input(
+        need = inf if name in plan.full_inputs else 0.0
+        layouts = {axis: plan.get_axis_layout(value, axis) for axis in times}
+        lengths = {axis: plan.count_positions(need, layouts[axis]) for axis in times}
+        type = resize_type(value.type, lengths)
+        rows = draft.builder.add_input(
             name, Input(type, facts.padding_side, facts.upper_bound, facts.span)
         )
-        if name == plan.growing and value in plan.kept:
-            draft.now[value] = self.states.keep(value, rows)
+        if name == plan.time_axis_input and value in plan.cached_values:
+            draft.new_values[value] = self.states.append_to_cache(value, rows)
             return
-        draft.now[value] = rows
+        draft.new_values[value] = rows
         plan.needs[value] = dict.fromkeys(times, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
         """Compute a constant in the step, unless the encoder passes it or alone needs it."""
-        now = self.draft.now
+        now = self.draft.new_values
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
         if any(a and a not in now for a in node.args):
             if isinstance(node.op, ops.Extent):  # only the length is read
                 (length,) = results[0].shape
-                now[results[0]] = self.draft.add(node, ops.Range(length))[0]
+                now[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
             return
-        again = self.draft.add(node, node.op, *(a and now[a] for a in node.args))
+        again = self.draft.add_node(node, node.op, *(a and now[a] for a in node.args))
         for old, new in zip(results, again, strict=True):
             now.setdefault(old, new)
 
-    def node(self, node: Node, results: NodeResults) -> None:
+    def build_node(self, node: Node, results: NodeResults) -> None:
         """Build the results of a node in the step."""
         moves = self.plan.depends_on_time(results[0])
-        (self._build_moving if moves else self._build_constant)(node, results)
+        (self._build_time_axis_node if moves else self._build_constant)(node, results)
 
-    def _build_moving(self, node: Node, results: NodeResults) -> None:
+    def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
         """Build a node on the time axis for the demanded positions; then slice each result to
         what is needed, or append it to the cached positions.
         """
         plan = self.plan
-        asked = compute_node_demand(plan, node, results, plan.needs)
+        demand = compute_node_demand(plan, node, results, plan.needs)
         folds = plan.resumes_from_state(node, results)
-        work = self._resume_op if folds else self._copy_plain
-        built = work(node, results, asked)
-        for axes, old, new in zip(asked.results, results, built, strict=True):
+        work = self._resume_op if folds else self._copy_op
+        built = work(node, results, demand)
+        for axes, old, new in zip(demand.result_axes, results, built, strict=True):
             # Of a cached value only the new positions are computed: earlier ones are a state.
-            kept = old in plan.kept
+            kept = old in plan.cached_values
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
                 need = 0.0 if kept else needs.get(axis, NEWEST_ONLY)
-                new = self.draft.slice_last(new, old, axis, asked.rows[name], need)
-            self.draft.now[old] = self.states.keep(old, new) if kept else new
+                new = self.draft.slice_last_positions(new, old, axis, demand.positions[name], need)
+            self.draft.new_values[old] = self.states.append_to_cache(old, new) if kept else new
 
-    def _copy_plain(self, node: Node, results: NodeResults, asked: Demand) -> NodeResults:
+    def _copy_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
         """Apply the same op to the demanded positions."""
-        counted = _build_counted_op(self.states, node, results, asked)
+        counted = _build_counted_op(self.states, node, results, demand)
         if counted is not None:
             return counted
         if node in self.plan.flow.loop_bodies:
-            loop = CrossAxisLoop.of(self.plan, node)
+            loop = CrossAxisLoop.from_node(self.plan, node)
             inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
-            return build_loop_step(self, inner, loop, asked, results)
+            return build_loop_step(self, inner, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
-        op = resize_op(self.plan, node, results, asked)
-        return self.draft.add(node, op, *self.draft.operands(node, asked))
+        op = resize_op(self.plan, node, results, demand)
+        return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
-    def _resume_op(self, node: Node, results: NodeResults, asked: Demand) -> NodeResults:
-        """Resume a stateful op from its state; `asked` is the new positions."""
+    def _resume_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
+        """Resume a stateful op from its state; `demand` is the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
-            (rows,) = (x for x in draft.operands(node, asked) if x)
+            (rows,) = (x for x in draft.slice_operands(node, demand) if x)
             return select_first_position(self.states, node, results[0], rows)
         if isinstance(node.op, ops.CumSum):
-            (sums,) = draft.add(node, node.op, *draft.operands(node, asked))
-            return self.states.running_sum(node, get_stateful_operand(node)[1], results[0], sums)
-        starts = _map_start_operands(self.plan, node, results)
-        operands = draft.operands(node, asked, without=starts)
+            (sums,) = draft.add_node(node, node.op, *draft.slice_operands(node, demand))
+            axis = get_stateful_operand(node)[1]
+            return self.states.build_running_sum(node, axis, results[0], sums)
+        starts = _map_state_operands(self.plan, node, results)
+        operands = draft.slice_operands(node, demand, excluded=starts)
         # Initial states that the node lacks are appended to its operands.
         operands += [None] * (max(starts, default=-1) + 1 - len(operands))
         held = {}
         for operand, r in starts.items():
             first = node.args[operand] if operand < len(node.args) else None
             held[r], operands[operand] = self.states.make_loop_state(node, results[r], first)
-        built = draft.add(node, node.op, *operands)
-        self.states.after |= {state.next_output: built[r] for r, state in held.items()}
+        built = draft.add_node(node, node.op, *operands)
+        self.states.next_values |= {state.next_output: built[r] for r, state in held.items()}
         return built
 
 
 def _build_counted_op(
-    states: StepStates, node: Node, results: NodeResults, asked: Demand
+    states: StepStates, node: Node, results: NodeResults, demand: Demand
 ) -> NodeResults | None:
     """Build an op that counts or selects positions; None for other ops."""
     match node.op:
         case ops.Extent() | ops.Range():
-            return build_position_ids(states, node, results[0], asked)
-        case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in asked.results[0]:
-            return (build_spliced_positions(states.draft, node, results[0], asked),)
-        case ops.TopK(n) as op if n in asked.operands[0]:
-            (keys,) = (x for x in states.draft.operands(node, asked) if x)
-            return states.draft.add(node, op, pad_topk_keys(states.draft.b, op, keys))
+            return build_position_ids(states, node, results[0], demand)
+        case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in demand.result_axes[0]:
+            return (build_spliced_positions(states.draft, node, results[0], demand),)
+        case ops.TopK(n) as op if n in demand.operand_axes[0]:
+            (keys,) = (x for x in states.draft.slice_operands(node, demand) if x)
+            return states.draft.add_node(node, op, pad_topk_keys(states.draft.builder, op, keys))
     return None
 
 
@@ -279,9 +286,9 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
     resume from a state, and values of which only the length is read.
     """
     for node, results in plan.graph.nodes:
-        used = node in plan.live and plan.depends_on_time(results[0])
+        used = node in plan.live_nodes and plan.depends_on_time(results[0])
         if used and not isinstance(node.op, ops.Extent):
-            skipped = {*_map_start_operands(plan, node, results)}
+            skipped = {*_map_state_operands(plan, node, results)}
             if _is_passed_through(plan, node, results):
                 skipped = {*range(len(node.args))}
             for n, a in enumerate(node.args):
@@ -293,11 +300,11 @@ def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool
     """Return True if a step passes on new positions without the prefix that precedes them."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.find_time_axes(results[0]):
         return False
-    asked = compute_node_demand(plan, node, results, plan.needs)
-    return asked.rows[asked.results[0][node.op.axis]] <= 0
+    demand = compute_node_demand(plan, node, results, plan.needs)
+    return demand.positions[demand.result_axes[0][node.op.axis]] <= 0
 
 
-def _map_start_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
+def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
     """Map each operand that is the initial state of a fold to the result that is the next state."""
     if not plan.resumes_from_state(node, results):
         return {}
@@ -316,78 +323,81 @@ class DerivedStep:
     """A decode step whose inputs are not computed by an encoder graph yet.
 
     `static_inputs` maps inputs of the step to values of the full graph that are the same at every
-    step; `starts` are the initial values of states. `source` names the output from which the first
-    token of an empty sequence can be sampled; empty if there is none.
+    step; `initial_values` are the initial values of states. `first_token_output` names the output
+    from which the first token of an empty sequence can be sampled; empty if there is none.
     """
 
     plan: StepPlan
     graph: Graph
     states: tuple[DecodeState, ...]
     static_inputs: Mapping[str, Value]
-    starts: Mapping[str, InitialValue]
-    source: str = ""
+    initial_values: Mapping[str, InitialValue]
+    first_token_output: str = ""
 
 
 def derive_step_graph(
     graph: Graph,
-    growing: str,
+    time_axis_input: str,
     outputs: Mapping[str, OutputPositions],
     *,
-    bounded: bool = True,
-    begins: str = "",
-    chunk: int = 1,
+    evicts_positions: bool = True,
+    first_token_output: str = "",
+    chunk_length: int = 1,
 ) -> DerivedStep:
-    """Derive the decode step of `graph` for these outputs; `growing` is the generated input.
+    """Derive the decode step of `graph` for these outputs, with a generated `time_axis_input`.
 
-    Of each output a step returns all new positions or the newest one. Unless `bounded`,
+    Of each output a step returns all new positions or the newest one. Unless `evicts_positions`,
     sliding-window attention keeps positions outside of the window. For the output named by
-    `begins`, `encode` returns the last position before the first token, if there is one. The step
-    takes `chunk` positions at a time. `graph` must have been proved causal for the outputs
-    (`specc.analysis.causality.check_causality`).
+    `first_token_output`, `encode` returns the last position before the first token, if there is
+    one. The step takes `chunk_length` positions at a time. `graph` must have been proved causal for
+    the outputs (`specc.analysis.causality.check_causality`).
     """
-    symbol = find_time_symbol(graph, growing, chunk)
-    assert symbol is not None, f"{growing} has no axis to grow along"
-    plan = StepPlan.of(graph, symbol, growing, outputs, bounded, chunk)
+    symbol = find_time_symbol(graph, time_axis_input, chunk_length)
+    assert symbol is not None, f"{time_axis_input} has no axis to grow along"
+    options = (evicts_positions, chunk_length)
+    plan = StepPlan.from_graph(graph, symbol, time_axis_input, outputs, *options)
     built = StepGraphBuilder(plan)
+    if first_token_output and not has_first_result(graph, plan.flow, first_token_output):
+        first_token_output = ""
     # A state stays an input even if no node reads it: the runtime passes it anyway.
-    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.declared))
+    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.states))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_length_inputs(step, graph, fixed)
     return DerivedStep(
         plan=plan,
         graph=step,
-        states=tuple(built.states.declared),
+        states=tuple(built.states.states),
         static_inputs={
             n: v for n, v in {**fixed, **built.static_inputs}.items() if n in step.inputs
         },
-        starts=built.states.starts,
-        source=begins if begins and has_first_result(graph, plan.flow, begins) else "",
+        initial_values=built.states.initial_values,
+        first_token_output=first_token_output,
     )
 
 
-def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
+def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
     """Add the encoder graph to a decode step."""
-    inputs = set(half.plan.graph.inputs.values())
+    inputs = set(step.plan.graph.inputs.values())
     # An unchanging input of the spec is an input of the step; any other unchanging value is a
     # result of `encode`.
-    once = {n: InitialValue(v) for n, v in half.static_inputs.items() if v not in inputs}
-    first = _make_first_result(half, {*once, *half.starts})
+    once = {n: InitialValue(v) for n, v in step.static_inputs.items() if v not in inputs}
+    first = _make_first_result(step, {*once, *step.initial_values})
     return DerivedGraphs(
-        encode=build_encoder_graph(half.plan, {**once, **half.starts, **first}),
-        step=half.graph,
-        states=half.states,
-        static_inputs=tuple(half.static_inputs),
-        full_length_inputs=tuple(n for n in half.plan.whole if n in half.graph.inputs),
-        sequence_input=half.plan.growing,
+        encode=build_encoder_graph(step.plan, {**once, **step.initial_values, **first}),
+        step=step.graph,
+        states=step.states,
+        static_inputs=tuple(step.static_inputs),
+        full_length_inputs=tuple(n for n in step.plan.full_inputs if n in step.graph.inputs),
+        sequence_input=step.plan.time_axis_input,
         initial_logits_output=next(iter(first), ""),
     )
 
 
-def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, InitialValue]:
+def _make_first_result(step: DerivedStep, taken_names: Collection[str]) -> dict[str, InitialValue]:
     """Return the position that the first token of an empty sequence is chosen from, by name."""
-    if not half.source:
+    if not step.first_token_output:
         return {}
-    name = make_unused_name(f"first.{half.source}", taken)
-    value = half.plan.graph.outputs[half.source]
-    axis = next(iter(half.plan.find_time_axes(value)), None)
-    return {name: InitialValue(value, axis, newest=axis is not None)}
+    name = make_unused_name(f"first.{step.first_token_output}", taken_names)
+    value = step.plan.graph.outputs[step.first_token_output]
+    axis = next(iter(step.plan.find_time_axes(value)), None)
+    return {name: InitialValue(value, axis, is_last_position=axis is not None)}

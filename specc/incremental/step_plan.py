@@ -37,8 +37,8 @@ from specc.incremental.position_demand_types import (
 )
 from specc.incremental.state_selection import (
     find_free_values,
-    iterate_flow_nodes,
-    select_kept_values,
+    iterate_nodes_and_loop_bodies,
+    select_cached_values,
 )
 from specc.ir import ops
 from specc.ir.dim import Dim, min_dims
@@ -51,272 +51,307 @@ OutputPositions = Literal["newest", "new"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan(DemandContext):
-    """The decisions for one graph that grows along `symbol`.
+    """The decisions for one graph that grows along `time_symbol`.
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
-    `whole` names the inputs along the time axis that are given with all their positions. A step
-    gets `new` chunks of positions after `base` earlier ones: all, or at most `most` if no more are
-    ever cached. Without strides a chunk is one position. `batch` is the batch size.
+    `full_inputs` names the inputs along the time axis that are given with all their positions. A
+    step gets `new_chunks` chunks of positions after `past_chunks` earlier ones: all, or at most
+    `max_cached_chunks` if no more are ever cached. Without strides a chunk is one position.
+    `batch_size` is the batch size.
     """
 
-    symbol: str
-    growing: str
+    time_symbol: str
+    time_axis_input: str
     outputs: Mapping[str, OutputPositions]
     needs: dict[Value, dict[int, float]]
-    whole: tuple[str, ...]
-    most: float
-    base: Dim
-    new: Dim
-    batch: Dim | None
-    live: set[Node] = field(default_factory=set)
+    full_inputs: tuple[str, ...]
+    max_cached_chunks: float
+    past_chunks: Dim
+    new_chunks: Dim
+    batch_size: Dim | None
+    live_nodes: set[Node] = field(default_factory=set)
 
     @classmethod
-    def of(
+    def from_graph(
         cls,
         graph: Graph,
-        symbol: str,
-        growing: str,
+        time_symbol: str,
+        time_axis_input: str,
         outputs: Mapping[str, OutputPositions],
-        bounded: bool = True,
-        chunk: int = 1,
+        evicts_positions: bool = True,
+        chunk_length: int = 1,
     ) -> "StepPlan":
         """Plan a step: choose the cached values, then compute the demand of every value."""
-        found = trace_time_dataflow(graph, symbol, chunk)
-        asked = {
+        found = trace_time_dataflow(graph, time_symbol, chunk_length)
+        requested = {
             graph.outputs[n]: NEWEST_ONLY if rows == "newest" else 0.0
             for n, rows in outputs.items()
         }
-        open_ = DemandContext(
-            graph, found, (), frozenset(find_free_values(graph, found, growing)), bounded
-        )
-        kept = frozenset(select_kept_values(open_, asked))
-        setting, needs, whole = _count_needs(open_, kept, asked, growing)
-        most = inf if whole else _find_max_chunks(setting, needs, setting.kept)
-        firsts = _count_firsts(setting)
-        lacking = _find_max_chunks(setting, needs, needs) > most
+        free = frozenset(find_free_values(graph, found, time_axis_input))
+        uncached = DemandContext(graph, found, (), free, evicts_positions)
+        cached = frozenset(select_cached_values(uncached, requested))
+        context, needs, full_inputs = _count_needs(uncached, cached, requested, time_axis_input)
+        max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
+        first_positions = _count_cached_first_positions(context)
+        is_insufficient = _find_max_chunks(context, needs, needs) > max_chunks
         # A cached first position tells whether there was one.
-        if lacking or not (firsts >= most or _is_length_known(setting, needs, most)):
+        if is_insufficient or not (
+            first_positions >= max_chunks or _is_length_known(context, needs, max_chunks)
+        ):
             # No cached value is long enough to look back, or to determine the past length: the
             # growing input itself is cached.
-            token = graph.inputs[growing]
-            setting, needs, whole = _count_needs(open_, kept | {token}, asked, growing)
-            needs[token], most = dict.fromkeys(setting.find_time_axes(token), inf), inf
-        most = max(most, firsts)
-        base, new = _make_length_symbols(graph, most)
-        shape = graph.inputs[growing].shape
+            token = graph.inputs[time_axis_input]
+            context, needs, full_inputs = _count_needs(
+                uncached, cached | {token}, requested, time_axis_input
+            )
+            needs[token], max_chunks = dict.fromkeys(context.find_time_axes(token), inf), inf
+        max_chunks = max(max_chunks, first_positions)
+        base, new = _make_length_symbols(graph, max_chunks)
+        shape = graph.inputs[time_axis_input].shape
         return cls(
-            **vars(setting),
-            symbol=symbol,
-            growing=growing,
+            **vars(context),
+            time_symbol=time_symbol,
+            time_axis_input=time_axis_input,
             outputs=outputs,
             needs=needs,
-            whole=whole,
-            most=most,
-            base=base,
-            new=new,
-            batch=shape[0] if len(shape) > 1 else None,
-            live=collect_step_nodes(asked, found),
+            full_inputs=full_inputs,
+            max_cached_chunks=max_chunks,
+            past_chunks=base,
+            new_chunks=new,
+            batch_size=shape[0] if len(shape) > 1 else None,
+            live_nodes=collect_step_nodes(requested, found),
         )
 
     def make_body_plan(self, body: Graph) -> "StepPlan":
         """Return the plan for the body of a loop."""
         live = collect_step_nodes(body.outputs.values(), self.flow)
-        return replace(self, graph=body, outputs={}, live=live)
+        return replace(self, graph=body, outputs={}, live_nodes=live)
 
-    def rows(self, need: float, track: TimeAxisLayout) -> Dim:
+    def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
         """Return how many positions a value with this demand has along an axis."""
         if need < 0:
             return Dim.of(1)
-        return self.before(need, track) + self.new * track.rate
+        return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
-    def before(self, need: float, track: TimeAxisLayout) -> Dim:
+    def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
         """Return how many of these positions are earlier ones or prefix positions."""
-        chunks = _count_chunks(self, need, track)
-        known = track.prefix_length.number is not None
-        all_ = need == inf or (chunks >= self.most > 0 and known)
-        return self._of(self.base, need, track, all_)
+        chunks = _count_chunks(self, need, layout)
+        known = layout.prefix_length.number is not None
+        all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
+        return self._count_needed_positions(self.past_chunks, need, layout, all_)
 
-    def after(self, need: float, track: TimeAxisLayout) -> Dim:
+    def count_next_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
         """Return how many earlier positions there are after this step."""
-        return self._of(self.base + self.new, need, track, need == inf)
+        return self._count_needed_positions(
+            self.past_chunks + self.new_chunks, need, layout, need == inf
+        )
 
-    def _of(self, there: Dim, need: float, track: TimeAxisLayout, all_: bool) -> Dim:
-        """Return as many positions as are needed, at most those of `there` chunks, or with
-        `all_` all of the cached ones.
+    def _count_needed_positions(
+        self, available_chunks: Dim, need: float, layout: TimeAxisLayout, takes_all_cached: bool
+    ) -> Dim:
+        """Return as many positions as are needed, at most those of `available_chunks` chunks, or
+        with `takes_all_cached` all of the cached ones.
         """
-        head, rate = track.prefix_length, track.rate
+        prefix_length, rate = layout.prefix_length, layout.rate
         if need == inf:
-            return there * rate + head
-        lacking = _count_lacking_positions(self, need, head)
+            return available_chunks * rate + prefix_length
+        lacking = _count_lacking_positions(self, need, prefix_length)
         if lacking <= 0:
             return Dim.of(max(int(need), 0))
         if rate == 1:
-            return there + head if all_ else min_dims(there + head, int(need))
+            return (
+                available_chunks + prefix_length
+                if takes_all_cached
+                else min_dims(available_chunks + prefix_length, int(need))
+            )
         # Of one chunk as many positions as demanded, of several all (`whole_chunks`).
-        chunks = there if all_ else min_dims(there, ceil(lacking / rate))
-        return chunks * int(min(lacking, rate)) + head
+        chunks = (
+            available_chunks
+            if takes_all_cached
+            else min_dims(available_chunks, ceil(lacking / rate))
+        )
+        return chunks * int(min(lacking, rate)) + prefix_length
 
     def depends_on_time(self, value: Value) -> bool:
         """Return True if a value depends on the time axis."""
         return self.flow.get_state(value).is_time_dependent
 
-    def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
+    def get_known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Return the bounds and equations of lengths other than the time axis."""
-        least = {n: m for n, m in self.graph.min_lengths.items() if n != self.symbol}
+        least = {n: m for n, m in self.graph.min_lengths.items() if n != self.time_symbol}
         facts = {
             n: d
             for n, d in self.graph.length_equations.items()
-            if self.symbol not in d.symbols() and n != self.symbol
+            if self.time_symbol not in d.symbols() and n != self.time_symbol
         }
         return least, facts
 
 
 def _count_needs(
-    open_: DemandContext, kept: frozenset[Value], asked: Mapping[Value, float], growing: str
+    uncached_context: DemandContext,
+    cached_values: frozenset[Value],
+    requested_positions: Mapping[Value, float],
+    time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
     """Return the demand if these values are cached; an input read further back is given whole."""
-    setting = replace(open_, kept=kept)
-    needs = compute_position_demand(setting, asked)
+    context = replace(uncached_context, cached_values=cached_values)
+    needs = compute_position_demand(context, requested_positions)
     inputs = {
         n: v
-        for n, v in open_.graph.inputs.items()
-        if n != growing and open_.flow.get_state(v).is_time_dependent
+        for n, v in uncached_context.graph.inputs.items()
+        if n != time_axis_input and uncached_context.flow.get_state(v).is_time_dependent
     }
-    whole = tuple(
+    full_inputs = tuple(
         n for n, v in inputs.items() if max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
     )
-    for name in whole:
-        needs[inputs[name]] = dict.fromkeys(setting.find_time_axes(inputs[name]), inf)
-    return setting, needs, whole
+    for name in full_inputs:
+        needs[inputs[name]] = dict.fromkeys(context.find_time_axes(inputs[name]), inf)
+    return context, needs, full_inputs
 
 
-def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> float:
+def _count_lacking_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
     """Return the maximum number of positions needed besides the prefix."""
     if need <= 0 or need == inf:
         return max(need, 0.0)
-    if head.number is not None:
-        return max(need - head.number, 0.0)
-    return 0.0 if setting.flow.time_axis.is_non_negative(head - int(need)) else need
+    if prefix_length.number is not None:
+        return max(need - prefix_length.number, 0.0)
+    return 0.0 if context.flow.time_axis.is_non_negative(prefix_length - int(need)) else need
 
 
-def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) -> float:
+def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
     """Return how many chunks give the positions that are needed besides the prefix."""
-    lacking = _count_lacking_positions(setting, need, track.prefix_length)
-    return lacking if lacking == inf else float(ceil(lacking / track.rate))
+    lacking = _count_lacking_positions(context, need, layout.prefix_length)
+    return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
 
 def _find_max_chunks(
-    setting: DemandContext, needs: PositionNeeds, values: Iterable[Value]
+    context: DemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
     """Return the maximum number of earlier chunks that any of the values needs."""
     found = (
-        _count_chunks(setting, need, setting.track(v, axis))
+        _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
         for axis, need in needs.get(v, {}).items()
     )
     return max(found, default=0.0)
 
 
-def _count_firsts(setting: DemandContext) -> float:
+def _count_cached_first_positions(context: DemandContext) -> float:
     """Return 1 if any first position is cached, else 0."""
-    nodes = iterate_flow_nodes(setting.graph, setting.flow)
-    clock = setting.flow.time_axis
+    nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
+    clock = context.flow.time_axis
     return float(
         any(
-            is_first_position_slice(n, clock) and setting.resumes_from_state(n, r) for n, r in nodes
+            is_first_position_slice(n, clock) and context.resumes_from_state(n, r) for n, r in nodes
         )
     )
 
 
-def _is_length_known(setting: DemandContext, needs: PositionNeeds, most: float) -> bool:
+def _is_length_known(
+    context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
+) -> bool:
     """Return True if the length of a cached value determines how many earlier positions there
     are; `min(past + m, 3)` does not.
     """
-    if most in (0.0, inf):
+    if max_cached_chunks in (0.0, inf):
         return True
     tracks = (
-        (setting.track(v, axis), need)
-        for v in setting.kept
+        (context.get_axis_layout(v, axis), need)
+        for v in context.cached_values
         for axis, need in needs.get(v, {}).items()
     )
     return any(
-        track.prefix_length.number is not None and _count_chunks(setting, need, track) == most
-        for track, need in tracks
+        layout.prefix_length.number is not None
+        and _count_chunks(context, need, layout) == max_cached_chunks
+        for layout, need in tracks
     )
 
 
-def _make_length_symbols(graph: Graph, most: float) -> tuple[Dim, Dim]:
+def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, Dim]:
     """Return unused symbols for the numbers of earlier and of new chunks."""
     inputs = graph.inputs.values()
     taken = {s for v in inputs for d in v.shape for s in d.symbols()}
-    before = "past" if most == inf else "kept"
+    before = "past" if max_cached_chunks == inf else "kept"
     base, new = (make_unused_name(n, {*taken, *graph.length_equations}) for n in (before, "new"))
     return Dim.symbol(base), Dim.symbol(new)
 
 
-def make_unused_name(name: str, taken: Collection[str]) -> str:
+def make_unused_name(name: str, taken_names: Collection[str]) -> str:
     """Return the name, with underscores appended while it is taken."""
-    while name in taken:
+    while name in taken_names:
         name += "_"
     return name
 
 
 @dataclass
 class StepDraft:
-    """A step graph under construction. `now` maps values of the full graph to built ones, each with
-    the earlier positions that `plan.needs` demands, then the new ones.
+    """A step graph under construction. `new_values` maps values of the full graph to built ones,
+    each with the earlier positions that `plan.needs` demands, then the new ones.
     """
 
     plan: StepPlan
-    b: Builder = field(default_factory=Builder)
-    now: dict[Value, Value] = field(default_factory=dict)
+    builder: Builder = field(default_factory=Builder)
+    new_values: dict[Value, Value] = field(default_factory=dict)
 
-    def add(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
+    def add_node(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
         """Add a node with the scopes and spans of `node` of the full graph."""
-        results = self.b.add_node(op, *args)
+        results = self.builder.add_node(op, *args)
         known, maker = self.plan.graph.node_origins.get(node), results[0].node
         if known and maker:
-            old = self.b.node_origins.get(maker, NodeOrigin())
-            self.b.node_origins[maker] = old.merge(known)
+            old = self.builder.node_origins.get(maker, NodeOrigin())
+            self.builder.node_origins[maker] = old.merge(known)
         return results
 
-    def slice_last(self, new: Value, value: Value, axis: int, has: float, need: float) -> Value:
-        """Return the last positions of `new`, which stands for `value`: as many as are needed."""
-        if has == need:
-            return new
-        assert need < has, f"{need} earlier positions are needed, {has} exist"
-        track = self.plan.track(value, axis)
-        return self.last(new, axis, self.plan.rows(has, track), self.plan.rows(need, track))
+    def slice_last_positions(
+        self, new_value: Value, value: Value, axis: int, available: float, needed: float
+    ) -> Value:
+        """Return the last positions of `new_value`, which stands for `value`: as many as are
+        needed.
+        """
+        if available == needed:
+            return new_value
+        assert needed < available, f"{needed} earlier positions are needed, {available} exist"
+        layout = self.plan.get_axis_layout(value, axis)
+        return self.select_last_positions(
+            new_value,
+            axis,
+            self.plan.count_positions(available, layout),
+            self.plan.count_positions(needed, layout),
+        )
 
-    def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
-        """Return the last `rows` of `total` positions."""
-        if total == rows:
+    def select_last_positions(
+        self, value: Value, axis: int, total_positions: Dim, positions: Dim
+    ) -> Value:
+        """Return the last `positions` of `total_positions` positions."""
+        if total_positions == positions:
             return value
-        return self.b.add_op(ops.Slice(axis, total - rows, total), value)
+        return self.builder.add_op(
+            ops.Slice(axis, total_positions - positions, total_positions), value
+        )
 
-    def operands(
-        self, node: Node, asked: Demand, without: Collection[int] = ()
+    def slice_operands(
+        self, node: Node, demand: Demand, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return the operands of a node, sliced to the demanded positions, but for `without`."""
+        """Return the operands of a node, sliced to the demanded positions, but for `excluded`."""
         cut: list[Value | None] = []
-        for n, (value, axes) in enumerate(zip(node.args, asked.operands, strict=True)):
-            if value is None or n in without:
+        for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
+            if value is None or n in excluded:
                 cut.append(None)
                 continue
-            new = self.now[value]
+            new = self.new_values[value]
             for axis, name in axes.items():
                 has = self.plan.needs[value][axis]
-                new = self.slice_last(new, value, axis, has, asked.rows[name])
+                new = self.slice_last_positions(new, value, axis, has, demand.positions[name])
             cut.append(new)
         return cut
 
-    def output(self, value: Value, need: float) -> Value:
+    def slice_output(self, value: Value, need: float) -> Value:
         """Return an output with the demanded positions of its first time axis; a second one,
         the keys of an attention map, stays whole.
         """
-        new = self.now[value]
+        new = self.new_values[value]
         for axis in self.plan.find_time_axes(value)[:1]:
-            new = self.slice_last(new, value, axis, self.plan.needs[value][axis], need)
+            new = self.slice_last_positions(new, value, axis, self.plan.needs[value][axis], need)
         return new
 
 
@@ -325,18 +360,18 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
 
 
-def resize_op(plan: StepPlan, node: Node, results: NodeResults, asked: Demand) -> Op:
+def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
     """Return an op with the lengths in its attributes adapted to the demanded positions."""
     match op := node.op:
-        case ops.Expand(axis) if axis in asked.results[0]:
+        case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The length to broadcast to is that of a time axis.
-            track = plan.track(results[0], axis)
-            need = asked.rows[asked.results[0][axis]]
-            return ops.Expand(axis, plan.rows(need, track))
-        case ops.StridedSlice(axis) if axis in asked.results[0]:
+            layout = plan.get_axis_layout(results[0], axis)
+            need = demand.positions[demand.result_axes[0][axis]]
+            return ops.Expand(axis, plan.count_positions(need, layout))
+        case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
             # Every n-th of the available positions, which are whole strides.
             (x,) = node.operands
-            need = asked.rows[asked.operands[0][axis]]
-            stop = plan.rows(need, plan.track(x, axis))
+            need = demand.positions[demand.operand_axes[0][axis]]
+            stop = plan.count_positions(need, plan.get_axis_layout(x, axis))
             return replace(op, stop=stop)
     return op

@@ -94,14 +94,14 @@ class OutputDirectory:
 
     A context manager: `write_hashed` and `write_entry` write temporary files. Leaving it without an
     exception renames them: entries last, in the order of their calls. An entry keeps the mode of
-    the file that it replaces. `facts` are sizes and hashes of files written so far. Missing
+    the file that it replaces. `file_digests` are sizes and hashes of files written so far. Missing
     directories are created, and removed after a failure; files in `superseded` are removed at the
     end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
         self.path = normalize_output_path(path)
-        self.facts: dict[str, FileDigest] = {}
+        self.file_digests: dict[str, FileDigest] = {}
         self._new_folders: list[Path] = []
         self._superseded = tuple(superseded)
         self._parts: dict[str, Path] = {}
@@ -111,7 +111,7 @@ class OutputDirectory:
 
     def __enter__(self) -> "OutputDirectory":
         with self._discard_on_error():
-            self._make_folders()
+            self._create_directories()
             if not stat.S_ISDIR(os.stat(self.path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory")
             _remove_stale_files(self.path)
@@ -128,7 +128,7 @@ class OutputDirectory:
                 raise_os_error(error, self.path)
             raise
 
-    def _make_folders(self) -> None:
+    def _create_directories(self) -> None:
         """Create the directory and its missing parents."""
         missing, at = [], self.path
         while not os.path.lexists(at):
@@ -147,7 +147,7 @@ class OutputDirectory:
         temporary, facts = self._write(f"{stem}{suffix}", chunks)
         name = f"{stem}-{facts.sha256[:16]}{suffix}"
         self._parts[name] = temporary
-        self.facts[name] = facts
+        self.file_digests[name] = facts
         return name
 
     def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
@@ -166,7 +166,7 @@ class OutputDirectory:
             raise_not_a_file(target, next(known, "a device or a pipe"))
         temporary, facts = self._write(name, chunks, former)
         self._entries[name] = temporary
-        self.facts[name] = facts
+        self.file_digests[name] = facts
         return facts.sha256
 
     def __exit__(
@@ -349,12 +349,12 @@ def get_temporary_prefix() -> str:
     return f"specc-{get_process_namespace()}-{os.getpid()}-"
 
 
-def is_abandoned_name(name: str, written: float) -> bool:
+def is_abandoned_name(name: str, written_time: float) -> bool:
     """Return whether a temporary file, last written at that time, belongs to a dead process."""
     found = _TEMPORARY_NAME.fullmatch(name)
     if found is None or platform.is_process_alive(int(found[2])):
         return False
-    return found[1] == get_process_namespace() or time.time() - written > STALE_SECONDS
+    return found[1] == get_process_namespace() or time.time() - written_time > STALE_SECONDS
 
 
 @contextmanager
@@ -370,9 +370,9 @@ def create_temporary_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-def _remove_stale_directories(room: Path) -> None:
+def _remove_stale_directories(parent_directory: Path) -> None:
     """Remove temporary directories of dead processes."""
-    with os.scandir(room) as entries:
+    with os.scandir(parent_directory) as entries:
         for entry in entries:
             if entry.name.startswith("specc-") and _is_abandoned_directory(entry):
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -12,7 +12,7 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 
-from specc.io.safe_read import UnreadableFile, compute_file_sha256, open_regular_file
+from specc.io.safe_read import UnreadableFileError, compute_file_sha256, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 """The suffix of the files of a sharded checkpoint."""
@@ -180,20 +180,22 @@ def find_unused_side_files(path: Path) -> list[str]:
         for name, digest in found
         if (compute_file_sha256(path.parent / name) or "").startswith(digest)
     ]
-    return filter_unreferenced_files(path.parent, ours, but={path.name})
+    return filter_unreferenced_files(path.parent, ours, excluded_models={path.name})
 
 
 def filter_unreferenced_files(
-    directory: Path, names: Collection[str], *, but: Collection[str]
+    directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return those of `names` that no model in the directory uses, except models in `but`."""
+    """Return those of `names` that no model in the directory uses, except models in
+    `excluded_models`.
+    """
     left = list(names)
     try:
         # Large directories are not searched without a request.
         there = os.listdir(directory) if left else []
     except OSError:
         return []
-    for other in [directory / n for n in there if n not in {*but, *names}]:
+    for other in [directory / n for n in there if n not in {*excluded_models, *names}]:
         if other.suffix.lower() == ".onnx" or is_specc_model(other):
             left = [name for name in left if not _is_referenced(other, name)]
     return left
@@ -207,7 +209,7 @@ def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             return test(data)
-    except (UnreadableFile, OSError, ValueError, IndexError, RecursionError):
+    except (UnreadableFileError, OSError, ValueError, IndexError, RecursionError):
         return False
 
 

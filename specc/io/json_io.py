@@ -29,11 +29,11 @@ MAX_DEPTH = 100
 """Maximum nesting depth of specc's own JSON files."""
 
 
-class InvalidJson(ValueError):
+class InvalidJsonError(ValueError):
     """Invalid JSON; the message ends a sentence."""
 
 
-class DuplicateKey(InvalidJson):
+class DuplicateKeyError(InvalidJsonError):
     """`key` occurs twice in one object."""
 
     def __init__(self, key: str) -> None:
@@ -41,11 +41,11 @@ class DuplicateKey(InvalidJson):
         self.key = key
 
 
-class NonFiniteNumber(InvalidJson):
+class NonFiniteNumberError(InvalidJsonError):
     """`NaN` or an infinity, which JSON does not have."""
 
 
-class NestingTooDeep(InvalidJson):
+class NestingTooDeepError(InvalidJsonError):
     """Lists or objects are nested too deeply."""
 
 
@@ -69,7 +69,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     try:
         value: Json = STRICT_DECODER.decode(text)
     except RecursionError:
-        raise NestingTooDeep("it is nested too deep") from None
+        raise NestingTooDeepError("it is nested too deep") from None
     if limits.depth is not None or limits.integer_bound is not None:
         _check_limits(value, limits)
     return value
@@ -115,13 +115,13 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for key, value in pairs:
         if key in found:
-            raise DuplicateKey(key)
+            raise DuplicateKeyError(key)
         found[key] = value
     return found
 
 
 def _reject_non_finite(text: str) -> NoReturn:
-    raise NonFiniteNumber(f"{text} is not a number")
+    raise NonFiniteNumberError(f"{text} is not a number")
 
 
 STRICT_DECODER = json.JSONDecoder(
@@ -145,12 +145,12 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
             limits.integer_bound is not None
             and max(map(abs, integers), default=0) >= limits.integer_bound
         ):
-            raise InvalidJson("it holds a number with too many digits")
+            raise InvalidJsonError("it holds a number with too many digits")
         inner = [one for item in level for one in _list_items(item)]
         # an empty list is a level too, but nothing is nested in it
         depth += 1
         if limits.depth is not None and depth > limits.depth and inner:
-            raise NestingTooDeep("it is nested too deep")
+            raise NestingTooDeepError("it is nested too deep")
         level = inner
 
 
@@ -161,7 +161,7 @@ MAX_NUMBER = 1e30
 """Largest magnitude of a number; its square is still a float."""
 
 
-def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
+def raise_invalid_record(path: FieldPath, what: str) -> NoReturn:
     """Raise E0915 for an invalid record of a model file."""
     raise_error(
         "E0915",
@@ -178,7 +178,7 @@ class JsonFields:
         self,
         value: object,
         path: FieldPath = (),
-        complain: RaiseFieldError = raise_damaged_record,
+        complain: RaiseFieldError = raise_invalid_record,
         shared: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -189,7 +189,7 @@ class JsonFields:
         self.complain = complain
         self.shared = shared or {}
 
-    def refuse(self, key: str, what: str) -> NoReturn:
+    def raise_invalid(self, key: str, what: str) -> NoReturn:
         """Report that field `key` is invalid. Never returns."""
         self.complain((*self.path, key), what)
 
@@ -201,7 +201,7 @@ class JsonFields:
     def get(self, key: str) -> object:
         """Return a required field without checking its type."""
         if key not in self._values:
-            self.refuse(key, "is missing")
+            self.raise_invalid(key, "is missing")
         self._unread.discard(key)
         return self._values[key]
 
@@ -221,7 +221,7 @@ class JsonFields:
         """Return a list of exactly `count` integers."""
         values = self.read_list(key, count)
         if len(values) != count:
-            self.refuse(key, f"has {len(values)} values, expected {count}")
+            self.raise_invalid(key, f"has {len(values)} values, expected {count}")
         return tuple(
             _check_integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
         )
@@ -241,7 +241,7 @@ class JsonFields:
         """Return a field that must be a boolean."""
         value = self.get(key)
         if not isinstance(value, bool):
-            self.refuse(key, "is neither true nor false")
+            self.raise_invalid(key, "is neither true nor false")
         return value
 
     def read_choice(self, key: str, options: Sequence[Option]) -> Option:
@@ -250,39 +250,39 @@ class JsonFields:
         for option in options:
             if option == value:
                 return option
-        self.refuse(key, f"is not one of {', '.join(options)}")
+        self.raise_invalid(key, f"is not one of {', '.join(options)}")
 
     def read_strings(self, key: str, max_count: int, max_length: int) -> tuple[str, ...]:
         """Return a list of at most `max_count` strings of at most `max_length` characters each."""
         values = self.read_list(key, max_count)
-        for i, value in enumerate(values):
+        for item, value in ((f"{key}[{i}]", value) for i, value in enumerate(values)):
             if not isinstance(value, str) or len(value) > max_length:
-                self.refuse(f"{key}[{i}]", f"is not a string of at most {max_length} characters")
+                self.raise_invalid(item, f"is not a string of at most {max_length} characters")
             if has_lone_surrogate(value):
-                self.refuse(f"{key}[{i}]", "contains a lone surrogate")
+                self.raise_invalid(item, "contains a lone surrogate")
         return tuple(str(value) for value in values)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
         """Return a list of at most `max_count` values; None: any number."""
         value = self.get(key)
         if not isinstance(value, list | tuple):
-            self.refuse(key, "is not a list")
+            self.raise_invalid(key, "is not a list")
         if max_count is not None and len(value) > max_count:
-            self.refuse(key, f"has {len(value)} values, expected at most {max_count}")
+            self.raise_invalid(key, f"has {len(value)} values, expected at most {max_count}")
         return list(value)
 
     def read_string(self, key: str) -> str:
         """Return a required field that must be a string."""
         value = self.get_optional(key)
         if not isinstance(value, str):
-            self.refuse(key, "is missing")
+            self.raise_invalid(key, "is missing")
         return value
 
     def read_table(self, key: str) -> dict[str, object]:
         """Return a required field that must be an object; its values are not checked."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
-            self.refuse(key, "is missing")
+            self.raise_invalid(key, "is missing")
         return value
 
     def read_string_map(self, key: str) -> dict[str, str]:
@@ -290,7 +290,7 @@ class JsonFields:
         found = self.read_table(key)
         texts = {name: value for name, value in found.items() if isinstance(value, str)}
         if len(texts) < len(found):
-            self.refuse(key, "contains a value that is not a string")
+            self.raise_invalid(key, "contains a value that is not a string")
         return texts
 
     def read_object(self, key: str) -> "JsonFields":
@@ -300,29 +300,29 @@ class JsonFields:
     def reject_unknown(self) -> None:
         """Reject fields that were not read."""
         for key in sorted(self._unread):
-            self.refuse(key, "is unknown")
+            self.raise_invalid(key, "is unknown")
 
 
 def open_record(
-    text: str | bytes, version: int, whole: str, complain: Callable[[str], NoReturn]
+    text: str | bytes, version: int, artifact: str, complain: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """Parse a JSON record of this `format` version; `whole` names what must be compiled again."""
+    """Parse a JSON record of this `format` version; `artifact` names its kind in messages."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
-    except InvalidJson as error:
+    except InvalidJsonError as error:
         complain(str(error))
     except ValueError:
         complain("it is not JSON")
     if not isinstance(data, dict) or data.get("format") != version:
-        complain(f"it has an unsupported format version; compile the {whole} again")
+        complain(f"it has an unsupported format version; compile the {artifact} again")
     return JsonFields(data, complain=lambda path, what: complain(f"`{'.'.join(path)}` {what}"))
 
 
 def _check_integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        fields.refuse(key, "is not an integer")
+        fields.raise_invalid(key, "is not an integer")
     if not low <= value <= high:
-        fields.refuse(key, f"is not between {low} and {high}")
+        fields.raise_invalid(key, f"is not between {low} and {high}")
     return value
 
 
@@ -330,16 +330,16 @@ def _check_number(
     fields: JsonFields, key: str, value: object, maximum: float = MAX_NUMBER
 ) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        fields.refuse(key, "is not a number")
+        fields.raise_invalid(key, "is not a number")
     if not abs(value) <= maximum or not math.isfinite(value):
-        fields.refuse(key, "is too large or not a number")
+        fields.raise_invalid(key, "is too large or not a number")
     return float(value)
 
 
 Reader: TypeAlias = Callable[[JsonFields, str], object]
 """Read one field of a JSON object, or raise an error."""
 PLAIN_READERS: Mapping[object, Reader] = {
-    bool: JsonFields.read_bool, float: JsonFields.read_number, str: JsonFields.read_string,
+    bool: JsonFields.read_bool, float: JsonFields.read_number, str: JsonFields.read_string
 }  # fmt: skip
 
 
@@ -362,26 +362,26 @@ class Record:
         return {"kind": self.tag, **_record_to_json(self)}
 
     @classmethod
-    def from_fields(cls, found: JsonFields) -> Self:
+    def from_fields(cls, fields: JsonFields) -> Self:
         """Return the record from JSON of unknown origin."""
         make: Callable[..., Self] = cls
-        made = make(**dict(_read_fields(cls, found)))
-        made.check(found)
+        made = make(**dict(_read_fields(cls, fields)))
+        made.check_fields(fields)
         return made
 
-    def check(self, found: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject values that contradict each other."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def _read_fields(record: type, found: JsonFields) -> Iterator[tuple[str, object]]:
+def _read_fields(record: type, json_fields: JsonFields) -> Iterator[tuple[str, object]]:
     assert is_dataclass(record)
     hints = get_type_hints(record, include_extras=True)
     for field in fields(record):
-        if field.default is MISSING or found.has_field(field.name):
-            yield field.name, _get_field_reader(hints[field.name])(found, field.name)
+        if field.default is MISSING or json_fields.has_field(field.name):
+            yield field.name, _get_field_reader(hints[field.name])(json_fields, field.name)
 
 
 def _get_field_reader(hint: object) -> Reader:
@@ -393,8 +393,8 @@ def _get_field_reader(hint: object) -> Reader:
     return PLAIN_READERS[hint]
 
 
-def parse_tagged_record(found: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
+def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Return the record of the class that `kind` names."""
-    made = kinds[found.read_choice("kind", tuple(kinds))].from_fields(found)
-    found.reject_unknown()
+    made = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
+    fields.reject_unknown()
     return made

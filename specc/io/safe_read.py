@@ -37,14 +37,14 @@ class Closeable(ABC):
 
 
 @dataclass(frozen=True)
-class UnreadableFile(Exception):
+class UnreadableFileError(Exception):
     """The reason why a file cannot be read; the message ends a sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class FileTooLarge(UnreadableFile):
+class FileTooLargeError(UnreadableFileError):
     """The file has `size` bytes, more than allowed, or it grew while it was read."""
 
     size: int
@@ -69,15 +69,15 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
         if os.path.islink(path):
             # a hub cache with deleted blobs looks like this
             gone = escape_text(os.readlink(path))
-            raise UnreadableFile(f"it is a link to `{gone}`, which does not exist") from None
-        raise UnreadableFile(describe_os_error(error)) from None
+            raise UnreadableFileError(f"it is a link to `{gone}`, which does not exist") from None
+        raise UnreadableFileError(describe_os_error(error)) from None
     except (OSError, ValueError) as error:
-        raise UnreadableFile(describe_os_error(error)) from None
+        raise UnreadableFileError(describe_os_error(error)) from None
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
     os.close(fd)
-    raise UnreadableFile(
+    raise UnreadableFileError(
         "it is a directory" if stat.S_ISDIR(mode) else "it is a pipe or a device, not a file"
     )
 
@@ -90,10 +90,10 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
         try:
             data = file.read(max_bytes + 1) if size <= max_bytes else b""
         except OSError as error:
-            raise UnreadableFile(describe_os_error(error)) from None
+            raise UnreadableFileError(describe_os_error(error)) from None
     # a file that grows while it is read counts as too large
     if max(size, len(data)) > max_bytes:
-        raise FileTooLarge(f"it is larger than {max_bytes:,} bytes".replace(",", " "), size)
+        raise FileTooLargeError(f"it is larger than {max_bytes:,} bytes".replace(",", " "), size)
     return data
 
 
@@ -104,7 +104,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
             if max_bytes is not None:
                 return hashlib.sha256(file.read(max_bytes)).hexdigest()
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except (UnreadableFile, OSError):
+    except (UnreadableFileError, OSError):
         return None
 
 
@@ -113,7 +113,7 @@ def resolve_links(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        raise UnreadableFile(describe_os_error(error)) from None
+        raise UnreadableFileError(describe_os_error(error)) from None
 
 
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
@@ -141,7 +141,7 @@ def read_required_file(
     """
     try:
         return read_regular_file(path, max_bytes)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         description = description or f"`{escape_text(path)}`"
         raise_error("E0802", f"{description} cannot be read: {error.reason}", span)
 
@@ -150,12 +150,12 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
     """Return the content of a file. Raise E0802, or E0904 for more than `max_bytes` bytes."""
     try:
         return read_regular_file(path, max_bytes)
-    except FileTooLarge as error:
+    except FileTooLargeError as error:
         if error.size <= max_bytes:
             fail_too_large(path, "it grew while it was read")
         actual, allowed = (f"{n:,}".replace(",", " ") for n in (error.size, max_bytes))
         fail_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         fix = "check the path, which is relative to the working directory"
         raise_unreadable(path, error.reason, fix)
 

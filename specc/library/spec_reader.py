@@ -15,7 +15,7 @@ from specc.frontend.context import Context, Env, SpecModule
 from specc.frontend.hf_config import read_hf_config_field
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file, resolve_links
+from specc.io.safe_read import UnreadableFileError, escape_text, read_regular_file, resolve_links
 from specc.library.std import StdLibrary, read_spec_source
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
@@ -36,9 +36,11 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
         if path.is_dir():
             path = path / CONFIG_FILE_NAME
         data = read_regular_file(path, MAX_CONFIG_BYTES)
-    except (UnreadableFile, OSError, ValueError) as error:
+    except (UnreadableFileError, OSError, ValueError) as error:
         reason = (
-            error.reason if isinstance(error, UnreadableFile) else "it is not a valid file name"
+            error.reason
+            if isinstance(error, UnreadableFileError)
+            else "it is not a valid file name"
         )
         raise_error(
             "E0802",
@@ -154,7 +156,7 @@ def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path
     """Resolve a path. Raise E0802 for circular links."""
     try:
         return resolve_links(path)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
 
 

@@ -17,7 +17,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.frontend.context import SpecModule
 from specc.frontend.spec_modules import build_module
-from specc.io.safe_read import UnreadableFile, open_regular_file
+from specc.io.safe_read import UnreadableFileError, open_regular_file
 from specc.syntax import ast
 from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
 from specc.syntax.dsl import lexer
@@ -32,7 +32,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
         with os.fdopen(open_regular_file(path), "rb") as file:
             # one byte more than the limit is enough for E0109
             data = file.read(lexer.MAX_SPEC_BYTES + 1)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
     except OSError as error:
         raise_error(

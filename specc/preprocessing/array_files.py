@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.json_io import (
     NO_LIMITS,
-    InvalidJson,
+    InvalidJsonError,
     Json,
-    NestingTooDeep,
-    NonFiniteNumber,
+    NestingTooDeepError,
+    NonFiniteNumberError,
     parse_strict_json,
 )
 from specc.io.safe_read import (
@@ -196,11 +196,11 @@ def load_strict_json(data: bytes, name: str) -> Json:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as fault:
         _fail_invalid_json(where, f"it is not UTF-8 text (byte {fault.start})")
-    except NonFiniteNumber as fault:
+    except NonFiniteNumberError as fault:
         _fail_invalid_json(where, f"{fault} that a model can be given")
-    except NestingTooDeep:
+    except NestingTooDeepError:
         _fail_invalid_json(where, "lists are nested too deep")
-    except InvalidJson as fault:
+    except InvalidJsonError as fault:
         _fail_invalid_json(where, str(fault))
     except json.JSONDecodeError as fault:
         place = f"line {fault.lineno}, column {fault.colno}"

@@ -37,16 +37,16 @@ class ChatTemplate:
         """Return the record from untrusted JSON."""
         text = fields.get("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
-            fields.refuse("text", "is not a template")
+            fields.raise_invalid("text", "is not a template")
         child = fields.read_object("tokens")
         if len(child.names()) > MAX_TOKENS:
-            fields.refuse("tokens", "is too large")
+            fields.raise_invalid("tokens", "is too large")
         tokens = {name: child.get(name) for name in child.names()}
         child.reject_unknown()
         fields.reject_unknown()
         texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}
         if len(texts) != len(tokens):
-            fields.refuse("tokens", "is not a map of strings")
+            fields.raise_invalid("tokens", "is not a map of strings")
         return ChatTemplate(text, texts)
 
 

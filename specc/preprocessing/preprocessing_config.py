@@ -13,7 +13,7 @@ from specc.io.json_io import (
     JsonFields,
     RaiseFieldError,
     parse_tagged_record,
-    raise_damaged_record,
+    raise_invalid_record,
 )
 from specc.preprocessing.records import (
     INPUT_RECORDS,
@@ -125,7 +125,7 @@ class PreprocessingConfig:
         for part in (inputs, shows):
             longest = max(map(len, part.names()), default=0)
             if len(part.names()) > MAX_PORTS or longest > MAX_TOKEN:
-                raise_damaged_record(part.path, "is too large")
+                raise_invalid_record(part.path, "is too large")
         return PreprocessingConfig(
             _parse_ports(inputs, INPUT_RECORDS), _parse_ports(shows, OUTPUT_RECORDS), task
         )
@@ -141,7 +141,7 @@ def _parse_ports(
 def parse_input_record(
     value: object,
     path: FieldPath = (),
-    complain: RaiseFieldError = raise_damaged_record,
+    complain: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> InputReading:
     """Return the record of an input from JSON; `complain` raises for the path of a field, `files`
@@ -153,7 +153,7 @@ def parse_input_record(
 def parse_output_record(
     value: object,
     path: FieldPath = (),
-    complain: RaiseFieldError = raise_damaged_record,
+    complain: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> OutputReading:
     """Return the record of an output from JSON, as `parse_input_record`."""

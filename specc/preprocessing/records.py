@@ -41,7 +41,7 @@ def _read_lengths(found: JsonFields, name: str) -> tuple[int, ...]:
     """Read lengths; `fitted` is two, of the shorter side and of the longer."""
     count = len(found.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
-        found.refuse(name, "is not two lengths: of the shorter side and of the longer")
+        found.raise_invalid(name, "is not two lengths: of the shorter side and of the longer")
     return found.read_integers(name, count, 1, MAX_SIDE)
 
 
@@ -111,16 +111,16 @@ class ImageRecord(Record):
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres"):
             found.read_integers("size", 2, 1, MAX_SIDE)
         if self.sizing and not self.bounds:
-            found.refuse("bounds", "is empty")
+            found.raise_invalid("bounds", "is empty")
         if self.channels == 2:
-            found.refuse("channels", "is neither 1 nor 3")
+            found.raise_invalid("channels", "is neither 1 nor 3")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
-                found.refuse(name, f"has {len(values)} values for {self.channels} channels")
+                found.raise_invalid(name, f"has {len(values)} values for {self.channels} channels")
         if min(self.std) <= 0:
-            found.refuse("std", "contains a value that is not positive")
+            found.raise_invalid("std", "contains a value that is not positive")
         if self.scale <= 0:
-            found.refuse("scale", "is not positive")
+            found.raise_invalid("scale", "is not positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class VocabularyText(Record):
     def check(self, found: JsonFields) -> None:
         """Reject a vocabulary with gaps, and ids outside of it."""
         if not self.vocab or not all(self.vocab):
-            found.refuse("vocab", "is empty or contains an empty token")
+            found.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
-            found.refuse("vocab", "contains a duplicate token")
+            found.raise_invalid("vocab", "contains a duplicate token")
         _check_ids(found, self.size, end=self.end, start=self.start, unknown=self.unknown)
 
 
@@ -185,7 +185,7 @@ class TextBytes(Record):
 def _check_ids(found: JsonFields, size: int, **ids: int | None) -> None:
     for name, number in ids.items():
         if number is not None and number >= size:
-            found.refuse(name, f"is not between 0 and {size - 1}")
+            found.raise_invalid(name, f"is not between 0 and {size - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class LogMel(Record):
     def check(self, found: JsonFields) -> None:
         """Reject lengths below half a window, which is mirrored at the ends."""
         if self.samples <= self.window // 2:
-            found.refuse("frames", "are shorter than half a window")
+            found.raise_invalid("frames", "are shorter than half a window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ class FilterBanks(Record):
     def check(self, found: JsonFields) -> None:
         """Reject a standard deviation that is not positive."""
         if self.std <= 0:
-            found.refuse("std", "is not positive")
+            found.raise_invalid("std", "is not positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +319,13 @@ class ClassMapOutput(Record):
         """Reject a palette of another size than the labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
-            found.refuse("palette", f"has {counts}")
+            found.raise_invalid("palette", f"has {counts}")
 
 
 def _read_name(found: JsonFields, name: str) -> str:
     text = found.read_string(name)
     if len(text) > MAX_TOKEN:
-        found.refuse(name, f"is not a string of at most {MAX_TOKEN} characters")
+        found.raise_invalid(name, f"is not a string of at most {MAX_TOKEN} characters")
     return text
 
 
@@ -353,7 +353,7 @@ class CtcTranscript(Record):
     def check(self, found: JsonFields) -> None:
         """Reject an empty vocabulary, and a blank token outside of it."""
         if not self.vocab:
-            found.refuse("vocab", "is empty")
+            found.raise_invalid("vocab", "is empty")
         _check_ids(found, len(self.vocab), blank=self.blank)
 
 

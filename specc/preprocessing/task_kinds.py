@@ -108,7 +108,7 @@ def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
             case [str(key), str(text)] if len(text) <= LONGEST_PROMPT:
                 prompts.append((key, text))
             case _:
-                found.refuse(f"{name}[{number}]", "is not a pair of name and string")
+                found.raise_invalid(f"{name}[{number}]", "is not a pair of name and string")
     return tuple(prompts)
 
 

@@ -8,7 +8,12 @@ from typing import Annotated, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonFields, Record, int_range
-from specc.io.safe_read import UnreadableFile, escape_text, has_lone_surrogate, read_regular_file
+from specc.io.safe_read import (
+    UnreadableFileError,
+    escape_text,
+    has_lone_surrogate,
+    read_regular_file,
+)
 from specc.preprocessing.chat_template import ChatTemplate
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -71,7 +76,7 @@ class TokenizerFile:
         where = escape_text(directory / self.name)
         try:
             data = read_regular_file(directory / self.name, MAX_BYTES)
-        except UnreadableFile as error:
+        except UnreadableFileError as error:
             _fail_foreign(f"the model's tokenizer `{where}` cannot be read: {error.reason}")
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
             _fail_foreign(f"`{where}` is not the tokenizer that the model was compiled with")
@@ -112,10 +117,10 @@ def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
     """Parse a tokenizer whose text is in the record."""
     text = fields.get("json")
     if not isinstance(text, str) or not text or has_lone_surrogate(text):
-        fields.refuse("json", "is not a string")
+        fields.raise_invalid("json", "is not a string")
     made = TokenizerFile.from_text(text)
     if made.sha256 != sha or made.size > MAX_BYTES:
-        fields.refuse("json", "does not match its recorded hash")
+        fields.raise_invalid("json", "does not match its recorded hash")
     fields.reject_unknown()
     return made
 
@@ -125,28 +130,28 @@ def _read_file_name(fields: JsonFields) -> str:
     name = fields.get("file")
     is_file_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
     if not isinstance(name, str) or not is_file_name or not name.endswith(TOKENIZER_FILE):
-        fields.refuse("file", "is not the name of a tokenizer next to the model")
+        fields.raise_invalid("file", "is not the name of a tokenizer next to the model")
     return name
 
 
 def _read_file(found: JsonFields, name: str) -> TokenizerFile:
     file = found.shared.get(str(found.get(name)))
     if not isinstance(file, TokenizerFile):
-        found.refuse(name, "names no tokenizer that the model has")
+        found.raise_invalid(name, "names no tokenizer that the model has")
     return file
 
 
 def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
     token, rows = found.read_integers(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_ROWS:
-        found.refuse(name, f"is an id and a number from 1 to {MAX_ROWS}")
+        found.raise_invalid(name, f"is an id and a number from 1 to {MAX_ROWS}")
     return token, rows
 
 
 def _read_replace(found: JsonFields, name: str) -> tuple[str, ...]:
     texts = found.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT)
     if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
-        found.refuse(name, "is not a placeholder and the text that replaces it")
+        found.raise_invalid(name, "is not a placeholder and the text that replaces it")
     return texts
 
 

@@ -98,23 +98,27 @@ def merge_batches(
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """Parts that become one batch of `first`'s kind."""
+    """Parts that become one batch of `target_stepper`'s kind."""
 
-    first: KVCacheStepper
+    target_stepper: KVCacheStepper
     parts: tuple[BatchPart, ...]
     column_count: int
 
     @staticmethod
-    def from_parts(first: KVCacheStepper, parts: Sequence[BatchPart]) -> "_MergedBatch":
+    def from_parts(target_stepper: KVCacheStepper, parts: Sequence[BatchPart]) -> "_MergedBatch":
         """Build the joint batch with as many columns as the longest sequence has, plus the spare
         one.
         """
         oldest = max((map(_count_columns, parts)), default=0)
-        return _MergedBatch(first, tuple(parts), oldest + count_spare_columns(first.facts.states))
+        return _MergedBatch(
+            target_stepper,
+            tuple(parts),
+            oldest + count_spare_columns(target_stepper.metadata.states),
+        )
 
     def merge_states(self) -> DeviceTensors:
         """Return the decode states of all sequences."""
-        facts, tensor = self.first.facts, self.first.session.copy_to_device
+        facts, tensor = self.target_stepper.metadata, self.target_stepper.session.copy_to_device
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
     def _join_state(self, state: DecodeState) -> Array:
@@ -123,7 +127,7 @@ class _MergedBatch:
         arrays = [p.stepper.session.copy_to_host(p.stepper.states[state.name]) for p in self.parts]
         if state.time_axis is None:
             return self._stack_elements(arrays, state.type, state.batch_axis)
-        buffered = state.name in self.first.facts.in_place_states
+        buffered = state.name in self.target_stepper.metadata.in_place_states
         prefixes, time_steps = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept_columns = int(min(state.max_positions, part.column_count))
@@ -145,7 +149,9 @@ class _MergedBatch:
         """Return prefix and time steps of all sequences, [rows columns …], as one state."""
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
-        left = state.time_axis in find_left_padded_axes(self.first.input_signature, state.type)
+        left = state.time_axis in find_left_padded_axes(
+            self.target_stepper.input_signature, state.type
+        )
         prefix_length = max(h.shape[1] for h in prefixes)
         kept_columns = int(min(state.max_positions, self.column_count))
         length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
@@ -172,17 +178,20 @@ class _MergedBatch:
 
     def merge_static_inputs(self) -> DeviceTensors:
         """Return the merged outputs of `encode`, or those of the caller."""
-        names, graph = self.first.facts.static_inputs, self.first.graph
+        names, graph = self.target_stepper.metadata.static_inputs, self.target_stepper.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.static_inputs[n])
         )
-        return {name: self.first.session.copy_to_device(array) for name, array in arrays.items()}
+        return {
+            name: self.target_stepper.session.copy_to_device(array)
+            for name, array in arrays.items()
+        }
 
     def merge_constant_inputs(self) -> dict[str, Array]:
         """Return the caller's inputs without a time axis."""
-        graph = self.first.input_signature.graph
+        graph = self.target_stepper.input_signature.graph
         return self._stack_inputs(
-            self.first.inputs.static_inputs, graph, lambda s, n: s.inputs.static_inputs[n]
+            self.target_stepper.inputs.static_inputs, graph, lambda s, n: s.inputs.static_inputs[n]
         )
 
     def _stack_inputs(
@@ -194,14 +203,14 @@ class _MergedBatch:
             type = graph.inputs[name].type
             arrays = [read(part.stepper, name) for part in self.parts]
             found[name] = self._stack_elements(
-                arrays, type, find_batch_axis(type, self.first.batch_size)
+                arrays, type, find_batch_axis(type, self.target_stepper.batch_size)
             )
         return found
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
         """Return the inputs with a time axis, and the tokens, without spare columns."""
         merged: dict[str, Array] = {}
-        for name in self.first.inputs.arrays:
+        for name in self.target_stepper.inputs.arrays:
             parts = [part.stepper.inputs.arrays[name][part.batch_indices] for part in self.parts]
             merged[name] = np.concatenate([*map(self._align_states, parts)])
         tokens = [self._align_states(p.stepper.inputs.tokens[p.batch_indices]) for p in self.parts]
@@ -220,7 +229,7 @@ class _MergedBatch:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]
         return stack_padded(
-            arrays, batch_axis, find_left_padded_axes(self.first.input_signature, type)
+            arrays, batch_axis, find_left_padded_axes(self.target_stepper.input_signature, type)
         )
 
 

@@ -45,7 +45,7 @@ class BatchSlot(Generic[T]):
     tokens. `settings` bound its length.
     """
 
-    number: int
+    sequence_index: int
     input: T
     stream: GenerationStream
     settings: GenerationSettings
@@ -81,7 +81,7 @@ class BatchSlot(Generic[T]):
         )
         stop_strings = settings.stop_strings
         return BatchSlot(
-            number=number,
+            sequence_index=number,
             input=input,
             stream=stream,
             settings=replace(settings, max_tokens=max_tokens),
@@ -124,7 +124,7 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
         return "beams are indexed from the start of a sequence"
-    if model.mixed_length_facts is None:
+    if model.mixed_length_metadata is None:
         return "it has no step that is proved to support sequences of different lengths"
     return ""
 
@@ -183,7 +183,9 @@ class ContinuousBatch(Generic[T]):
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Add fresh sequences to the batch."""
         active = self.active_slots
-        self.on_begin([*(self.slots[row].number for row in active), *(n for n, _ in new_inputs)])
+        self.on_begin(
+            [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
+        )
         try:
             stepper, stream, logits = self._prefill_sequences([text for _, text in new_inputs])
         except Failed as failed:
@@ -207,7 +209,7 @@ class ContinuousBatch(Generic[T]):
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheStepper, GenerationStream, Floats]:
         """Prefill the prompts of fresh sequences → f32[batch vocab]."""
-        facts, input_signature = self.model.mixed_length_facts, self.model.input_signature
+        facts, input_signature = self.model.mixed_length_metadata, self.model.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
         self._count_source_tokens(stream)
@@ -238,7 +240,7 @@ class ContinuousBatch(Generic[T]):
             logits = self._feed_tokens(self.stepper, tokens)
         except Failed as failed:
             self.slots, self.stepper = [], None
-            yield from self._retry_one_by_one([(x.number, x.input) for x in slots], failed)
+            yield from self._retry_one_by_one([(x.sequence_index, x.input) for x in slots], failed)
             return
         self.used_tokens += len(active)
         yield from _choose_tokens(slots, logits[active])
@@ -275,13 +277,13 @@ def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():
         slots[index].is_finished = True
-        yield slots[index].number, make_invalid_logits_error(slots[index].number)
+        yield slots[index].sequence_index, make_invalid_logits_error(slots[index].sequence_index)
     for indices in _group_by_token_rules(slots, np.flatnonzero(is_valid).tolist()):
         group = [slots[n] for n in indices]
         for slot, token, score in _iterate_tokens(group, logits[indices]):
             slot.append_token(token, score)
             if slot.is_finished:
-                yield slot.number, [slot.make_result()]
+                yield slot.sequence_index, [slot.make_result()]
 
 
 def _count_padding(padding_mask: Bools) -> int:
@@ -320,7 +322,7 @@ def _iterate_tokens(
     )
     uniform = None
     if settings.strategy == "sample":
-        positions = ((slot.number, len(slot.tokens)) for slot in slots)
+        positions = ((slot.sequence_index, len(slot.tokens)) for slot in slots)
         uniform = make_sampling_uniforms_at(settings.seed, positions)
     stacked = np.stack(seen) if seen else None
     chosen = choose_next_tokens(logits, stacked, settings, position, uniform)

@@ -7,7 +7,12 @@ from typing import NoReturn
 import numpy as np
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.decode_loop import BatchDetokenizer, cut_at_stop, decode_steps, make_stop_check
+from specc.decode.decode_loop import (
+    BatchDetokenizer,
+    decode_steps,
+    make_stop_check,
+    truncate_at_stop_string,
+)
 from specc.decode.token_choice import DecodeStep
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr
@@ -81,7 +86,7 @@ class GenerationStream(GenerationRequest):
             stopped = stopped | np.isin(step.tokens, self.settings.stop)
             detokenizer.feed(step.tokens, stopped.copy())
             yield detokenizer.pop_new_text()
-        yield detokenizer.close()
+        yield detokenizer.flush()
 
     def results(self) -> list[list[GenerationResult]]:
         """Generate to the end and return the sequences of each prompt, best first.
@@ -140,7 +145,7 @@ class GenerationStream(GenerationRequest):
             tokens.append(int(step.tokens[batch_index]))
             if step.log_probs is not None:
                 scores.append(float(step.log_probs[batch_index]))
-            ended = bool(step.ended[batch_index])
+            ended = bool(step.has_ended[batch_index])
         return GenerationResult(
             tokens=tuple(tokens),
             text=decode_tokens(self, tokens),
@@ -156,7 +161,7 @@ def _convert_hypothesis_to_result(
     return GenerationResult(
         tokens=hypothesis.tokens,
         text=decode_tokens(stream, hypothesis.tokens),
-        complete=hypothesis.ended,
+        complete=hypothesis.has_ended,
         score=hypothesis.score,
         log_probs=hypothesis.log_probs,
     )
@@ -169,7 +174,7 @@ def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | No
     stop, strings = request.settings.stop, request.settings.stop_strings
     # The stop token is among the tokens, where callers expect it, and not in the text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
-    return cut_at_stop(request.model.decode(shown), strings)
+    return truncate_at_stop_string(request.model.decode(shown), strings)
 
 
 def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
@@ -210,7 +215,7 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
             h.tokens[step] if step < len(h.tokens) else stream.settings.padding_token for h in best
         ]
         # Shorter sequences are padded until the longest has ended.
-        ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
+        ended = [h.has_ended and step + 1 >= len(h.tokens) for h in best]
         yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import format_limit_reason
-from specc.artifact.generation_facts import GenerationFacts
+from specc.artifact.generation_facts import GenerationMetadata
 from specc.artifact.manifest import RandomWeights
 from specc.backend import Session
 from specc.decode.generation_settings import GenerationSettings
@@ -54,8 +54,8 @@ class GenerativeModel:
     """The parts of a generative model. `input_signature` describes its inputs, `max_context` its
     maximum length, bounded by `limiting_table`. `create_stepper` begins a decode loop in Python;
     `standalone_session` runs a standalone decode graph with the settings `compiled_settings`.
-    `sampled_vocabulary_size` is the number of logits. `allows_empty_prompt`: the first token
-    is sampled from prefix positions, without a prompt. `mixed_length_facts` are the facts of a step
+    `sampled_vocabulary_size` is the number of logits. `allows_empty_prompt`: the first token is
+    sampled from prefix positions, without a prompt. `mixed_length_metadata` are the facts of a step
     whose batch may hold sequences of different lengths.
     """
 
@@ -70,7 +70,7 @@ class GenerativeModel:
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
     sampled_vocabulary_size: int | None = None
     allows_empty_prompt: bool = False
-    mixed_length_facts: GenerationFacts | None = None
+    mixed_length_metadata: GenerationMetadata | None = None
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:

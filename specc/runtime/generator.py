@@ -6,12 +6,12 @@ from pathlib import Path
 
 from specc.analysis.time_axis import find_padding_strides, find_time_axis
 from specc.artifact.generation_facts import (
-    GenerationFacts,
+    GenerationMetadata,
     check_encoder_outputs,
     compute_max_context_length,
     parse_bounds,
 )
-from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS
@@ -245,10 +245,10 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     inputs, outputs = (encode.inputs, encode.outputs) if encode else ((), ())
     check_encoder_outputs(facts, inputs, outputs, where)
     return StepGraphs(
-        facts=facts,
+        metadata=facts,
         input_signature=_build_step_inputs(facts, graph, package),
-        encode=encode,
-        step=step,
+        encoder_session=encode,
+        step_session=step,
         graph=graph,
     )
 
@@ -261,7 +261,7 @@ def open_generator(
 ) -> Generator:
     """Return the generator of a package, with the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
-    facts, input_signature = opened.facts, opened.input_signature
+    facts, input_signature = opened.metadata, opened.input_signature
 
     def make_stepper(prepared: Arrays) -> KVCacheStepper:
         return KVCacheStepper(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
@@ -275,8 +275,8 @@ def open_generator(
         random_init=facts.random_init,
         create_stepper=make_stepper,
         sampled_vocabulary_size=get_sampled_vocabulary_size(opened.graph, facts.generation),
-        allows_empty_prompt=bool(facts.first_output),
-        mixed_length_facts=facts if facts.allows_mixed_lengths else None,
+        allows_empty_prompt=bool(facts.first_token_output),
+        mixed_length_metadata=facts if facts.allows_mixed_lengths else None,
     )
 
 
@@ -288,9 +288,11 @@ def _parse_strides(data: object) -> dict[str, int]:
     }
 
 
-def _build_step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
+def _build_step_inputs(
+    metadata: GenerationMetadata, step: Graph, package: ModelPackage
+) -> ModelInputs:
     """Return the inputs of the spec that `encode` or the step read."""
-    signature, sequence_input = facts.signature, facts.generation.sequence_input
+    signature, sequence_input = metadata.signature, metadata.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
@@ -298,13 +300,13 @@ def _build_step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackag
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,
-        reading=facts.reading.load_files(Path(package.path)),
-        defaults=facts.defaults,
+        reading=metadata.reading.load_files(Path(package.path)),
+        defaults=metadata.defaults,
         sequence_input=sequence_input,
         length_bounds={
             **{n: LengthBound(v) for n, v in signature.min_lengths.items()},
-            **facts.bounds,
+            **metadata.length_bounds,
         },
-        unread_inputs=find_unread_inputs(signature, facts.defaults, known_names),
+        unread_inputs=find_unread_inputs(signature, metadata.defaults, known_names),
         padding_strides={**find_padding_strides(step), **strides},
     )

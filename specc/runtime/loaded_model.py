@@ -125,17 +125,17 @@ class LoadedModel:
         """
         if not self.manifest.quantized:
             return self
-        runtime = self.file.open_without_rounding(self.provider)
+        runtime = self.file.open_without_activation_quantization(self.provider)
         return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
 
-    def with_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
+    def open_with_quantized_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
         """Return a copy that also outputs the operands and results of its quantized matrix
         products.
         """
         session, products = self.file.open_with_quantized_products(self.provider)
         return self._follow_declared_graph(session), products
 
-    def with_executions(self, wrap: Callable[[Session], Computation]) -> Computation:
+    def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
         """Return a session that counts executions of subgraphs; `wrap` wraps the runtime's."""
         return self._follow_declared_graph(
             wrap(self.file.open_with_execution_counts(self.provider))
@@ -194,7 +194,9 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := beside.explain_mismatch(directory, location, facts, contents=verify_contents):
+        if reason := beside.explain_mismatch(
+            directory, location, facts, verifies_contents=verify_contents
+        ):
             _fail_changed(file.path, location, reason)
 
 

@@ -346,24 +346,23 @@ class PerTokenInputs:
         return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])
 
 
-def split_new_positions(rows: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
-    """Yield `rows` in chunks of `chunk_size` new positions; the last chunk may be shorter. A size
-    of 0 yields all new positions at once.
+def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
+    """Yield `inputs` in chunks of `chunk_size` new positions; the last chunk may be
+    shorter. A size of 0 yields all new positions at once.
     """
-    graph_inputs, length = rows.input_signature.graph.inputs, rows.input_signature.sequence_length
-    end = rows.tokens.shape[1]
-    start = end - rows.new_count
+    signature = inputs.input_signature
+    graph_inputs, length = signature.graph.inputs, signature.sequence_length
+    end = inputs.tokens.shape[1]
+    start = end - inputs.new_count
     while chunk_size and end - start > chunk_size:
         stop = start = start + chunk_size
-        time_axis_inputs = {
+        arrays = {
             name: value[tuple(slice(stop if d == length else None) for d in shape)]
-            for name, value in rows.arrays.items()
+            for name, value in inputs.arrays.items()
             for shape in (graph_inputs[name].type.shape,)
         }
-        yield replace(
-            rows, arrays=time_axis_inputs, tokens=rows.tokens[:, :stop], new_count=chunk_size
-        )
-    yield replace(rows, new_count=end - start)
+        yield replace(inputs, arrays=arrays, tokens=inputs.tokens[:, :stop], new_count=chunk_size)
+    yield replace(inputs, new_count=end - start)
 
 
 def _sort_by_dependency(

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc import backend
-from specc.artifact.generation_facts import GenerationFacts
-from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.generation_facts import GenerationMetadata
+from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.artifact.package_index import (
     INDEX_FILE,
     PackageIndex,
-    WeightFileFacts,
+    WeightFileMetadata,
     explain_mismatch,
     find_misplaced_tensors,
     get_regular_file_size,
@@ -25,7 +25,12 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import align_columns, format_repr, group_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.atomic_write import FileDigest
-from specc.io.safe_read import UnreadableFile, compute_file_sha256, escape_text, read_regular_file
+from specc.io.safe_read import (
+    UnreadableFileError,
+    compute_file_sha256,
+    escape_text,
+    read_regular_file,
+)
 from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file_manifest
 from specc.runtime.steppers import BufferedStep
@@ -122,7 +127,7 @@ def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPac
         try:
             opened = _open_files(directory, index, verify_contents)
             if verify_contents:
-                read_index(directory, contents=True)
+                read_index(directory, verifies_contents=True)
             return opened
         except Failed:
             found = read_index(directory)
@@ -145,8 +150,8 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
             _fail_inconsistent(
                 directory, name, "its content has changed since the package was written"
             )
-    for name, linked in index.linked.items():
-        if reason := explain_mismatch(directory, name, linked, contents=verify_contents):
+    for name, linked in index.linked_files.items():
+        if reason := explain_mismatch(directory, name, linked, verifies_contents=verify_contents):
             _fail_inconsistent(directory, name, reason)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
@@ -158,26 +163,26 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     return ModelPackage(directory, index, models)
 
 
-def _check_size(directory: Path, name: str, facts: FileDigest) -> None:
+def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
     size = get_regular_file_size(directory / name)
     if size is None:
         _fail_inconsistent(directory, name, "it is missing, or it is not a regular file")
-    if size != facts.bytes:
+    if size != digest.bytes:
         _fail_inconsistent(
             directory,
             name,
-            f"it has {size} bytes, and had {facts.bytes} when the package was written",
+            f"it has {size} bytes, and had {digest.bytes} when the package was written",
         )
 
 
-def _check_file(directory: Path, name: str, facts: FileDigest) -> bytes:
+def _check_file(directory: Path, name: str, digest: FileDigest) -> bytes:
     """Return the content of a file, verified by its hash."""
-    _check_size(directory, name, facts)
+    _check_size(directory, name, digest)
     try:
-        data = read_regular_file(directory / name, facts.bytes)
-    except UnreadableFile as error:
+        data = read_regular_file(directory / name, digest.bytes)
+    except UnreadableFileError as error:
         _fail_inconsistent(directory, name, f"it cannot be read: {error.reason}")
-    if hashlib.sha256(data).hexdigest() != facts.sha256:
+    if hashlib.sha256(data).hexdigest() != digest.sha256:
         _fail_inconsistent(directory, name, "its content has changed since the package was written")
     return data
 
@@ -186,12 +191,12 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     """Check that a graph reads its weights within the files that the index lists."""
     # Linked checkpoints count too; files in neither list would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()}
-    sizes |= {n: f.bytes for n, f in index.linked.items()}
+    sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     if reason := find_misplaced_tensors(file.list_external_files(), sizes):
         _fail_inconsistent(directory, name, reason)
     for location, _ in file.list_external_files():
         if (found := index.files.get(location)) is not None:
-            facts = WeightFileFacts(found.bytes, found.sha256)
+            facts = WeightFileMetadata(found.bytes, found.sha256)
             if reason := explain_mismatch(directory, location, facts):
                 _fail_inconsistent(directory, location, reason)
 
@@ -227,7 +232,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     others = index.files.keys() - {name for _, name in named}
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
     # Weights that stay in the checkpoint's own files.
-    rows += [("weights", name, facts.bytes) for name, facts in index.linked.items()]
+    rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
     return rows
 
 
@@ -248,10 +253,10 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
     return ["between steps", *(f"  {line}" for line in lines)]
 
 
-def _describe_growth(state: DecodeState, facts: GenerationFacts) -> str:
+def _describe_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
     """Describe how a state grows per step; "" if its size is constant."""
     if state.time_axis is None:
         return ""
     if state.max_positions < inf:
         return f"at most {int(state.max_positions)} positions"
-    return "a buffer, in place" if state.name in facts.in_place_states else "grows"
+    return "a buffer, in place" if state.name in metadata.in_place_states else "grows"

@@ -86,10 +86,10 @@ class OpenedModel(Closeable):
         """The full-forward graph. E0832 if it is ambiguous."""
         role = self.package.resolve_role(self.graph) if self.package else ""
         # the same graph is not opened twice: it may fill the memory of a device
-        return self.scoring if role == "score" and self.scoring else self._load_model(role)
+        return (role == "score" and self.scoring_model) or self._load_model(role)
 
     @cached_property
-    def scoring(self) -> LoadedModel | None:
+    def scoring_model(self) -> LoadedModel | None:
         """The full-forward graph; None if a package lacks it."""
         if self.package is None:
             return self.default_model
@@ -98,10 +98,10 @@ class OpenedModel(Closeable):
     @property
     def full_forward_model(self) -> LoadedModel:
         """The full-forward graph. E0832 if a package lacks it."""
-        if self.scoring is None:
+        if self.scoring_model is None:
             helps = ["compile it with `--graphs score,encode,step`"]
             raise_error("E0832", "this package has no `score` graph", helps=helps)
-        return self.scoring
+        return self.scoring_model
 
     @property
     def manifest(self) -> Manifest:
@@ -193,7 +193,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
     """Return the files of a model, which outputs must not overwrite."""
     if opened.package is not None:
         index = read_index(opened.path)
-        return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked)]
+        return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
     model = opened.default_model
     # A single model has no index; its tensors describe its inputs.
     weights = [name for name, _ in model.file.list_external_files()]
@@ -224,7 +224,7 @@ def is_single_pass(
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. E0931 if it is missing."""
-    scoring_model = opened.scoring
+    scoring_model = opened.scoring_model
     if scoring_model is None:
         obstacle = "available only in the graph `score`, which this package lacks"
     elif scoring_model.manifest.decoding is not None:

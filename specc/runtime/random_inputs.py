@@ -9,7 +9,7 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import find_max_lengths, find_min_lengths
 from specc.analysis.value_ranges import find_constant_fraction, skip_views
-from specc.artifact.generation_facts import GenerationFacts
+from specc.artifact.generation_facts import GenerationMetadata
 from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
@@ -233,12 +233,12 @@ def _sample_mask(
 
 @dataclass(frozen=True)
 class StepInputSampler:
-    """Random inputs of a step graph, computed by the reference from `encode` and the step."""
+    """Random inputs of a step graph, computed by the reference encoder and step."""
 
-    facts: GenerationFacts
+    metadata: GenerationMetadata
     weights: Arrays
-    encode: Graph | None = None
-    encode_weights: Arrays | None = None
+    encoder: Graph | None = None
+    encoder_weights: Arrays | None = None
 
     def sample(
         self,
@@ -259,72 +259,72 @@ class StepInputSampler:
             else 0
         )
         count = sizes.get(past, default_past)
-        # values from `encode` are the same for the first call and the next
+        # values from `encoder_graph` are the same for the first call and the next
         inputs = make_random_inputs(step, sizes, rng, density)
         once = self._sample_encoder_outputs(inputs, sizes, rng)
-        inputs |= {n: once[n] for n in self.facts.static_inputs if n in once}
+        inputs |= {n: once[n] for n in self.metadata.static_inputs if n in once}
         # The first call has as many new positions as precede those of the next one; of inputs that
         # cover all positions it gets the first ones.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
-        first |= {n: inputs[n] for n in self.facts.static_inputs}
+        first |= {n: inputs[n] for n in self.metadata.static_inputs}
         first_length = count * self._chunk_size
-        first |= {n: inputs[n][:, :first_length] for n in self.facts.whole}
-        for state in self.facts.states:
+        first |= {n: inputs[n][:, :first_length] for n in self.metadata.full_inputs}
+        for state in self.metadata.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial_output] if state.initial_output else zeros
             # the next call keeps these only if there is no first one
             first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
-        outputs = {s.name: s.next_output for s in self.facts.states}
+        outputs = {s.name: s.next_output for s in self.metadata.states}
         return inputs | _run_first_step(step, first, self.weights, outputs) if count else inputs
 
     @property
     def _chunk_size(self) -> int:
         """Number of input positions per step position."""
-        return self.facts.chunks.step_length if self.facts.chunks else 1
+        return self.metadata.stream_chunks.step_length if self.metadata.stream_chunks else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""
-        bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
-        if self.facts.max_context is None:
+        bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
+        if self.metadata.max_context is None:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
-        most = self.facts.max_context // self._chunk_size
+        most = self.metadata.max_context // self._chunk_size
         # half of the table for either, so that both can be tried
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
 
     def _find_new_symbol(self, step: Graph) -> str:
         """Return the symbol of the new positions (or chunks) of a step."""
-        length = step.inputs[self.facts.generation.sequence_input].type.shape[1]
+        length = step.inputs[self.metadata.generation.sequence_input].type.shape[1]
         return next(iter(length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
         """Return the symbol of the past length; "" if no dimension has it."""
-        lengths = [s.type.shape[s.time_axis] for s in self.facts.states if s.time_axis is not None]
-        lengths += [step.inputs[n].type.shape[1] for n in self.facts.whole]
+        lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
+        lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
         return next((symbol for symbol in symbols if symbol != new), "")
 
     def _sample_encoder_outputs(
         self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Return random outputs of `encode`; inputs shared with the step are the same for both."""
-        if self.encode is None:
+        """Return random outputs of the encoder; inputs shared with the step are the same."""
+        if self.encoder is None:
             return {}
-        symbols = _collect_symbols(self.encode.inputs.values())
-        given = make_random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
-        given |= {n: made[n] for n in self.encode.inputs if n in self.facts.static_inputs}
+        symbols = _collect_symbols(self.encoder.inputs.values())
+        given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
+        given |= {n: made[n] for n in self.encoder.inputs if n in self.metadata.static_inputs}
         # Only its lengths are read: no position exists when `encode` runs.
-        growing = self.facts.generation.sequence_input
-        if growing in given:
+        if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]
         results = backend.load_reference().evaluate_graph(
-            self.encode, given, self.encode_weights or {}
+            self.encoder, given, self.encoder_weights or {}
         )
-        return {n: _convert_dtype(v, self.encode.outputs[n].type.dtype) for n, v in results.items()}
+        outputs = self.encoder.outputs
+        return {n: _convert_dtype(v, outputs[n].type.dtype) for n, v in results.items()}
 
 
 def _convert_dtype(value: Array, dtype: str) -> Array:

@@ -162,11 +162,13 @@ def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     )
 
 
-def check_compiled_settings(request: GenerationSettings, compiled: Mapping[str, object]) -> None:
+def check_compiled_settings(
+    settings: GenerationSettings, compiled_settings: Mapping[str, object]
+) -> None:
     """Raise E0733 if a setting differs from the compiled one."""
-    values, defaults = asdict(request), asdict(GenerationSettings())
+    values, defaults = asdict(settings), asdict(GenerationSettings())
     for name in FIXED_SETTINGS:
-        compiled_value = compiled.get(FIXED_SETTINGS[name], defaults[name])
+        compiled_value = compiled_settings.get(FIXED_SETTINGS[name], defaults[name])
         if isinstance(defaults[name], tuple) and not isinstance(compiled_value, list):
             # models compiled by an earlier version have one start token, or none
             compiled_value = (
@@ -174,7 +176,9 @@ def check_compiled_settings(request: GenerationSettings, compiled: Mapping[str, 
             )
         value = to_json_value(values[name])
         strategies = OPTIONS_BY_NAME[name].strategies
-        if value != compiled_value and not (strategies == ("beam",) and request.strategy != "beam"):
+        if value != compiled_value and not (
+            strategies == ("beam",) and settings.strategy != "beam"
+        ):
             _fail_fixed(name, compiled_value, value)
 
 

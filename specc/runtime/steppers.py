@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from specc.artifact.generation_facts import GenerationFacts
+from specc.artifact.generation_facts import GenerationMetadata
 from specc.backend import BoundRun, Computation, DeviceTensor, DeviceTensors, Session, TensorSlot
 from specc.decode.token_choice import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
@@ -90,10 +90,10 @@ class FullForwardStepper:
 class StepGraphs:
     """The step of a package with its encoder, ready to run, and their inputs."""
 
-    facts: GenerationFacts
+    metadata: GenerationMetadata
     input_signature: ModelInputs
-    encode: Session | None
-    step: Session
+    encoder_session: Session | None
+    step_session: Session
     graph: Graph
 
 
@@ -102,33 +102,35 @@ class KVCacheStepper:
 
     def __init__(
         self,
-        facts: GenerationFacts,
+        metadata: GenerationMetadata,
         input_signature: ModelInputs,
-        encode: Session | None,
-        step: Session,
+        encoder_session: Session | None,
+        step_session: Session,
         graph: Graph,
         prepared: Arrays,
         chunk_size: int = PREFILL_CHUNK_SIZE,
     ) -> None:
-        self.facts, self.input_signature = facts, input_signature
-        self.session, self.graph = step, graph
+        self.metadata, self.input_signature = metadata, input_signature
+        self.session, self.graph = step_session, graph
         self.chunk_size = chunk_size
         self.inputs = PerTokenInputs.from_prompt(input_signature, prepared)
         self.is_started = False
         self.batch_size = input_signature.batch_size
         tokens = prepared[input_signature.sequence_input]
         made: DeviceTensors = {}
-        if encode is not None:
+        if encoder_session is not None:
             # no token was fed yet
             known = {**prepared, input_signature.sequence_input: tokens[:, :0]}
-            made = encode.run_on_device({name: known[name] for name in encode.inputs})
+            inputs = {name: known[name] for name in encoder_session.inputs}
+            made = encoder_session.run_on_device(inputs)
         lengths = infer_lengths(input_signature.graph, prepared)
-        self.static_inputs, self.states = make_initial_states(facts, step, made, prepared, lengths)
+        initial = make_initial_states(metadata, step_session, made, prepared, lengths)
+        self.static_inputs, self.states = initial
         self.initial_logits = (
-            _select_newest(made[facts.first_output].numpy()) if facts.first_output else None
+            _select_newest(made[first].numpy()) if (first := metadata.first_token_output) else None
         )
         self.results: dict[str, Array] = {}
-        self.buffers = tuple(s for s in facts.states if s.name in facts.in_place_states)
+        self.buffers = tuple(s for s in metadata.states if s.name in metadata.in_place_states)
         self.past_length = 0
         self.bound_run: BoundRun | None = None
         self.bound_values: tuple[DeviceTensor, ...] = ()
@@ -151,7 +153,7 @@ class KVCacheStepper:
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
-        logits = _select_newest(self.results[self.facts.generation.logits_output])
+        logits = _select_newest(self.results[self.metadata.generation.logits_output])
         return (
             logits if first is None else _choose_prompt_logits(logits, first, self.inputs.is_empty)
         )
@@ -160,7 +162,7 @@ class KVCacheStepper:
         """Run the step on the new positions of `chunk`."""
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
-        new_states = {s.name: results.pop(s.next_output) for s in self.facts.states}
+        new_states = {s.name: results.pop(s.next_output) for s in self.metadata.states}
         # the buffer is the same memory: the runtime does not own it, so its returned array must not
         # replace it
         buffers = {s.name: self.states[s.name] for s in self.buffers}
@@ -185,7 +187,7 @@ class KVCacheStepper:
 
     def _allocate_outputs(self, batch_size: int) -> DeviceTensors:
         """Preallocate the outputs whose shape is the same at every step."""
-        states = {s.next_output for s in self.facts.states}
+        states = {s.next_output for s in self.metadata.states}
         outputs: DeviceTensors = {}
         for name, value in self.graph.outputs.items():
             sizes = [batch_size if d == self.batch_size else d.number for d in value.type.shape]
@@ -205,7 +207,7 @@ class KVCacheStepper:
         }
         for name, value in chunk.arrays.items():
             if name in self.session.inputs:
-                reads_all = name in self.facts.whole
+                reads_all = name in self.metadata.full_inputs
                 inputs[name] = value if reads_all else chunk.get_newest(name)
         if self.buffers:
             inputs[PAST_LENGTH_INPUT] = np.array(self.past_length, np.int64)
@@ -232,25 +234,23 @@ class KVCacheStepper:
     def reorder(self, indices: Ints) -> None:
         """Reorder batch elements: r continues from `rows[r]`, KV cache included."""
         self.inputs.reorder(indices)
-        axes = {s.name: s.batch_axis for s in self.facts.states}
-        self.states = {
-            n: self._select_elements(v, axes[n], indices) for n, v in self.states.items()
-        }
+        axes = {s.name: s.batch_axis for s in self.metadata.states}
+        self.states = {n: self._gather(v, axes[n], indices) for n, v in self.states.items()}
         for name, value in self.static_inputs.items():
-            self.static_inputs[name] = self._select_elements(
+            self.static_inputs[name] = self._gather(
                 value, find_batch_axis(self.graph.inputs[name].type, self.batch_size), indices
             )
 
-    def _select_elements(self, value: DeviceTensor, axis: int | None, rows: Ints) -> DeviceTensor:
+    def _gather(self, value: DeviceTensor, axis: int | None, indices: Ints) -> DeviceTensor:
         if axis is None:
             return value
-        if value.shape()[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
+        if value.shape()[axis] == len(indices) and np.array_equal(indices, np.arange(len(indices))):
             return value
-        return self.session.gather(value, axis, rows)
+        return self.session.gather(value, axis, indices)
 
 
 def make_initial_states(
-    facts: GenerationFacts,
+    metadata: GenerationMetadata,
     step: Session,
     encoder_outputs: Mapping[str, DeviceTensor],
     prepared: Arrays,
@@ -261,10 +261,10 @@ def make_initial_states(
     """
     static_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
-        for n in facts.static_inputs
+        for n in metadata.static_inputs
     }
     states: DeviceTensors = {}
-    for state in facts.states:
+    for state in metadata.states:
         if state.initial_output:
             states[state.name] = encoder_outputs[state.initial_output]
             continue
@@ -308,7 +308,7 @@ class BufferedStep:
 
     session: Computation
     graph: Graph
-    facts: GenerationFacts
+    metadata: GenerationMetadata
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
@@ -317,9 +317,9 @@ class BufferedStep:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs; several time steps of several sequences run one after another."""
-        states = {s.name: inputs[s.name] for s in self.facts.states}
-        past = states[self.facts.in_place_states[0]].shape[2]
-        batch_size, count = inputs[self.facts.generation.sequence_input].shape
+        states = {s.name: inputs[s.name] for s in self.metadata.states}
+        past = states[self.metadata.in_place_states[0]].shape[2]
+        batch_size, count = inputs[self.metadata.generation.sequence_input].shape
         # The kernel takes several positions of several sequences only at the start.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         other_inputs = {n: v for n, v in inputs.items() if n not in states}
@@ -329,7 +329,7 @@ class BufferedStep:
             stop = min(start + call_length, count)
             given = {n: self._slice_input(n, v, past, start, stop) for n, v in other_inputs.items()}
             results.append(self._run_once({**given, **states}, past + start, stop - start))
-            states = {s.name: results[-1][s.next_output] for s in self.facts.states}
+            states = {s.name: results[-1][s.next_output] for s in self.metadata.states}
         return {
             name: self._concatenate_results(name, [m[name] for m in results])
             for name in results[-1]
@@ -337,7 +337,7 @@ class BufferedStep:
 
     def _run_once(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
         """Run one call with buffers just long enough for past and new positions."""
-        for name in self.facts.in_place_states:
+        for name in self.metadata.in_place_states:
             buffer = inputs[name]
             batch, heads, _, width = buffer.shape
             inputs[name] = np.zeros((batch, heads, past + count, width), buffer.dtype)
@@ -346,7 +346,7 @@ class BufferedStep:
 
     def _slice_input(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
         """Return the slice of an input for some of the new positions."""
-        if name in self.facts.whole:
+        if name in self.metadata.full_inputs:
             return value[:, : past + stop]
         axis = self._get_new_axis(self.graph.inputs[name].type.shape)
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
@@ -361,5 +361,5 @@ class BufferedStep:
 
     def _get_new_axis(self, shape: tuple[Dim, ...]) -> int | None:
         """Return the axis of the new positions."""
-        new = self.graph.inputs[self.facts.generation.sequence_input].type.shape[1]
+        new = self.graph.inputs[self.metadata.generation.sequence_input].type.shape[1]
         return next((n for n, d in enumerate(shape) if d == new), None)

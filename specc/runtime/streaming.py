@@ -32,7 +32,7 @@ class StreamingModel(StepGraphs):
     @property
     def random_init(self) -> RandomWeights | None:
         """Record of randomly initialized weights, if any."""
-        return self.facts.random_init
+        return self.metadata.random_init
 
     @cached_property
     def time_axes(self) -> dict[str, int]:
@@ -80,24 +80,28 @@ class StreamingModel(StepGraphs):
         parts = [each[name] for each in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
 
-    def run_encoder(self, given: Arrays, lengths: Lengths) -> tuple[DeviceTensors, DeviceTensors]:
+    def run_encoder(
+        self, constant_inputs: Arrays, lengths: Lengths
+    ) -> tuple[DeviceTensors, DeviceTensors]:
         """Return the outputs of `encode`, and the initial states."""
         encoder_outputs: DeviceTensors = {}
-        if self.encode is not None:
+        if self.encoder_session is not None:
             time_axes = self.time_axes
-            encoder_inputs = {n: given[n] for n in self.encode.inputs}
+            encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
             # Nothing was pushed yet; only other lengths are known.
-            encoder_outputs = self.encode.run_on_device(
+            encoder_outputs = self.encoder_session.run_on_device(
                 {
                     n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
                     for n, v in encoder_inputs.items()
                 }
             )
-        return make_initial_states(self.facts, self.step, encoder_outputs, given, lengths)
+        return make_initial_states(
+            self.metadata, self.step_session, encoder_outputs, constant_inputs, lengths
+        )
 
     def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
         """Return empty results, for a last piece that fills no chunk."""
-        states = {s.next_output for s in self.facts.states}
+        states = {s.next_output for s in self.metadata.states}
         results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
             if name not in states:
@@ -141,7 +145,7 @@ class InputStream:
     lock: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
-        made, end = self.model.facts.generation, ", ended" if self.has_ended else ""
+        made, end = self.model.metadata.generation, ", ended" if self.has_ended else ""
         return format_repr(
             f"stream of {made.name}: {self.position_count} rows of {made.sequence_input}{end}"
         )
@@ -200,7 +204,7 @@ class InputStream:
             return self._check_chunk_with_past(pieces)
         prepared = input_signature.prepare({**self.constant_inputs, **pieces})
         lengths = self._infer_fixed_lengths(prepared)
-        names = self.model.facts.whole
+        names = self.model.metadata.full_inputs
         past_inputs = {name: self._append_positions(name, prepared[name]) for name in names}
         return {**prepared, **past_inputs}, past_inputs, lengths
 
@@ -208,7 +212,7 @@ class InputStream:
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
         """Return the same as `_check_given`, for defaults that read past positions."""
-        time_axes, fully_read = self.model.time_axes, {*self.model.facts.whole}
+        time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
         prepared = self.model.input_signature.prepare(
@@ -256,12 +260,12 @@ class InputStream:
 
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and carry its states."""
-        facts, step = self.model.facts, self.model.step
+        facts, step = self.model.metadata, self.model.step_session
         if not self.states and not self.static_inputs:
             self.static_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
         if not count:
             return self.model.make_empty_results(self.lengths)
-        time_axes, fully_read = self.model.time_axes, {*facts.whole}
+        time_axes, fully_read = self.model.time_axes, {*facts.full_inputs}
         step_inputs: dict[str, Array | DeviceTensor] = {}
         for name, axis in time_axes.items():
             if name in step.inputs:
@@ -296,8 +300,8 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
     """Raise E0943 beyond the end of a position table, also if other inputs share it."""
-    facts, symbol = model.facts, str(model.input_signature.sequence_length)
-    limits = [facts.max_context, compute_max_context_length(facts.bounds, symbol, lengths)]
+    facts, symbol = model.metadata, str(model.input_signature.sequence_length)
+    limits = [facts.max_context, compute_max_context_length(facts.length_bounds, symbol, lengths)]
     limit = min((n for n in limits if n is not None), default=position_count)
     if position_count > limit:
         raise_error(
@@ -333,5 +337,5 @@ def open_streaming_model(
 ) -> StreamingModel:
     """Return the streaming model of a package, with the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
-    assert opened.facts.chunks is not None, "the package is a streaming model"
-    return StreamingModel(**vars(opened), chunks=opened.facts.chunks)
+    assert opened.metadata.stream_chunks is not None, "the package is a streaming model"
+    return StreamingModel(**vars(opened), chunks=opened.metadata.stream_chunks)

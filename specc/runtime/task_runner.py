@@ -85,7 +85,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     options = _read_options(task, inputs)
     slots = {s.name for s in task.slots}
     given = {name: value for name, value in inputs.items() if name in slots}
-    _check_complete(task, given)
+    _check_required_inputs(task, given)
     reading, graph = model.manifest.reading, model.manifest.graph
     record = reading.get_input_reading(task.text)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
@@ -192,10 +192,10 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
     return options
 
 
-def _check_complete(task: Task, given: Mapping[str, object]) -> None:
+def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
     """Raise E0910 for a missing task input."""
     for slot in task.slots:
-        if slot.name not in given and not slot.optional:
+        if slot.name not in inputs and not slot.optional:
             every = ", ".join(s.name for s in task.slots)
             raise_error(
                 "E0910",
@@ -221,39 +221,39 @@ def _list_texts(name: str, value: object) -> list[str]:
     return texts
 
 
-def _broadcast_texts(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def _broadcast_texts(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Broadcast single texts to the longest list. Raise E0912 for other lengths."""
-    longest = max(map(len, given.values()))
-    for name, texts in given.items():
+    longest = max(map(len, inputs.values()))
+    for name, texts in inputs.items():
         if len(texts) not in (1, longest):
             raise_error(
                 "E0912",
                 f"`{name}` has {len(texts)} texts, expected {longest}",
-                notes=[f"{n}: {len(t)}" for n, t in given.items()],
+                notes=[f"{n}: {len(t)}" for n, t in inputs.items()],
                 helps=["pass equally many, or one for all"],
             )
-    return {n: t * longest if len(t) == 1 else t for n, t in given.items()}
+    return {n: t * longest if len(t) == 1 else t for n, t in inputs.items()}
 
 
-def _split_pairs(given: Mapping[str, object]) -> dict[str, object]:
+def _split_pairs(inputs: Mapping[str, object]) -> dict[str, object]:
     """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. As in transformers,
     a single empty `text_pair` is none.
     """
-    items = given.get("text")
-    if isinstance(items, str) and given.get("text_pair") == "":
-        return {n: v for n, v in given.items() if n != "text_pair"}
-    if not isinstance(items, list | tuple) or "text_pair" in given or not items:
-        return dict(given)
+    items = inputs.get("text")
+    if isinstance(items, str) and inputs.get("text_pair") == "":
+        return {n: v for n, v in inputs.items() if n != "text_pair"}
+    if not isinstance(items, list | tuple) or "text_pair" in inputs or not items:
+        return dict(inputs)
     if all(isinstance(i, list | tuple) and len(i) == 2 for i in items):
         return {"text": [i[0] for i in items], "text_pair": [i[1] for i in items]}
-    return dict(given)
+    return dict(inputs)
 
 
 def _read_texts(
-    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode each text, or pair of texts."""
-    lists = {name: _list_texts(name, value) for name, value in _split_pairs(given).items()}
+    lists = {name: _list_texts(name, value) for name, value in _split_pairs(inputs).items()}
     lists = _broadcast_texts(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
     prompt = _read_prompt(task, options)
@@ -287,10 +287,10 @@ def _read_prompt(task: Task, options: Options) -> str:
 
 
 def _read_questions(
-    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode questions with their contexts, long ones in windows."""
-    lists = _broadcast_texts({name: _list_texts(name, value) for name, value in given.items()})
+    lists = _broadcast_texts({name: _list_texts(name, value) for name, value in inputs.items()})
     batch = _EncodedBatch([], [], lists)
     max_length = int(options["max_seq_len"])
     pairs = zip(lists["question"], lists["context"], strict=True)
@@ -303,23 +303,23 @@ def _read_questions(
 
 
 def _read_choices(
-    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode a text with each of its choices."""
-    texts = _list_texts("text", given["text"])
+    texts = _list_texts("text", inputs["text"])
     if len(texts) > 1:
         helps = ["pass one text at a time"]
         raise_error("E0912", "choices need a single text, got several", helps=helps)
-    choices = _list_texts("choices", given["choices"])
+    choices = _list_texts("choices", inputs["choices"])
     encodings = [encode_text(texts[0], choice, record) for choice in choices]
     return _EncodedBatch(encodings, [0] * len(encodings), {"text": texts, "choices": choices})
 
 
 def _read_images(
-    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode candidate labels in the hypothesis template, and preprocess images."""
-    labels = _list_texts("candidate_labels", given["candidate_labels"])
+    labels = _list_texts("candidate_labels", inputs["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:
         helps = ['put `{}` in place of the label: "This is a photo of {}."']

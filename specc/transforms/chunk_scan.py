@@ -49,7 +49,7 @@ class LinearRecurrence:
 
 
 def compute_in_chunks(
-    b: Builder, op: ops.Scan, args: Sequence[Value], found: LinearRecurrence
+    b: Builder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
     """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
     given, inner = op.split_operands(args), op.split_body_inputs()
@@ -59,21 +59,21 @@ def compute_in_chunks(
     possible = find_vectorizable_nodes(op.body, {*inner.scanned}, {*outside}, op.axis)
     nodes = [n for n, _ in op.body.nodes if n in possible]
     vectorize_nodes(b, op, nodes, whole, outside)
-    if found.decay in outside:
-        one = b.add_op(ops.Insert(1), outside[found.decay])
-        whole[found.decay] = b.add_op(ops.Expand(1, length), one)
-    rows = _ChunkRows(b, found, given.keep, length, rank).split(whole)
-    start = _transpose_state(b, found, given.initial_carries[0])
-    masks = _add_masks(b, found.read_key is not None)
+    if recurrence.decay in outside:
+        one = b.add_op(ops.Insert(1), outside[recurrence.decay])
+        whole[recurrence.decay] = b.add_op(ops.Expand(1, length), one)
+    rows = _ChunkedOperands(b, recurrence, given.keep, length, rank).split_operands(whole)
+    start = _transpose_state(b, recurrence, given.initial_carries[0])
+    masks = _add_masks(b, recurrence.read_key is not None)
     body = _ChunkBody(Builder(), rank).build(rows, start, masks)
     final, *collected = b.add_node(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
     joined = [_join_chunks(b, y, given.keep, length) for y in collected]
-    return (_transpose_state(b, found, final), *joined)
+    return (_transpose_state(b, recurrence, final), *joined)
 
 
-def _transpose_state(b: Builder, found: LinearRecurrence, state: Value) -> Value:
+def _transpose_state(b: Builder, recurrence: LinearRecurrence, state: Value) -> Value:
     """Return the state with the axis of its keys before that of its values, or back."""
-    return state if found.key_axis == -2 else _transpose_matrix(b, state)
+    return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
 def _transpose_matrix(b: Builder, x: Value) -> Value:
@@ -82,7 +82,7 @@ def _transpose_matrix(b: Builder, x: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class _ChunkRows:
+class _ChunkedOperands:
     """Operands of all positions, [b, n, …, x], split into chunks: [b, chunks, 64, …, x].
 
     Positions that the loop skips, and those that fill the last chunk, are zero in keys, values and
@@ -90,42 +90,43 @@ class _ChunkRows:
     """
 
     b: Builder
-    found: LinearRecurrence
+    recurrence: LinearRecurrence
     keep: Value | None
     length: Dim
     rank: int
 
-    def split(self, whole: dict[Value, Value]) -> dict[str, Value]:
+    def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
         """Return the operands by name: `query N`, `key`, `value`, and those of the others that
         there are.
         """
-        found, along_keys = self.found, self.found.value_axis
+        found, along_keys = self.recurrence, self.recurrence.value_axis
         rows = {
-            f"query {n}": self._vectors(whole, q, along_keys) for n, q in enumerate(found.queries)
+            f"query {n}": self._get_vectors(full_values, q, along_keys)
+            for n, q in enumerate(found.queries)
         }
-        rows = {name: self._chunks(x) for name, x in rows.items()}
+        rows = {name: self._split_into_chunks(x) for name, x in rows.items()}
         updates = {
-            "key": self._vectors(whole, found.key, along_keys),
-            "value": self._vectors(whole, found.value, found.key_axis),
+            "key": self._get_vectors(full_values, found.key, along_keys),
+            "value": self._get_vectors(full_values, found.value, found.key_axis),
         }
         if found.decay is not None:
-            decay = self._vectors(whole, found.decay, -1)
+            decay = self._get_vectors(full_values, found.decay, -1)
             updates["log decay"] = self.b.add_op(ops.Pointwise("log"), decay)
         if found.read_key is not None:
-            updates["read key"] = self._vectors(whole, found.read_key, along_keys)
+            updates["read key"] = self._get_vectors(full_values, found.read_key, along_keys)
         if found.rate is not None:
-            updates["rate"] = whole[found.rate]
+            updates["rate"] = full_values[found.rate]
         masked = {n: mask_positions(self.b, x, self.keep) for n, x in updates.items()}
-        return rows | {name: self._chunks(x) for name, x in masked.items()}
+        return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
-    def _vectors(self, whole: dict[Value, Value], value: Value, axis: int) -> Value:
+    def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
         """Return the values of all positions without an axis of length 1, if they have it."""
-        x = whole[value]
+        x = full_values[value]
         if value.rank < self.rank:
             return x
         return self.b.add_op(ops.Squeeze(self.rank + 1 + axis), x)
 
-    def _chunks(self, x: Value) -> Value:
+    def _split_into_chunks(self, x: Value) -> Value:
         count = floor_divide_dims(self.length + CHUNK_LENGTH - 1, CHUNK_LENGTH)
         filled = self.b.add_op(
             ops.Pad(1, Dim.of(0), count * CHUNK_LENGTH - self.length, value=0.0), x
@@ -139,14 +140,14 @@ def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value
     return mask_positions(b, joined, keep)
 
 
-def _add_masks(b: Builder, solves: bool) -> list[Value]:
+def _add_masks(b: Builder, solves_system: bool) -> list[Value]:
     """Return [64, 64] masks of the columns up to the row, and below it; to solve a triangular
     system also the identity and, for blocks of 1, 2, 4, … rows, the block left of every second one.
     """
     place = b.add_op(ops.Range(CHUNK))
     row, column = b.add_op(ops.Insert(1), place), b.add_op(ops.Insert(0), place)
     masks = [b.add_op(ops.Compare(fn), row, column) for fn in ("ge", "gt")]
-    if not solves:
+    if not solves_system:
         return masks
     same = b.add_op(ops.Compare("eq"), row, column)
     masks.append(b.add_op(ops.Cast("f32"), same))
@@ -170,65 +171,77 @@ class _ChunkBody(CellBuilder):
 
     rank: int
 
-    def build(self, rows: Mapping[str, Value], start: Value, masks: Sequence[Value]) -> Graph:
+    def build(
+        self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
+    ) -> Graph:
         """Return the body for the operands of the loop."""
-        inner = {name: self._input(name, x) for name, x in rows.items()}
-        state = self.b.add_input("state", Input(start.type))
+        inner = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
+        state = self.b.add_input("state", Input(initial_state.type))
         lower, *others = (self.b.add_input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
-        decays = _Decays.of(self, inner.get("log decay"), lower, others[0])
+        decays = _Decays.from_logarithms(self, inner.get("log decay"), lower, others[0])
         if "read key" in inner:
-            inner["value"] = self._solve(inner, decays, state, others)
+            inner["value"] = self._solve_delta_rule(inner, decays, state, others)
         key, value = inner["key"], inner["value"]
-        outputs = {"next state": self._next_state(decays, key, value, state)}
+        outputs = {"next state": self._compute_next_state(decays, key, value, state)}
         for name in [name for name in inner if name.startswith("query")]:
-            seen = self.add_op("mul", self._product(inner[name], key), decays.pairs)
+            seen = self.add_op("mul", self._multiply_positions(inner[name], key), decays.pairs)
             inside = self.add_matmul(seen, value)
             before = decays.decay_state(self, self.add_matmul(inner[name], state))
-            outputs[f"result of {name}"] = self._to_rows(self.add_op("add", inside, before))
+            outputs[f"result of {name}"] = self._move_positions_back(
+                self.add_op("add", inside, before)
+            )
         return self.b.build_graph("chunk", outputs)
 
     def add_matmul(self, left: Value, right: Value) -> Value:
         """Add a matrix product."""
         return self.b.add_op(ops.MatMul(), left, right)
 
-    def last_row(self, x: Value) -> Value:
+    def slice_last_position(self, x: Value) -> Value:
         """Return the row of the last position."""
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
-    def _input(self, name: str, x: Value) -> Value:
+    def _add_chunk_input(self, name: str, x: Value) -> Value:
         """Add the input of a chunk, [b, 64, …, x], and move its positions before the last axis."""
         shape = (x.shape[0], *x.shape[2:])
         row = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
         return self.b.add_op(ops.Transpose(order), row)
 
-    def _to_rows(self, y: Value) -> Value:
+    def _move_positions_back(self, y: Value) -> Value:
         last = self.rank - 1
         return self.b.add_op(ops.Transpose((0, last - 1, *range(1, last - 1), last)), y)
 
-    def _product(self, left: Value, right: Value) -> Value:
+    def _multiply_positions(self, left: Value, right: Value) -> Value:
         """Return the product of each row of `left` with each row of `right`, [*lead, 64, 64]."""
         return self.add_matmul(left, _transpose_matrix(self.b, right))
 
-    def _next_state(self, decays: "_Decays", key: Value, value: Value, state: Value) -> Value:
-        after = _transpose_matrix(self.b, self.last_row(decays.pairs))
+    def _compute_next_state(
+        self, decays: "_Decays", key: Value, value: Value, state: Value
+    ) -> Value:
+        after = _transpose_matrix(self.b, self.slice_last_position(decays.pairs))
         gained = self.add_matmul(_transpose_matrix(self.b, self.add_op("mul", key, after)), value)
         left = state
         if decays.total is not None:
-            left = self.add_op("mul", self.last_row(decays.total), state)
+            left = self.add_op("mul", self.slice_last_position(decays.total), state)
         return self.add_op("add", left, gained)
 
-    def _solve(
-        self, inner: Mapping[str, Value], decays: "_Decays", state: Value, masks: Sequence[Value]
+    def _solve_delta_rule(
+        self,
+        chunk_operands: Mapping[str, Value],
+        decays: "_Decays",
+        state: Value,
+        masks: Sequence[Value],
     ) -> Value:
         """Return the values that the delta rule writes: the solution of the triangular system."""
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
-        read_key, rate = inner["read key"], inner.get("rate")
-        pairs = self.add_op("mul", self._product(read_key, inner["key"]), decays.pairs)
+        read_key, rate = chunk_operands["read key"], chunk_operands.get("rate")
+        pairs = self.add_op(
+            "mul", self._multiply_positions(read_key, chunk_operands["key"]), decays.pairs
+        )
         system = self.b.add_op(ops.Where(), strict, pairs, zero)
         before = decays.decay_state(self, self.add_matmul(read_key, state))
-        right = self.add_op("sub", inner["value"], before)
+        right = self.add_op("sub", chunk_operands["value"], before)
         if rate is not None:
             system, right = (self.add_op("mul", rate, system), self.add_op("mul", rate, right))
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. Powers of the matrix
@@ -252,19 +265,21 @@ class _Decays:
     total: Value | None
 
     @classmethod
-    def of(cls, body: _ChunkBody, logs: Value | None, lower: Value, strict: Value) -> "_Decays":
+    def from_logarithms(
+        cls, body: _ChunkBody, log_decay: Value | None, lower: Value, strict: Value
+    ) -> "_Decays":
         """Compute them from the logarithms of the decays, [*lead, 64, 1]."""
         b, axis = body.b, body.rank - 2
-        if logs is None:
+        if log_decay is None:
             pairs = b.add_op(ops.Cast("f32"), lower)
             for _ in range(axis):
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
         # sums of the logarithms in between: differences of cumulative sums would cancel
-        between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, logs, zero))
+        between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
-        return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), logs)))
+        return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))
 
     def decay_state(self, body: _ChunkBody, x: Value) -> Value:
         """Decay the state before the chunk to each position."""

@@ -48,15 +48,15 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
     # Any of the scanned values may be the cell's input; the others are for other outputs.
-    for row, cell in _iterate_row_patterns(inputs[: op.scanned_count], states):
+    for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
         # The first match is the only one: no two cells are the same function.
         if bound is not None:
-            return _FusedLoop(b, op, [a for a in args if a], cell, bound).results(row)
+            return _FusedLoop(b, op, [a for a in args if a], cell, bound).build_results(row)
     return None
 
 
-def _iterate_row_patterns(
+def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
     """Yield each scanned value that can be a cell's input, with each pattern of its type."""
@@ -77,65 +77,67 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a cell over elements of type `row` with states of these types."""
+    """Builds the pattern of a cell over elements of type `element_type` with states of
+    these types.
+    """
 
-    row: Type
-    states: Sequence[Type]
+    element_type: Type
+    state_types: Sequence[Type]
 
     def add_input(self, name: str, *shape: Dim) -> Value:
         """Add an input of the pattern."""
-        return self.b.add_input(name, Input(Type(self.row.dtype, shape)))
+        return self.b.add_input(name, Input(Type(self.element_type.dtype, shape)))
 
-    def add_map(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
+    def add_linear_weights(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
         """Add the weight and the bias of a linear layer."""
         return {weight: self.add_input(weight, out, width), bias: self.add_input(bias, out)}
 
     def build_pattern(self, layer: FusedLayer) -> _CellPattern:
         """Return the pattern of the cell of `layer`."""
-        size, gates = self.states[0].shape[1], GATE_COUNTS[type(layer)]
-        x = self.add_input("x", *self.row.shape)
+        size, gates = self.state_types[0].shape[1], GATE_COUNTS[type(layer)]
+        x = self.add_input("x", *self.element_type.shape)
         states = [
             self.add_input(name, *s.shape)
-            for name, s in zip(("h", "cell"), self.states, strict=False)
+            for name, s in zip(("h", "cell"), self.state_types, strict=False)
         ]
-        w = self.add_map("w", "b", size * gates, self.row.shape[1])
+        w = self.add_linear_weights("w", "b", size * gates, self.element_type.shape[1])
         row = self.add_linear(x, w["w"], w["b"])
         separate = isinstance(layer, ops.Gru) and layer.reset == "before"
-        w |= self.add_map("u", "c", size * (gates - separate), size)
+        w |= self.add_linear_weights("u", "c", size * (gates - separate), size)
         if separate:
-            w |= self.add_map("u new", "c new", size, size)
+            w |= self.add_linear_weights("u new", "c new", size, size)
         if isinstance(layer, ops.Gru):
             next_states: Sequence[Value] = [self._mix_gru_states(layer, row, states[0], w)]
         else:
             next_states = compute_cell(self, layer, row, states, w)
         return _CellPattern(layer, self.b.inputs, tuple(next_states))
 
-    def _mix_gru_states(self, op: ops.Gru, row: Value, h: Value, w: CellCaptures) -> Value:
+    def _mix_gru_states(self, op: ops.Gru, element: Value, h: Value, w: CellCaptures) -> Value:
         """Return the next state as `z * h + (1 - z) * new`, as specs write it."""
-        z, new = compute_gru_gates(self, op, row, h, w)
+        z, new = compute_gru_gates(self, op, element, h, w)
         shut = self.add_op("sub", self.add_input("one"), z)
         # The gate is the share of the old state that is kept, or the share that is replaced.
         old, fresh = (z, shut) if op.update == "old" else (shut, z)
         return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
 
 
-def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPattern]:
+def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterator[_CellPattern]:
     """Yield the patterns of cells with such states."""
-    layers: Sequence[FusedLayer] = [ops.Lstm()] if states[0] == states[-1] else []
-    if len(states) == 1:
+    layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
+    if len(state_types) == 1:
         # Four variants of GRU are in use: where the reset applies, and the direction of the update
         # gate.
         grus = [ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")]
         layers = [*(ops.Rnn(name) for name in RNN_ACTIVATIONS), *grus]
     for layer in layers:
-        yield _PatternBuilder(Builder(), row, states).build_pattern(layer)
+        yield _PatternBuilder(Builder(), element_type, state_types).build_pattern(layer)
 
 
 LeafBindings = dict[Value, Value]
 
 
 def _match_cell(
-    cell: _CellPattern, row: Value, states: Sequence[Value], next_states: Sequence[Value]
+    cell: _CellPattern, element: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
     """Bind each leaf of the pattern to a value of the body; None for another cell."""
     # A cell without biases is the same layer without them.
@@ -143,7 +145,7 @@ def _match_cell(
     bound: LeafBindings | None = dict(
         zip(
             (cell.leaves[n] for n in ("x", "h", "cell") if n in cell.leaves),
-            (row, *states),
+            (element, *states),
             strict=True,
         )
     )
@@ -207,7 +209,7 @@ class _FusedLoop:
         self.outer = dict(zip(self.inputs, self.args, strict=True))
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
-    def results(self, row: Value) -> NodeResults | None:
+    def build_results(self, element: Value) -> NodeResults | None:
         """Return final states and collected values; None if a weight is made in the loop."""
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
@@ -215,14 +217,16 @@ class _FusedLoop:
         collected = outputs[op.carry_count :]
         if None in weights.values() or not self._subtracts_from_one():
             return None
-        if not self._free_of_state(collected, outputs[0]):
+        if not self._is_computable_from_state(collected, outputs[0]):
             return None
-        u, c = (self._build_whole(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c"))
+        u, c = (
+            self._build_combined_weight(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c")
+        )
         starts = self.args[op.scanned_count : op.scanned_count + op.carry_count]
         layer = replace(self.cell.layer, reverse=op.reverse)
         try:
             made = b.add_node(
-                layer, self.outer[row], weights["w"], u, weights.get("b"), c, self.keep, *starts
+                layer, self.outer[element], weights["w"], u, weights.get("b"), c, self.keep, *starts
             )
         except ShapeError:
             return None
@@ -241,7 +245,7 @@ class _FusedLoop:
     ) -> Iterator[Value]:
         """Return the collected values, of which those equal to `state` are the layer's `states`."""
         rest = [v for v in collected if v is not state]
-        others = iter(self._build_rest(rest, state, states) if rest else ())
+        others = iter(self._build_other_values(rest, state, states) if rest else ())
         return (states if v is state else next(others) for v in collected)
 
     def _subtracts_from_one(self) -> bool:
@@ -251,20 +255,24 @@ class _FusedLoop:
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
         return value.node is not None and value.node.op == ops.Constant(1.0, value.dtype)
 
-    def _free_of_state(self, collected: Sequence[Value], new: Value) -> bool:
+    def _is_computable_from_state(self, collected: Sequence[Value], new_state: Value) -> bool:
         """Return True if all collected values can be computed from inputs and the new state."""
-        ends = [v for v in collected if v is not new]
-        live = collect_needed_nodes(ends, lambda node: [a for a in node.operands if a is not new])
+        ends = [v for v in collected if v is not new_state]
+        live = collect_needed_nodes(
+            ends, lambda node: [a for a in node.operands if a is not new_state]
+        )
         states = set(
             self.inputs[self.op.scanned_count : self.op.scanned_count + self.op.carry_count]
         )
         return states.isdisjoint((*ends, *(a for node in live for a in node.operands)))
 
-    def _build_whole(self, first: Value | None, rest: Value | None) -> Value | None:
+    def _build_combined_weight(
+        self, first_part: Value | None, other_part: Value | None
+    ) -> Value | None:
         """Return a weight of all gates, concatenated or found whole if it was split."""
-        if first is None or rest is None:
-            return first
-        match first.node, rest.node:
+        if first_part is None or other_part is None:
+            return first_part
+        match first_part.node, other_part.node:
             case (
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, again, stop), (Value() as other,)),
@@ -272,16 +280,18 @@ class _FusedLoop:
                 # exactly the two parts, contiguous
                 if start == 0 and again == middle and stop == source.shape[0]:
                     return source
-        return self.b.add_op(ops.Concat(0), first, rest)
+        return self.b.add_op(ops.Concat(0), first_part, other_part)
 
-    def _build_rest(self, values: Sequence[Value], new: Value, states: Value) -> NodeResults:
+    def _build_other_values(
+        self, values: Sequence[Value], new_state: Value, states: Value
+    ) -> NodeResults:
         """Compute the other collected values by a loop over inputs and states without carries."""
         op = self.op
         rows = self.inputs[: op.scanned_count]
         captured = self.inputs[op.scanned_count + op.carry_count :]
         builder = Builder()
         now = {v: builder.add_input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
-        now[new] = builder.add_input("state", Input(new.type))
+        now[new_state] = builder.add_input("state", Input(new_state.type))
         now |= {v: builder.add_input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
         ends = [v for v in values if v not in now]
         between = collect_needed_nodes(ends, lambda n: [a for a in n.operands if a not in now])

@@ -22,11 +22,14 @@ def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
 
 
 def rewrite_into_builder(
-    graph: Graph, builder: Builder, now: dict[Value, Value], rules: Sequence[RewriteRule] = ()
+    graph: Graph,
+    builder: Builder,
+    new_values: dict[Value, Value],
+    rules: Sequence[RewriteRule] = (),
 ) -> Graph:
-    """Rewrite a graph into a builder that has its inputs and parameters, mapped by `now`."""
+    """Rewrite a graph into a builder that has its inputs and parameters, mapped by `new_values`."""
     for node, results in graph.nodes:
-        args = tuple(now[a] if a else None for a in node.args)
+        args = tuple(new_values[a] if a else None for a in node.args)
         count = len(builder.nodes)
         made = _apply_first_rule(rules, builder, node.op, args)
         if made is None:
@@ -35,9 +38,9 @@ def rewrite_into_builder(
             assert old.type == new.type, (
                 f"{node.op.name} of type {old.type} was replaced by {new.type}"
             )
-            now[old] = new
+            new_values[old] = new
         _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), made, count)
-    return builder.finish_copy(graph, now)
+    return builder.finish_copy(graph, new_values)
 
 
 def _apply_first_rule(
@@ -50,12 +53,14 @@ def _apply_first_rule(
     return None
 
 
-def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, count: int) -> None:
+def _copy_node_origin(
+    builder: Builder, origin: NodeOrigin, values: NodeResults, count: int
+) -> None:
     """Record the origin of the old node for the new nodes, and for those of `values`."""
     # `nodes` has an order but no slices: the newest ones from its end, reversed.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]
     for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):
-        joined = builder.node_origins.get(node, NodeOrigin()).merge(made)
+        joined = builder.node_origins.get(node, NodeOrigin()).merge(origin)
         if joined != NodeOrigin():
             builder.node_origins[node] = joined

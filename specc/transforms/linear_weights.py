@@ -96,31 +96,31 @@ def _iterate_other_operands(
 
 
 def find_norm_folds(
-    graph: Graph, ties: Mapping[str, str], rounded: Container[str]
+    graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[NormFold, ...]:
     """Return the norms that only linear layers read, whose weights only these layers read and
-    are all in `rounded`. `ties` are tied weights, none of which can be changed for one
+    are all in `quantized_names`. `ties` are tied weights, none of which can be changed for one
     reader alone.
     """
-    walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), rounded)
-    found = (walk.fold(node, made) for node, (made, *_) in graph.nodes)
+    walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
+    found = (walk.find_fold(node, made) for node, (made, *_) in graph.nodes)
     return tuple(fold for fold in found if fold)
 
 
 class _ValueUsers:
     """The consumers of each value of a graph."""
 
-    def __init__(self, graph: Graph, tied: frozenset[str], rounded: Container[str]) -> None:
-        self.rounded = rounded
+    def __init__(self, graph: Graph, tied: frozenset[str], quantized_names: Container[str]) -> None:
+        self.rounded = quantized_names
         users = graph.map_users().items()
         self.of = {value: [node for node, _ in uses] for value, uses in users}
         self.shown = set(graph.outputs.values())
         self.names = {v: n for n, v in graph.parameters.items() if n not in tied}
         self.results = {node: made for node, (made, *_) in graph.nodes}
 
-    def fold(self, norm: Node, made: Value) -> NormFold | None:
+    def find_fold(self, norm: Node, result: Value) -> NormFold | None:
         """Return what can be folded out of a norm, or None."""
-        if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or made in self.shown:
+        if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.shown:
             return None
         # without a gain there is nothing to fold, with or without a bias
         own = [a for a in norm.args[1:] if a is not None]
@@ -128,25 +128,25 @@ class _ValueUsers:
             return None
         if not self._has_only_reader(own, norm):
             return None
-        maps = self._maps_of(made)
+        maps = self._find_linear_weights(result)
         if not maps:
             return None
         names = [self.names[a] for a in own]
         return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
 
-    def _has_only_reader(self, own: Sequence[Value], norm: Node) -> bool:
-        """Return True if all of `own` are parameters that only `norm` reads: a gain shared with
-        another norm would be folded out of that one as well.
+    def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
+        """Return True if all of `parameters` are parameters that only `norm` reads: a gain shared
+        with another norm would be folded out of that one as well.
         """
-        return all(a in self.names and self.of[a] == [norm] for a in own)
+        return all(a in self.names and self.of[a] == [norm] for a in parameters)
 
-    def _maps_of(self, made: Value) -> dict[str, bool] | None:
-        """Return the weights that `made` is multiplied by, and whether each is transposed; None
+    def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
+        """Return the weights that `result` is multiplied by, and whether each is transposed; None
         if something else reads it or a weight is used in both orientations.
         """
         maps: dict[str, bool] = {}
-        for reader in self.of.get(made, ()):
-            weight = self._get_weight(reader, made)
+        for reader in self.of.get(result, ()):
+            weight = self._get_weight(reader, result)
             if weight is None:
                 return None
             name, is_transposed = weight
@@ -154,40 +154,40 @@ class _ValueUsers:
                 return None
         return maps
 
-    def _get_weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
-        """Return the weight that a linear layer multiplies `made` by, and whether it is
+    def _get_weight(self, reader: Node, result: Value) -> tuple[str, bool] | None:
+        """Return the weight that a linear layer multiplies `result` by, and whether it is
         transposed; None for other readers, weights that are not quantized, or weights with
         other readers.
         """
-        if not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
+        if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
             return None
         value = find_viewed_weight(reader.args[1])
         # a product of the norm's result with itself is not a linear map of it
-        if value is None or value not in self.names or made in reader.args[1:]:
+        if value is None or value not in self.names or result in reader.args[1:]:
             return None
         if self.names[value] not in self.rounded:
             return None
         is_transposed = self._is_view_transposed(reader.args[1])
-        if is_transposed is None or not self._is_only_reader(value, made):
+        if is_transposed is None or not self._is_only_reader(value, result):
             return None
         return self.names[value], is_transposed
 
-    def _is_view_transposed(self, shown: Value | None) -> bool | None:
+    def _is_view_transposed(self, view: Value | None) -> bool | None:
         """Return whether a view of a weight is transposed; None for other views."""
         is_transposed = False
-        while shown is not None and shown.node is not None:
+        while view is not None and view.node is not None:
             # a sliced weight is read in parts, which are not followed here
-            if not isinstance(shown.node.op, ops.Transpose) or shown in self.shown:
+            if not isinstance(view.node.op, ops.Transpose) or view in self.shown:
                 return None
-            is_transposed, shown = not is_transposed, shown.node.args[0]
+            is_transposed, view = not is_transposed, view.node.args[0]
         return is_transposed
 
-    def _is_only_reader(self, weight: Value, made: Value) -> bool:
-        """Return True if only linear layers of `made` read a weight, transposed or not."""
+    def _is_only_reader(self, weight: Value, result: Value) -> bool:
+        """Return True if only linear layers of `result` read a weight, transposed or not."""
         for reader in self.of.get(weight, ()):
             if isinstance(reader.op, ops.Transpose):
-                if not self._is_only_reader(self.results[reader], made):
+                if not self._is_only_reader(self.results[reader], result):
                     return False
-            elif not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
+            elif not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
                 return False
         return weight not in self.shown

@@ -74,17 +74,17 @@ HALF_STATE_ROLES = ("key", "value")
 """States that grow with the sequence: the KV caches."""
 
 
-def convert_graph_to_half(graph: Graph, half: HalfDtype) -> Graph:
-    """Convert a graph to compute in `half`; its inputs and outputs keep their types."""
-    return _convert_graph(graph, half, {}, dict.fromkeys(graph.outputs, "f32"))[0]
+def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
+    """Convert a graph to compute in `half_dtype`; its inputs and outputs keep their types."""
+    return _convert_graph(graph, half_dtype, {}, dict.fromkeys(graph.outputs, "f32"))[0]
 
 
-def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedGraphs:
-    """Convert encoder and decode step to `half`. Keys and values are cached in `half`, other
-    states in f32; values passed by the encoder keep the dtype they are computed in.
+def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
+    """Convert encoder and decode step to `half_dtype`. Keys and values are cached in `half_dtype`,
+    other states in f32; values passed by the encoder keep the dtype they are computed in.
     """
-    states = tuple(_convert_state(s, half) for s in derived.states)
-    thin = {s.name for s in states if s.type.dtype == half}
+    states = tuple(_convert_state(s, half_dtype) for s in derived.states)
+    thin = {s.name for s in states if s.type.dtype == half_dtype}
     static_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
@@ -92,156 +92,171 @@ def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedG
         told = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         open_ = set(derived.static_inputs) - told.keys() - {derived.initial_logits_output}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
-        encode, static_inputs = _convert_graph(encode, half, {}, results)
-    given = {**dict.fromkeys(thin, half), **static_inputs}
+        encode, static_inputs = _convert_graph(encode, half_dtype, {}, results)
+    given = {**dict.fromkeys(thin, half_dtype), **static_inputs}
     next_states = {s.next_output: s.type.dtype for s in states}
     outputs = {n: next_states.get(n, "f32") for n in derived.step.outputs}
-    step, _ = _convert_graph(derived.step, half, given, outputs)
+    step, _ = _convert_graph(derived.step, half_dtype, given, outputs)
     return replace(derived, encode=encode, step=step, states=states)
 
 
-def _convert_state(state: DecodeState, half: HalfDtype) -> DecodeState:
+def _convert_state(state: DecodeState, half_dtype: HalfDtype) -> DecodeState:
     if state.role in HALF_STATE_ROLES and state.type.dtype == "f32":
-        return replace(state, type=replace(state.type, dtype=half))
+        return replace(state, type=replace(state.type, dtype=half_dtype))
     return state
 
 
 def _convert_graph(
-    graph: Graph, half: HalfDtype, given: Mapping[str, str], results: Mapping[str, str]
+    graph: Graph,
+    half_dtype: HalfDtype,
+    input_dtypes: Mapping[str, str],
+    output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph with input dtypes `given`; also return the dtypes of other outputs."""
+    """Convert a graph with input dtypes `input_dtypes`; also return the dtypes of other outputs."""
     made = Builder()
-    walk = _HalfConverter(made=made, half=half, late=_find_output_products(graph, results))
+    walk = _HalfConverter(
+        builder=made,
+        half_dtype=half_dtype,
+        output_products=_find_output_products(graph, output_dtypes),
+    )
     for name, value in graph.inputs.items():
-        facts = _convert_input(graph.input_facts[name], half, given.get(name))
+        facts = _convert_input(graph.input_facts[name], half_dtype, input_dtypes.get(name))
         walk.register_value(value, made.add_input(name, facts))
     for name, value in graph.parameters.items():
         walk.register_value(value, made.add_parameter(graph.parameter_facts[name]), "neutral")
-    walk.nodes(graph)
+    walk.convert_nodes(graph)
     made.names = {n: walk.get_computed(v) for n, v in graph.names.items()}
     outputs: dict[str, Value] = {}
     found: dict[str, str] = {}
     for name, value in graph.outputs.items():
-        wanted = results.get(name)
+        wanted = output_dtypes.get(name)
         if wanted is None:
             outputs[name] = walk.get_computed(value)
             found[name] = outputs[name].dtype
         else:
             outputs[name] = (
-                walk.convert_to_half(value) if wanted == half else walk.convert_to_original(value)
+                walk.convert_to_half(value)
+                if wanted == half_dtype
+                else walk.convert_to_original(value)
             )
     return made.build_graph(
         graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
     ), found
 
 
-def _convert_input(facts: Input, half: HalfDtype, given: str | None) -> Input:
-    """Return the facts of an input in `half` if that is what is passed for it."""
-    if given == half and facts.type.dtype == "f32":
-        return replace(facts, type=replace(facts.type, dtype=half))
-    return facts
+def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
+    """Return the facts of an input in `half_dtype` if that is what is passed for it."""
+    if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
+        return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
+    return input_facts
 
 
-def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]:
+def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
     """Return the products that are outputs or decide something, up to moves and shifts: logits
     and router scores. They are computed in f32.
     """
     read: set[Value] = set()
     late: set[Node] = set()
-    shown = {v for n, v in graph.outputs.items() if results.get(n) == "f32"}
+    shown = {v for n, v in graph.outputs.items() if output_dtypes.get(n) == "f32"}
     # A product that another product reads is not a last one, even if it is an output too. In
     # reverse order: readers of a value come after its node.
     for node, made in reversed(graph.nodes):
         final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
             late.add(node)
-        (shown if _shows_operands(node.op, final) else read).update(node.operands)
+        (shown if _passes_operands_to_output(node.op, final) else read).update(node.operands)
     return late
 
 
-def _shows_operands(op: Op, final: bool) -> bool:
+def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
     """Return True if the operands of an op are outputs or decide something, up to moves."""
     moves = is_product_preserving(op) or isinstance(op, ops.Softmax)
-    return isinstance(op, INDEX_OPS) or (final and moves)
+    return isinstance(op, INDEX_OPS) or (is_output and moves)
 
 
 @dataclass(kw_only=True)
 class _HalfConverter:
     """Rebuilds nodes in the precision that each is computed in."""
 
-    made: Builder
-    half: HalfDtype
-    late: Collection[Node] = ()
-    widths: dict[Value, PrecisionClass] = field(default_factory=dict)
-    wide_values: dict[Value, Value] = field(default_factory=dict)
-    narrow_values: dict[Value, Value] = field(default_factory=dict)
+    builder: Builder
+    half_dtype: HalfDtype
+    output_products: Collection[Node] = ()
+    precision_classes: dict[Value, PrecisionClass] = field(default_factory=dict)
+    float32_values: dict[Value, Value] = field(default_factory=dict)
+    half_values: dict[Value, Value] = field(default_factory=dict)
 
-    def register_value(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
+    def register_value(self, old: Value, new: Value, precision: PrecisionClass = "wide") -> None:
         """Register the converted form of a value."""
-        thin = old.dtype == "f32" and new.dtype == self.half
-        (self.narrow_values if thin else self.wide_values)[old] = new
-        self.widths[old] = "thin" if thin else width
+        thin = old.dtype == "f32" and new.dtype == self.half_dtype
+        (self.half_values if thin else self.float32_values)[old] = new
+        self.precision_classes[old] = "thin" if thin else precision
 
     def convert_to_original(self, old: Value) -> Value:
         """Return a value in its original dtype (f32 for floats)."""
-        if old not in self.wide_values:
-            self.wide_values[old] = self.made.add_op(ops.Cast("f32"), self.narrow_values[old])
-        return self.wide_values[old]
+        if old not in self.float32_values:
+            self.float32_values[old] = self.builder.add_op(ops.Cast("f32"), self.half_values[old])
+        return self.float32_values[old]
 
     def convert_to_half(self, old: Value) -> Value:
         """Return a float value in 16 bits, any other as it is."""
         if old.dtype != "f32":
             return self.convert_to_original(old)
-        if old not in self.narrow_values:
+        if old not in self.half_values:
             node = old.node
-            neutral = self.widths[old] == "neutral"
+            neutral = self.precision_classes[old] == "neutral"
             # A view of a weight stays one: its readers look for the weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
-                self.narrow_values[old] = self.made.add_node(node.op, *args)[old.index]
+                self.half_values[old] = self.builder.add_node(node.op, *args)[old.index]
             else:
-                self.narrow_values[old] = self.made.add_op(
-                    ops.Cast(self.half), self.convert_to_original(old)
+                self.half_values[old] = self.builder.add_op(
+                    ops.Cast(self.half_dtype), self.convert_to_original(old)
                 )
-        return self.narrow_values[old]
+        return self.half_values[old]
 
     def get_computed(self, old: Value) -> Value:
         """Return a value in the dtype it was computed in."""
         return (
-            self.narrow_values[old] if self.widths[old] == "thin" else self.convert_to_original(old)
+            self.half_values[old]
+            if self.precision_classes[old] == "thin"
+            else self.convert_to_original(old)
         )
 
-    def nodes(self, graph: Graph) -> None:
+    def convert_nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
-            width = self._get_width(node)
+            width = self._choose_precision(node)
             new = self._convert_node(node, width)
             for old, one in zip(results, new, strict=True):
                 self.register_value(old, one, "neutral" if width == "neutral" else "wide")
-            self.made.copy_origin(graph, node, new)
+            self.builder.copy_origin(graph, node, new)
 
-    def _convert_node(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
+    def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node, with its operands in its dtype."""
-        if width != "thin":
-            return self.made.add_node(
+        if precision != "thin":
+            return self.builder.add_node(
                 node.op, *(a and self.convert_to_original(a) for a in node.args)
             )
         op: Op = node.op
         if isinstance(op, ops.MixtureOfExperts):
             op = replace(op, body=self._convert_expert(op.body))
-        return self.made.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
+        return self.builder.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
         """Convert the body of experts, whose inputs and results are 16-bit."""
-        given = dict.fromkeys(body.inputs, self.half)
-        results = dict.fromkeys(body.outputs, self.half)
-        return _convert_graph(body, self.half, given, results)[0]
+        given = dict.fromkeys(body.inputs, self.half_dtype)
+        results = dict.fromkeys(body.outputs, self.half_dtype)
+        return _convert_graph(body, self.half_dtype, given, results)[0]
 
-    def _get_width(self, node: Node) -> PrecisionClass:
+    def _choose_precision(self, node: Node) -> PrecisionClass:
         """Return the precision class of a node."""
         op = node.op
         if isinstance(op, ALWAYS_HALF_OPS):
-            return "wide" if node in self.late or not self._list_floats(node) else "thin"
+            return (
+                "wide"
+                if node in self.output_products or not self._list_float_operands(node)
+                else "thin"
+            )
         if isinstance(op, ops.Constant):
             return "neutral" if self._fits_half(op) else "wide"
         if isinstance(op, UNIT_TABLE_OPS):
@@ -249,15 +264,15 @@ class _HalfConverter:
         if not can_follow_operand_dtype(op):
             return "wide"
         # One float32 operand makes the result float32: its digits would be lost in a sum.
-        found = {self.widths[a] for a in self._list_floats(node)}
+        found = {self.precision_classes[a] for a in self._list_float_operands(node)}
         if "wide" in found or not found:
             return "wide"
         return "thin" if "thin" in found else "neutral"
 
-    def _list_floats(self, node: Node) -> list[Value]:
+    def _list_float_operands(self, node: Node) -> list[Value]:
         return [a for a in node.operands if a.dtype == "f32"]
 
     def _fits_half(self, constant: ops.Constant) -> bool:
         """Return True if a constant is in the normal range of the 16-bit dtype."""
         size = abs(float(constant.value))
-        return size == 0 or MIN_NORMAL[self.half] <= size <= MAX_FINITE[self.half]
+        return size == 0 or MIN_NORMAL[self.half_dtype] <= size <= MAX_FINITE[self.half_dtype]

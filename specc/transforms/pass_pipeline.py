@@ -51,27 +51,27 @@ class PassState:
     """The state that passes work on.
 
     `defaults` computes missing inputs of `graph`, until the pass `inline` adds it to the graph.
-    `generation` or `streaming` name the input with the time axis, which the pass `chunk` counts
-    in chunks of `chunk` positions. A step returns the positions `rows` of the logits; unless
-    `bounded`, sliding-window attention keeps positions outside of the window; with `begins`
-    the encoder returns the logits of an empty sequence. `outputs` are the results that a step
-    can return, found by `prove`; `plan` the formats of quantized weights (default: int8);
-    `width` the 16-bit type of mixed precision. `half` is the result of `step`, `derived` that
-    of `encode`.
+    `generation` or `streaming` name the input with the time axis, which the pass `chunk_length`
+    counts in chunks of `chunk_length` positions. A step returns the positions `logits_positions` of
+    the logits; unless `evicts_positions`, sliding-window attention keeps positions outside of the
+    window; with `starts_without_prompt` the encoder returns the logits of an empty sequence.
+    `outputs` are the results that a step can return, found by `prove`; `quantization_plan` the
+    formats of quantized weights (default: int8); `half_dtype` the 16-bit type of mixed precision.
+    `derived_step` is the result of `step`, `derived` that of `encode`.
     """
 
     graph: Graph
     defaults: Graph | None = None
     generation: GenerateSection | None = None
     streaming: StreamSection | None = None
-    chunk: int = 1
-    rows: OutputPositions = "newest"
-    bounded: bool = True
-    begins: bool = False
+    chunk_length: int = 1
+    logits_positions: OutputPositions = "newest"
+    evicts_positions: bool = True
+    starts_without_prompt: bool = False
     outputs: Mapping[str, OutputPositions] = field(default_factory=dict)
-    plan: QuantizationPlan | None = None
-    width: HalfDtype = "f16"
-    half: DerivedStep | None = None
+    quantization_plan: QuantizationPlan | None = None
+    half_dtype: HalfDtype = "f16"
+    derived_step: DerivedStep | None = None
     derived: DerivedGraphs | None = None
 
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
@@ -87,8 +87,8 @@ class PassState:
         if self.derived is not None:
             encode = (self.derived.encode,) if self.derived.encode else ()
             return *encode, self.derived.step
-        if self.half is not None:
-            return (self.half.graph,)
+        if self.derived_step is not None:
+            return (self.derived_step.graph,)
         return self.graph, *((self.defaults,) if self.defaults else ())
 
 
@@ -96,70 +96,72 @@ class PassState:
 class CompilerPass:
     """A pass: its name, purpose and function.
 
-    An `optional` pass runs only on request.
+    An `is_optional` pass runs only on request.
     """
 
     name: str
-    about: str
+    description: str
     run: Callable[[PassState], PassState]
-    optional: bool = False
+    is_optional: bool = False
 
 
-def _run_inline(work: PassState) -> PassState:
-    if work.defaults is None:
-        return work
-    graph = inline_defaults(work.graph, work.defaults)
-    return replace(work, graph=graph, defaults=None)
+def _run_inline(state: PassState) -> PassState:
+    if state.defaults is None:
+        return state
+    graph = inline_defaults(state.graph, state.defaults)
+    return replace(state, graph=graph, defaults=None)
 
 
-def _rewrite_loops(work: PassState, rule: RewriteRule) -> PassState:
+def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
     """Rewrite the graph by a rule for loops; a graph without loops is returned as it is."""
-    loops = any(isinstance(node.op, ops.Scan) for node, _ in work.graph.nodes)
-    return replace(work, graph=rewrite_graph(work.graph, [rule])) if loops else work
+    loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
+    return replace(state, graph=rewrite_graph(state.graph, [rule])) if loops else state
 
 
-def _run_quantize(work: PassState) -> PassState:
-    plan = work.plan
+def _run_quantize(state: PassState) -> PassState:
+    plan = state.quantization_plan
     if plan is None:
-        plan = choose_weight_formats(work.graph, QuantizationRequest(kind="int8"), "rows", {}).plan
-    return replace(work, graph=quantize_graph(work.graph, plan))
+        plan = choose_weight_formats(state.graph, QuantizationRequest(kind="int8"), "rows", {}).plan
+    return replace(state, graph=quantize_graph(state.graph, plan))
 
 
-def _run_chunk(work: PassState) -> PassState:
-    growing, sources = work.get_time_axis_interface()
-    if work.streaming is None:
-        return work
-    symbol = _find_generated_symbol(work.graph, growing)
-    chunk = compute_chunk_size(work.graph, symbol, sources)
-    return replace(work, graph=substitute_chunked_length(work.graph, symbol, chunk), chunk=chunk)
+def _run_chunk(state: PassState) -> PassState:
+    growing, sources = state.get_time_axis_interface()
+    if state.streaming is None:
+        return state
+    symbol = _find_generated_symbol(state.graph, growing)
+    chunk = compute_chunk_size(state.graph, symbol, sources)
+    return replace(
+        state, graph=substitute_chunked_length(state.graph, symbol, chunk), chunk_length=chunk
+    )
 
 
-def _find_generated_symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
+def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int = 1) -> str:
     """Return the symbol of the time axis. Raise E0702 if there is none."""
-    symbol = find_time_symbol(graph, growing, chunk)
+    symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     if symbol is None:
         raise_error(
             "E0702",
-            f"`{growing}` has no time axis: it has no axis of run-time length after the batch",
+            f"`{time_axis_input}` has no time axis: it has no dynamic axis after the batch axis",
         )
     return symbol
 
 
-def _run_causality_check(work: PassState) -> PassState:
+def _run_causality_check(state: PassState) -> PassState:
     """Raise E0701 and E0702 without a time axis, E0711 to E0718 for causality violations."""
-    graph, chunk = work.graph, work.chunk
-    growing, sources = work.get_time_axis_interface()
+    graph, chunk = state.graph, state.chunk_length
+    growing, sources = state.get_time_axis_interface()
     symbol = _find_generated_symbol(graph, growing, chunk)
     faults = (
         check_causality(graph, symbol, growing, sources)
-        if work.streaming is None
+        if state.streaming is None
         else check_streaming_causality(graph, symbol, growing, sources, chunk)
     )
     if faults:
         raise Failed(*faults)
-    if faults := check_default_causality(graph, work.defaults, symbol, growing, sources):
+    if faults := check_default_causality(graph, state.defaults, symbol, growing, sources):
         raise Failed(*faults)
-    outputs: dict[str, OutputPositions] = dict.fromkeys(sources, work.rows)
+    outputs: dict[str, OutputPositions] = dict.fromkeys(sources, state.logits_positions)
     states = trace_time_dataflow(graph, symbol, chunk)
     for name, value in graph.outputs.items():
         # Besides logits, a step can return every causal result with one time axis: attention maps
@@ -169,7 +171,7 @@ def _run_causality_check(work: PassState) -> PassState:
             continue
         if not check_causality(graph, symbol, growing, [name], chunk):
             outputs[name] = "new"
-    return replace(work, outputs=outputs)
+    return replace(state, outputs=outputs)
 
 
 def _raise_nothing_generated(graph: Graph) -> NoReturn:
@@ -182,22 +184,22 @@ def _raise_nothing_generated(graph: Graph) -> NoReturn:
     raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[fix])
 
 
-def _run_step(work: PassState) -> PassState:
-    growing, (source, *_) = work.get_time_axis_interface()
+def _run_step(state: PassState) -> PassState:
+    growing, (source, *_) = state.get_time_axis_interface()
     half = derive_step_graph(
-        work.graph,
+        state.graph,
         growing,
-        work.outputs,
-        bounded=work.bounded,
-        begins=source if work.begins else "",
-        chunk=work.chunk,
+        state.outputs,
+        evicts_positions=state.evicts_positions,
+        first_token_output=source if state.starts_without_prompt else "",
+        chunk_length=state.chunk_length,
     )
-    return replace(work, half=half)
+    return replace(state, derived_step=half)
 
 
-def _run_encode(work: PassState) -> PassState:
-    assert work.half is not None, "`step` runs first"
-    return replace(work, derived=add_encoder_graph(work.half))
+def _run_encode(state: PassState) -> PassState:
+    assert state.derived_step is not None, "`step` runs first"
+    return replace(state, derived=add_encoder_graph(state.derived_step))
 
 
 ALL_PASSES = (
@@ -205,18 +207,18 @@ ALL_PASSES = (
     CompilerPass(
         "fuse_scan",
         "replace a loop over a known cell by a recurrent layer",
-        lambda work: _rewrite_loops(work, fuse_scan),
+        lambda state: _rewrite_loops(state, fuse_scan),
     ),
     CompilerPass(
         "split_scan",
         "hoist operations that do not depend on loop-carried values out of loops",
-        lambda work: _rewrite_loops(work, split_scan),
+        lambda state: _rewrite_loops(state, split_scan),
     ),
     CompilerPass("quantize", "quantize weights", _run_quantize, True),
     CompilerPass(
         "narrow",
         "mixed precision",
-        lambda work: replace(work, graph=convert_graph_to_half(work.graph, work.width)),
+        lambda state: replace(state, graph=convert_graph_to_half(state.graph, state.half_dtype)),
         True,
     ),
     CompilerPass("chunk", "express the time axis in chunks of the strides", _run_chunk),
@@ -234,30 +236,32 @@ DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes before step derivation."""
 
 
-def run_passes(work: PassState, names: Sequence[str]) -> PassState:
-    """Run the passes of these names on `work`, in the order of `ALL_PASSES`."""
+def run_passes(state: PassState, names: Sequence[str]) -> PassState:
+    """Run the passes of these names on `state`, in the order of `ALL_PASSES`."""
     sound: tuple[Graph, ...] = ()
     for each in ALL_PASSES:
         if each.name in names:
-            work = each.run(work)
-            now = work.graphs()
+            state = each.run(state)
+            now = state.graphs()
             _verify_graphs((g for g in now if g not in sound), f"the pass `{each.name}`")
             sound = now
-    return work
+    return state
 
 
-def list_passes_up_to(last: str) -> tuple[str, ...]:
-    """Return the passes that `compile` runs up to `last`; optional ones only if `last` is one."""
+def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
+    """Return the passes that `compile` runs up to `last_pass`; optional ones only if `last_pass` is
+    one.
+    """
     names = [each.name for each in ALL_PASSES]
-    before = ALL_PASSES[: names.index(last)]
-    return *(each.name for each in before if not each.optional), last
+    before = ALL_PASSES[: names.index(last_pass)]
+    return *(each.name for each in before if not each.is_optional), last_pass
 
 
-def _verify_graphs(graphs: Iterable[Graph | None], where: str) -> None:
+def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
     """Verify graphs under `VERIFY_AFTER_PASSES`."""
     for graph in graphs if VERIFY_AFTER_PASSES.get() else ():
         faults = find_graph_errors(graph) if graph else []
-        assert not faults, f"after {where}:\n" + "\n".join(faults)
+        assert not faults, f"after {pass_name}:\n" + "\n".join(faults)
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
@@ -265,14 +269,14 @@ def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
     return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
-def simplify_graph(graph: Graph, *, fused: bool = True) -> Graph:
-    """Fuse loops into layers, unless `fused` is False, and hoist loop-invariant nodes."""
-    return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fused else LOOP_PASSES).graph
+def simplify_graph(graph: Graph, *, fuses_loops: bool = True) -> Graph:
+    """Fuse loops into layers, unless `fuses_loops` is False, and hoist loop-invariant nodes."""
+    return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES).graph
 
 
 def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
     """Return `graph` with the weights of `plan` quantized."""
-    return run_passes(PassState(graph=graph, plan=plan), ("quantize",)).graph
+    return run_passes(PassState(graph=graph, quantization_plan=plan), ("quantize",)).graph
 
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
@@ -290,20 +294,22 @@ def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Grap
     return made, found
 
 
-def apply_half_precision(graph: Graph, width: HalfDtype) -> Graph:
+def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
     """Convert `graph` to mixed precision."""
-    return run_passes(PassState(graph=graph, width=width), ("narrow",)).graph
+    return run_passes(PassState(graph=graph, half_dtype=half_dtype), ("narrow",)).graph
 
 
-def apply_half_precision_to_derived(derived: DerivedGraphs, width: HalfDtype) -> DerivedGraphs:
+def convert_derived_to_half_precision(
+    derived: DerivedGraphs, half_dtype: HalfDtype
+) -> DerivedGraphs:
     """Convert encoder and decode step to 16 bits, with the states between them."""
-    made = convert_derived_to_half(derived, width)
+    made = convert_derived_to_half(derived, half_dtype)
     _verify_graphs((made.encode, made.step), "the pass `narrow`")
     return made
 
 
-def derive_with_passes(work: PassState) -> DerivedGraphs:
+def derive_with_passes(state: PassState) -> DerivedGraphs:
     """Derive encoder and decode step. E0711 to E0718 if the model cannot be generated."""
-    derived = run_passes(work, DERIVE_PASSES).derived
+    derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None
     return derived

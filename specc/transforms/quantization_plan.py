@@ -36,91 +36,92 @@ class QuantizationRequest:
     """The requested quantization.
 
     `kind` is that of weights that match no pattern; None: unquantized. Patterns match scopes or
-    weights: `keep` stay unquantized, `own` have a kind each. `head` is the kind of output
-    projections; with `every` also weights that `int4` would quantize to 8 bits get 4. `stored` are
-    the group sizes of weights whose 4-bit codes a checkpoint holds.
+    weights: `unquantized_patterns` stay unquantized, `kind_by_pattern` have a kind each.
+    `lm_head_kind` is the kind of output projections; with `quantizes_all` also weights that `int4`
+    would quantize to 8 bits get 4. `stored_group_sizes` are the group sizes of weights whose 4-bit
+    codes a checkpoint holds.
     """
 
     kind: QuantizationKind | None
-    keep: tuple[str, ...] = ()
-    own: tuple[tuple[str, QuantizationKind], ...] = ()
-    block: int = DEFAULT_GROUP_SIZE
-    head: QuantizationKind | Literal["none", ""] = ""
-    every: bool = False
-    stored: Mapping[str, int] = field(default_factory=dict)
+    unquantized_patterns: tuple[str, ...] = ()
+    kind_by_pattern: tuple[tuple[str, QuantizationKind], ...] = ()
+    group_size: int = DEFAULT_GROUP_SIZE
+    lm_head_kind: QuantizationKind | Literal["none", ""] = ""
+    quantizes_all: bool = False
+    stored_group_sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
         """The quantization kinds that some weight may get."""
-        return self.kind, self.head, *(kind for _, kind in self.own)
+        return self.kind, self.lm_head_kind, *(kind for _, kind in self.kind_by_pattern)
 
     @property
     def patterns(self) -> tuple[str, ...]:
         """The patterns that must match a weight."""
-        return *self.keep, *(pattern for pattern, _ in self.own)
+        return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
 @dataclass(frozen=True)
 class QuantizationDecision:
-    """The chosen formats: `plan` of each quantized weight, and `kept` the reason why another
-    matrix is not quantized. `unmatched` are the patterns that match none of `names`,
-    `without_effect` the requests that change nothing.
+    """The chosen formats: `plan` of each quantized weight, and `unquantized_reasons` the reason why
+    another matrix is not quantized. `unmatched_patterns` are the patterns that match none of
+    `weight_names`, `ineffective_requests` the requests that change nothing.
     """
 
     plan: Mapping[str, QuantizationFormat]
-    kept: Mapping[str, str]
-    unmatched: tuple[str, ...] = ()
-    without_effect: tuple[str, ...] = ()
-    names: tuple[str, ...] = field(default=(), repr=False)
+    unquantized_reasons: Mapping[str, str]
+    unmatched_patterns: tuple[str, ...] = ()
+    ineffective_requests: tuple[str, ...] = ()
+    weight_names: tuple[str, ...] = field(default=(), repr=False)
 
 
 def choose_weight_formats(
     graph: Graph,
-    wish: QuantizationRequest,
+    request: QuantizationRequest,
     layout: WeightLayout,
     ties: Mapping[str, str],
     *,
-    rounds: bool = True,
-    layers: bool = False,
+    quantizes_activations: bool = True,
+    has_integer_lstm: bool = False,
 ) -> QuantizationDecision:
     """Choose the quantization format of each weight of a simplified graph.
 
     `ties` maps a tied weight to the one it shares. `layout` is how the target's kernels read
-    groups, `rounds` whether they quantize activations. `layers`: the target has an integer
-    LSTM.
+    groups, `quantizes_activations` whether they quantize activations. `has_integer_lstm`: the
+    target has an integer LSTM.
     """
     loops = expand_recurrent_layers(graph)
     every = collect_weight_uses(loops)
     choice = _FormatChooser(
-        wish=wish,
+        request=request,
         layout=layout,
-        heads=frozenset(_iterate_upstream_weights(loops, list(loops.outputs.values()))),
-        first=_find_first_attention_weights(loops),
+        lm_head_weights=frozenset(_iterate_upstream_weights(loops, list(loops.outputs.values()))),
+        first_attention_weights=_find_first_attention_weights(loops),
         graph=loops,
-        rounds=rounds,
-        layers=find_lstm_only_weights(graph) if layers else frozenset(),
+        quantizes_activations=quantizes_activations,
+        integer_lstm_weights=find_lstm_only_weights(graph) if has_integer_lstm else frozenset(),
     )
     plan: dict[str, QuantizationFormat] = {}
     kept: dict[str, str] = {}
-    for sharing in _group_tied_weights(every, ties):
-        uses = every[sharing[0]]
-        for name in sharing[1:]:
+    for tied_names in _group_tied_weights(every, ties):
+        uses = every[tied_names[0]]
+        for name in tied_names[1:]:
             uses = uses.merge_uses(every[name])
         # A tied weight matches by each of its names.
-        names = [each for name in sharing for each in _list_pattern_names(name, every[name])]
+        names = [each for name in tied_names for each in _list_pattern_names(name, every[name])]
         form = (
-            choice.choose_format(sharing, uses, names)
-            if not wish.stored
-            else choice.keep_checkpoint_format(sharing, uses)
+            choice.choose_format(tied_names, uses, names)
+            if not request.stored_group_sizes
+            else choice.keep_checkpoint_format(tied_names, uses)
         )
         if isinstance(form, QuantizationFormat):
-            plan.update(dict.fromkeys(sharing, form))
+            plan.update(dict.fromkeys(tied_names, form))
         else:
-            kept.update(dict.fromkeys(sharing, form))
+            kept.update(dict.fromkeys(tied_names, form))
     known = _list_known_names(every)
     plan = _keep_complete_pairs(plan, graph)
     return QuantizationDecision(
-        plan, kept, find_unmatched_patterns(wish.patterns, known), names=known
+        plan, kept, find_unmatched_patterns(request.patterns, known), weight_names=known
     )
 
 
@@ -143,13 +144,13 @@ def _keep_complete_pairs(
 
 
 def _move_pair_to_loop(
-    weights: str, states: str, plan: dict[str, QuantizationFormat], layers: set[str]
+    weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
     """Change the formats of an LSTM's weights to those of products in a loop."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
-        if name in layers:
+        if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
-            layers.remove(name)
+            lstm_weights.remove(name)
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
@@ -163,8 +164,12 @@ def find_unmatched_patterns(patterns: Iterable[str], names: Iterable[str]) -> tu
     return tuple(p for p in patterns if not _has_match(names, (p,)))
 
 
-def _list_known_names(every: Mapping[str, WeightUses]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(n for name in every for n in _list_pattern_names(name, every[name])))
+def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(
+            n for name in uses_by_weight for n in _list_pattern_names(name, uses_by_weight[name])
+        )
+    )
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
@@ -189,86 +194,92 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _FormatChooser:
-    """Chooses formats; `heads` are output weights, `first` those of the first attention."""
+    """Chooses formats; `lm_head_weights` are output weights, `first_attention_weights` those of the
+    first attention.
+    """
 
-    wish: QuantizationRequest
+    request: QuantizationRequest
     layout: WeightLayout
-    heads: frozenset[str]
-    first: frozenset[str]
+    lm_head_weights: frozenset[str]
+    first_attention_weights: frozenset[str]
     graph: Graph
-    rounds: bool
-    layers: frozenset[str]
+    quantizes_activations: bool
+    integer_lstm_weights: frozenset[str]
 
     def choose_format(
-        self, sharing: list[str], uses: WeightUses, names: list[str]
+        self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
         """Return the format of a weight, or the reason why it is not quantized."""
         if why := _explain_unsupported(uses):
             return why
-        if _has_match(names, self.wish.keep):
+        if _has_match(names, self.request.unquantized_patterns):
             return "requested"
-        kind = self._choose_kind(sharing, uses, names)
+        kind = self._choose_kind(tied_names, uses, names)
         if kind is None:
             return "not requested"
         form = self._choose_format(kind, uses)
         if kind == "int8-tensor":
-            form = self._by_tensor(sharing, uses) or form
-        return replace(form, is_transposed=True) if uses.is_transposed == {True} else form
+            form = self._choose_per_tensor_format(tied_names, uses) or form
+        return replace(form, is_transposed=True) if uses.orientations == {True} else form
 
     def _choose_kind(
-        self, sharing: list[str], uses: WeightUses, names: list[str]
+        self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
         """Return the kind that is requested for a weight, with care for small ones."""
         # the last matching pattern takes precedence
-        own = [kind for pattern, kind in self.wish.own if _has_match(names, (pattern,))]
-        kind = own[-1] if own else self._choose_default_kind(sharing)
+        own = [
+            kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
+        ]
+        kind = own[-1] if own else self._choose_default_kind(tied_names)
         # explicit settings of a weight, or of heads, apply to small ones too
-        asked = own or (self.wish.head and self.heads & set(sharing))
-        if kind == "int4" and not asked and not self.wish.every:
-            return self._choose_careful_kind(sharing, uses, self.graph.parameters[sharing[0]])
+        asked = own or (self.request.lm_head_kind and self.lm_head_weights & set(tied_names))
+        if kind == "int4" and not asked and not self.request.quantizes_all:
+            return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
         return kind
 
     def keep_checkpoint_format(
-        self, sharing: list[str], uses: WeightUses
+        self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | str:
         """Return the format of 4-bit codes of the checkpoint, or why they are dequantized."""
         if why := _explain_unsupported(uses):
             return why
-        block = self.wish.stored.get(sharing[0], 0)
+        block = self.request.stored_group_sizes.get(tied_names[0], 0)
         if not block:
             return "not stored as symmetric 4-bit groups of rows"
-        if uses.table or uses.is_transposed != {False}:
+        if uses.embedding_scopes or uses.orientations != {False}:
             return "no 4-bit kernel for this use"
         return QuantizationFormat(bits=4, group_size=block, layout=self.layout, rounding="none")
 
-    def _choose_default_kind(self, sharing: list[str]) -> QuantizationKind | None:
+    def _choose_default_kind(self, tied_names: list[str]) -> QuantizationKind | None:
         """Return the kind of a weight that no pattern matches."""
-        if self.wish.head and self.heads & set(sharing):
-            return None if self.wish.head == "none" else self.wish.head
-        return self.wish.kind
+        if self.request.lm_head_kind and self.lm_head_weights & set(tied_names):
+            return None if self.request.lm_head_kind == "none" else self.request.lm_head_kind
+        return self.request.kind
 
     def _choose_careful_kind(
-        self, sharing: list[str], uses: WeightUses, value: Value
+        self, tied_names: list[str], uses: WeightUses, value: Value
     ) -> QuantizationKind:
         """Return `int4`, or 8 bits where 4 lose too much or save nothing."""
         count = 1
         # stacked weights have a separate matrix per expert
         for length in value.shape[-2:]:
             count *= length.number or 0
-        named = set(sharing)
-        if uses.table or self.heads & named:
+        named = set(tied_names)
+        if uses.embedding_scopes or self.lm_head_weights & named:
             return "int8-weights"
-        if count < MIN_INT4_ELEMENTS or uses.looped or self.first & named:
+        if count < MIN_INT4_ELEMENTS or uses.is_in_loop or self.first_attention_weights & named:
             return "int8"
         return "int4"
 
-    def _by_tensor(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | None:
+    def _choose_per_tensor_format(
+        self, tied_names: list[str], uses: WeightUses
+    ) -> QuantizationFormat | None:
         """Return the int8 format with a per-tensor activation scale, for both weights of an
         LSTM and for weights read in a loop; None elsewhere, where per-token scales cost as
         little.
         """
-        layer = self.layers.issuperset(sharing) and uses.is_transposed == {False}
-        if uses.table or uses.routed or not (layer or uses.looped):
+        layer = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
+        if uses.embedding_scopes or uses.is_in_experts or not (layer or uses.is_in_loop):
             return None
         return QuantizationFormat(
             bits=8, group_size=0, layout="columns", rounding="layer" if layer else "tensor"
@@ -276,41 +287,45 @@ class _FormatChooser:
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
         """Return the format of a kind in the target's layout."""
-        kept_whole = self.layout == "columns" and _is_kept_whole(kind, uses)
+        kept_whole = self.layout == "columns" and _needs_row_layout(kind, uses)
         if kept_whole or kind in ("int8", "int8-tensor"):
-            layout = self.layout if uses.linear else "rows"
+            layout = self.layout if uses.linear_scopes else "rows"
             return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
 
         return QuantizationFormat(
             bits=4 if kind == "int4" else 8,
-            group_size=self.wish.block,
+            group_size=self.request.group_size,
             layout=self.layout,
-            rounding=self._choose_block_rounding(uses),
+            rounding=self._choose_activation_mode(uses),
         )
 
-    def _choose_block_rounding(self, uses: WeightUses) -> ActivationRoundingMode:
+    def _choose_activation_mode(self, uses: WeightUses) -> ActivationRoundingMode:
         """Return how activations are rounded: the kernel quantizes them only if weights are packed
         in advance, and those of an expert are selected at run time.
         """
-        return "block" if self.rounds and self.layout == "rows" and not uses.routed else "none"
+        return (
+            "block"
+            if self.quantizes_activations and self.layout == "rows" and not uses.is_in_experts
+            else "none"
+        )
 
 
-def _is_kept_whole(kind: QuantizationKind, uses: WeightUses) -> bool:
+def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     """Return True if a weight has no column blocks: a standard runtime converts them to rows for
     every product that it does not fuse, so not for shared tables, nor in a loop. The standard has
     no slices of stacked 4-bit weights either.
     """
-    parts = uses.routed or (uses.cut and kind == "int4")
-    return bool(uses.table or uses.looped or parts)
+    parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
+    return bool(uses.embedding_scopes or uses.is_in_loop or parts)
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
     """Return why a weight cannot be quantized; "" if it can."""
-    if uses.other:
-        return f"also read by {uses.other[0]}"
-    if not uses.linear and not uses.table:
+    if uses.other_uses:
+        return f"also read by {uses.other_uses[0]}"
+    if not uses.linear_scopes and not uses.embedding_scopes:
         return "unused"
-    return "read with and without a transpose" if len(uses.is_transposed) > 1 else ""
+    return "read with and without a transpose" if len(uses.orientations) > 1 else ""
 
 
 # --- where in the graph ---------------------------------------------------------------
@@ -336,7 +351,7 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
             continue
         seen.add(value)
         if product := find_matrix_product(node):
-            weight = find_viewed_weight(node.args[product.matrix])
+            weight = find_viewed_weight(node.args[product.matrix_operand])
             if weight in names:
                 yield names[weight]
         elif not node.op.heavy:

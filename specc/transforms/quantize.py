@@ -26,8 +26,10 @@ from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.weight_uses import find_matrix_product
 
 
-def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops; with `wanted` only those that read one of these weights."""
+def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
+    """Expand recurrent layers to loops; with `weight_names` only those that read one of these
+    weights.
+    """
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
@@ -35,9 +37,9 @@ def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None)
     def rule(b: Builder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
         if not isinstance(op, layers):
             return None
-        read = [v for n, v in b.parameters.items() if wanted is None or n in wanted]
+        read = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
         # The matrices themselves, or a concatenation of several.
-        if wanted is None or any(find_viewed_weight(a) in read for a in args[1:3]):
+        if weight_names is None or any(find_viewed_weight(a) in read for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
 
@@ -58,7 +60,9 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
     """Return the weights that only such layers read."""
-    inside = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
+    inside = {
+        name for quantized_weight in list_lstm_weight_pairs(graph) for name in quantized_weight
+    }
     users, shown = graph.map_users(), set(graph.outputs.values())
     values = ((n, graph.parameters[n]) for n in inside)
     return frozenset(
@@ -66,11 +70,11 @@ def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
     )
 
 
-def _is_lstm_weight(node: Node, place: int) -> bool:
+def _is_lstm_weight(node: Node, operand_index: int) -> bool:
     """Return True if an operand is a weight of an LSTM without projection."""
     if not isinstance(node.op, ops.Lstm) or node.op.projection(node) is not None:
         return False
-    return place in (node.op.weights.index, node.op.state_weights.index)
+    return operand_index in (node.op.weights.index, node.op.state_weights.index)
 
 
 def find_viewed_weight(value: Value | None) -> Value | None:
@@ -86,10 +90,10 @@ def find_viewed_weight(value: Value | None) -> Value | None:
 class QuantizedParameters:
     """A quantized weight: its codes and scales, and whether it is transposed here."""
 
-    numbers: Value
+    codes: Value
     scales: Value
-    form: QuantizationFormat
-    flipped: bool = False
+    format: QuantizationFormat
+    is_transposed: bool = False
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
@@ -100,126 +104,138 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     graph = expand_recurrent_layers(
         graph, {n for n, form in held.items() if form.rounding != "layer"}
     )
-    made = Builder()
+    builder = Builder()
     for name, given in graph.input_facts.items():
-        made.add_input(name, given)
+        builder.add_input(name, given)
     pairs: dict[Value, QuantizedParameters] = {}
-    now = {value: made.inputs[name] for name, value in graph.inputs.items()}
+    now = {value: builder.inputs[name] for name, value in graph.inputs.items()}
     for name, value in graph.parameters.items():
         facts = graph.parameter_facts[name]
         if name in held:
-            pairs[value] = _make_quantized_weight(made, facts, held[name])
+            pairs[value] = _make_quantized_weight(builder, facts, held[name])
         else:
-            now[value] = made.add_parameter(facts)
-    _WeightQuantizer(made, now, pairs).nodes(graph)
-    return made.finish_copy(graph, now)
+            now[value] = builder.add_parameter(facts)
+    _WeightQuantizer(builder, now, pairs).convert_nodes(graph)
+    return builder.finish_copy(graph, now)
 
 
 def _make_quantized_weight(
-    made: Builder, facts: Parameter, form: QuantizationFormat
+    builder: Builder, parameter: Parameter, format: QuantizationFormat
 ) -> QuantizedParameters:
     """Return the parameters that replace a weight: integers and scales."""
-    shape = tuple(d.number or 0 for d in facts.type.shape)
-    numbers, scales = form.compute_shapes(shape)
+    shape = tuple(d.number or 0 for d in parameter.type.shape)
+    numbers, scales = format.compute_shapes(shape)
 
     def add_part(rename: Callable[[str], str], type: Type) -> Value:
-        tied = rename(facts.tied_to) if facts.tied_to else ""
-        return made.add_parameter(replace(facts, name=rename(facts.name), type=type, tied_to=tied))
+        tied = rename(parameter.tied_to) if parameter.tied_to else ""
+        return builder.add_parameter(
+            replace(parameter, name=rename(parameter.name), type=type, tied_to=tied)
+        )
 
-    codes = add_part(form.format_codes_name, Type.of(form.dtype, *numbers))
+    codes = add_part(format.format_codes_name, Type.of(format.dtype, *numbers))
     return QuantizedParameters(
-        codes, add_part(form.format_scales_name, Type.of("f32", *scales)), form
+        codes, add_part(format.format_scales_name, Type.of("f32", *scales)), format
     )
 
 
 @dataclass
 class _WeightQuantizer:
-    """Rebuilds nodes; `now` maps values to new ones, `pairs` are the weights."""
+    """Rebuilds nodes; `new_values` maps values to new ones, `quantized_weights` are the weights."""
 
-    made: Builder
-    now: dict[Value, Value]
-    pairs: dict[Value, QuantizedParameters] = field(default_factory=dict)
+    builder: Builder
+    new_values: dict[Value, Value]
+    quantized_weights: dict[Value, QuantizedParameters] = field(default_factory=dict)
 
-    def nodes(self, graph: Graph) -> None:
+    def convert_nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._convert_node(node, results)
             # operations that only moved a weight have no effect any more
-            self.now.update(zip(results, new, strict=False))
-            self.made.copy_origin(graph, node, new)
+            self.new_values.update(zip(results, new, strict=False))
+            self.builder.copy_origin(graph, node, new)
 
     def _convert_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Convert a node; return nothing for a view of a weight."""
-        read = [a for a in node.operands if a in self.pairs]
+        read = [a for a in node.operands if a in self.quantized_weights]
         if not read:
-            return self.made.add_node(node.op, *(a and self.now[a] for a in node.args))
-        pair = self.pairs[read[0]]
+            return self.builder.add_node(node.op, *(a and self.new_values[a] for a in node.args))
+        quantized_weight = self.quantized_weights[read[0]]
         match node.op:
             case ops.Transpose():
-                self.pairs[results[0]] = replace(pair, flipped=not pair.flipped)
+                self.quantized_weights[results[0]] = replace(
+                    quantized_weight, is_transposed=not quantized_weight.is_transposed
+                )
                 return ()
             case ops.Cast(to):
                 # computed in 16 bits: so are the scales
-                scales = self.made.add_op(ops.Cast(to), pair.scales)
-                self.pairs[results[0]] = replace(pair, scales=scales)
+                scales = self.builder.add_op(ops.Cast(to), quantized_weight.scales)
+                self.quantized_weights[results[0]] = replace(quantized_weight, scales=scales)
                 return ()
             case ops.Slice():
-                self.pairs[results[0]] = self._slice_weight(node.op, pair)
+                self.quantized_weights[results[0]] = self._slice_weight(node.op, quantized_weight)
                 return ()
             case ops.Scan() | ops.MixtureOfExperts():
-                return self._loop(node, node.op)
+                return self._convert_loop(node, node.op)
             case ops.Embedding():
-                return self._convert_lookup(node, pair)
+                return self._convert_lookup(node, quantized_weight)
             case ops.Lstm():
                 return self._convert_layer(node, node.op)
-        return self._convert_linear(node, pair)
+        return self._convert_linear(node, quantized_weight)
 
-    def _slice_weight(self, op: ops.Slice, pair: QuantizedParameters) -> QuantizedParameters:
+    def _slice_weight(
+        self, op: ops.Slice, quantized_weight: QuantizedParameters
+    ) -> QuantizedParameters:
         """Slice codes and scales of a weight: along the last axis in layout `columns`, else the
         first.
         """
-        made, form = self.made, pair.form
+        builder, form = self.builder, quantized_weight.format
         last = form.layout == "columns"
         numbers, scales = (
-            made.add_op(replace(op, axis=v.rank - 1 if last else 0), v)
-            for v in (pair.numbers, pair.scales)
+            builder.add_op(replace(op, axis=v.rank - 1 if last else 0), v)
+            for v in (quantized_weight.codes, quantized_weight.scales)
         )
-        return replace(pair, numbers=numbers, scales=scales)
+        return replace(quantized_weight, codes=numbers, scales=scales)
 
-    def _convert_linear(self, node: Node, pair: QuantizedParameters) -> NodeResults:
-        form = pair.form
+    def _convert_linear(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
+        form = quantized_weight.format
         # a layer's weights may be read in a loop of a graph that was split
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, rounding)
         product = find_matrix_product(node)
         assert product is not None, "the plan has no other consumer"
-        x = node.args[product.rows]
+        x = node.args[product.activation_operand]
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
-        return self.made.add_node(
-            op, x and self.now[x], pair.numbers, pair.scales, bias and self.now[bias]
+        return self.builder.add_node(
+            op,
+            x and self.new_values[x],
+            quantized_weight.codes,
+            quantized_weight.scales,
+            bias and self.new_values[bias],
         )
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
         """Convert an LSTM with both weights quantized."""
-        pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
+        pairs = [self.quantized_weights[v] for v in (op.weights(node), op.state_weights(node))]
         # the omitted operand is the projection, which such a layer lacks
         rest = [*node.args[op.bias.index : op.peepholes.index + 1]]
-        return self.made.add_node(
+        return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
-            self.now[op.sequence(node)],
-            *(pair.numbers for pair in pairs),
-            *(pair.scales for pair in pairs),
-            *(a and self.now[a] for a in rest),
+            self.new_values[op.sequence(node)],
+            *(quantized_weight.codes for quantized_weight in pairs),
+            *(quantized_weight.scales for quantized_weight in pairs),
+            *(a and self.new_values[a] for a in rest),
         )
 
-    def _convert_lookup(self, node: Node, pair: QuantizedParameters) -> NodeResults:
-        form, ids = pair.form, node.args[0]
+    def _convert_lookup(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
+        form, ids = quantized_weight.format, node.args[0]
         table = node.args[1]
         assert table is not None
         op = ops.QuantizedEmbedding(table.shape[1], form.bits, form.group_size, form.layout)
-        return self.made.add_node(op, ids and self.now[ids], pair.numbers, pair.scales)
+        return self.builder.add_node(
+            op, ids and self.new_values[ids], quantized_weight.codes, quantized_weight.scales
+        )
 
-    def _loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
+    def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
         """Convert a loop or experts: the body takes integers and scales for each quantized
         weight; stacked weights are split by expert.
         """
@@ -231,41 +247,53 @@ class _WeightQuantizer:
         changing = len(inputs) - len(given.captured) - stacked
         values = node.operands
         outside = len(values) - (len(inputs) - changing)
-        args = [self.now[a] for a in values[:outside]]
+        args = [self.new_values[a] for a in values[:outside]]
         inner = Builder()
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
-            inside.now[value] = inner.add_input(name, op.body.input_facts[name])
+            inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
         # A quantized stack is two of them: codes, and scales.
         more = 0
-        for place, outer in enumerate(values[outside:]):
-            name, value = inputs[changing + place]
+        for operand_index, outer in enumerate(values[outside:]):
+            name, value = inputs[changing + operand_index]
             facts = op.body.input_facts[name]
-            if outer not in self.pairs:
-                inside.now[value] = inner.add_input(name, facts)
-                args.append(self.now[outer])
+            if outer not in self.quantized_weights:
+                inside.new_values[value] = inner.add_input(name, facts)
+                args.append(self.new_values[outer])
                 continue
-            pair, first = self.pairs[outer], place < stacked
+            quantized_weight, first = self.quantized_weights[outer], operand_index < stacked
             more += first
-            inside.pairs[value] = _make_body_pair(inner, name, facts, pair, is_stacked=first)
-            args += pair.numbers, pair.scales
-        inside.nodes(op.body)
-        body = inner.finish_copy(op.body, inside.now)
+            inside.quantized_weights[value] = _add_quantized_body_inputs(
+                inner, name, facts, quantized_weight, is_stacked=first
+            )
+            args += quantized_weight.codes, quantized_weight.scales
+        inside.convert_nodes(op.body)
+        body = inner.finish_copy(op.body, inside.new_values)
         if isinstance(op, ops.MixtureOfExperts):
-            return self.made.add_node(replace(op, body=body, stacked_count=stacked + more), *args)
-        return self.made.add_node(replace(op, body=body), *args)
+            return self.builder.add_node(
+                replace(op, body=body, stacked_count=stacked + more), *args
+            )
+        return self.builder.add_node(replace(op, body=body), *args)
 
 
-def _make_body_pair(
-    inner: Builder, name: str, facts: Input, pair: QuantizedParameters, *, is_stacked: bool
+def _add_quantized_body_inputs(
+    body_builder: Builder,
+    name: str,
+    input_facts: Input,
+    quantized_weight: QuantizedParameters,
+    *,
+    is_stacked: bool,
 ) -> QuantizedParameters:
     """Declare the inputs of a body for a quantized weight: its integers and scales."""
-    shown = [remove_axis(v.type, 0) if is_stacked else v.type for v in (pair.numbers, pair.scales)]
+    shown = [
+        remove_axis(v.type, 0) if is_stacked else v.type
+        for v in (quantized_weight.codes, quantized_weight.scales)
+    ]
     numbers, scales = (
-        inner.add_input(f"{name} {part}", replace(facts, type=type))
+        body_builder.add_input(f"{name} {part}", replace(input_facts, type=type))
         for part, type in zip(("numbers", "scales"), shown, strict=True)
     )
-    return replace(pair, numbers=numbers, scales=scales)
+    return replace(quantized_weight, codes=numbers, scales=scales)
 
 
 STATE_SCALE_SUFFIX = ":scale"
@@ -277,22 +305,22 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     keys = {c.key: c.next_key for c in caches}
     after = keys | {c.value: c.next_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
-    made = Builder()
+    builder = Builder()
     facts = _quantize_input_facts(step, after)
-    now = made.copy_inputs_and_parameters(replace(step, input_facts=facts))
-    scales = {name: made.add_parameter(_make_state_scale(step, name)) for name in after}
+    now = builder.copy_inputs_and_parameters(replace(step, input_facts=facts))
+    scales = {name: builder.add_parameter(_make_state_scale(step, name)) for name in after}
     kept: dict[Value, Value] = {}
     for node, results in step.nodes:
         whole = results[0]
         if whole not in joined:
-            now.update(zip(results, made.copy_node(step, node, now), strict=True))
+            now.update(zip(results, builder.copy_node(step, node, now), strict=True))
             continue
         # past and new positions, as they are cached and as they are read
         past, fresh = (now[a] for a in node.operands)
         scale = scales[joined[whole]]
-        kept[whole] = made.add_op(node.op, past, made.add_op(ops.Quantize(), fresh, scale))
-        now[whole] = made.add_op(ops.Dequantize(), kept[whole], scale)
-    return made.finish_copy(step, now, {n: kept.get(v, now[v]) for n, v in step.outputs.items()})
+        kept[whole] = builder.add_op(node.op, past, builder.add_op(ops.Quantize(), fresh, scale))
+        now[whole] = builder.add_op(ops.Dequantize(), kept[whole], scale)
+    return builder.finish_copy(step, now, {n: kept.get(v, now[v]) for n, v in step.outputs.items()})
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:

@@ -42,9 +42,9 @@ SINGLE_AXIS_OPS = (
 """Ops of one operand with an attribute `axis`."""
 
 
-def can_vectorize_op(op: Op, args: NodeOperands, moving: Sequence[bool], axis: int) -> bool:
+def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
     """Return True if `vectorize_op` can add an axis at `axis`."""
-    there = [(a, m) for a, m in zip(args, moving, strict=True) if a is not None]
+    there = [(a, m) for a, m in zip(args, is_moving, strict=True) if a is not None]
     if any(a.rank < axis for a, m in there if m):
         return False
     match op:
@@ -57,7 +57,7 @@ def can_vectorize_op(op: Op, args: NodeOperands, moving: Sequence[bool], axis: i
         # Axes from `axis` on are shifted by one; an op on earlier ones would meet the time axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
-        return _can_add_leading_axis(op, args, moving, axis)
+        return _can_add_leading_axis(op, args, is_moving, axis)
     if isinstance(op, ELEMENTWISE_OPS):
         return _have_moving_operands_full_rank(there)
     return False
@@ -71,11 +71,11 @@ def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> b
     return all(a.rank == rank for a, moves in operands if moves)
 
 
-def _can_add_leading_axis(op: Op, args: NodeOperands, moving: Sequence[bool], axis: int) -> bool:
+def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
     """Return True if the scanned axis can become a leading axis of the first operand: weights
     that vary could not be broadcast, and features must stay last.
     """
-    x, alone = args[0], moving[0] and not any(moving[1:])
+    x, alone = args[0], is_moving[0] and not any(is_moving[1:])
     return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
 
 
@@ -85,24 +85,24 @@ def _count_trailing_axes(op: Op) -> int:
 
 
 def _align_operands(
-    b: Builder, args: NodeOperands, moving: Sequence[bool], axis: int
+    b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
     """Return the operands of an elementwise op, constant ones reshaped to broadcast."""
     # The rank without the time axis, which moving operands have already.
-    rank = max(a.rank - m for a, m in zip(args, moving, strict=True) if a)
+    rank = max(a.rank - m for a, m in zip(args, is_moving, strict=True) if a)
     return [
         a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
-        for a, m in zip(args, moving, strict=True)
+        for a, m in zip(args, is_moving, strict=True)
     ]
 
 
 def vectorize_op(
-    b: Builder, op: Op, args: NodeOperands, moving: Sequence[bool], axis: int, length: Dim
+    b: Builder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
     """Apply `op` to all elements at once; varying operands already have them along `axis`."""
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
-        return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, moving, axis, length))
+        return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_moving, axis, length))
     if isinstance(op, ops.Transpose):
         # `can_vectorize_op` has checked that the axes before the time axis stay.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
@@ -111,14 +111,14 @@ def vectorize_op(
         return b.add_op(_shift_op_axis(op), *args)
     if isinstance(op, LEADING_AXES_OPS):
         return b.add_op(op, *args)
-    return b.add_op(op, *_align_operands(b, args, moving, axis))
+    return b.add_op(op, *_align_operands(b, args, is_moving, axis))
 
 
 def _expand_parts(
-    b: Builder, args: NodeOperands, moving: Sequence[bool], axis: int, length: Dim
+    b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
     """Expand the parts of a concatenation that do not vary: it does not broadcast."""
-    pairs = [(a, moves) for a, moves in zip(args, moving, strict=True) if a]
+    pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
     return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
 
 
@@ -126,20 +126,21 @@ def vectorize_nodes(
     b: Builder,
     op: ops.Scan,
     nodes: Iterable[Node],
-    whole: dict[Value, Value],
-    outside: Mapping[Value, Value],
+    stacked_values: dict[Value, Value],
+    captured_values: Mapping[Value, Value],
 ) -> None:
-    """Compute nodes of the body for all positions; `whole` has the values of all positions and
-    gains their results, `outside` the captured values.
+    """Compute nodes of the body for all positions; `stacked_values` has the values of all positions
+    and gains their results, `captured_values` the captured values.
     """
     made = dict(op.body.nodes)
-    length = next(iter(whole.values())).shape[op.axis]
+    length = next(iter(stacked_values.values())).shape[op.axis]
     for node in nodes:
-        moving = [a is not None and a not in outside for a in node.args]
+        is_moving = [a is not None and a not in captured_values for a in node.args]
         args = [
-            a and (whole[a] if m else outside[a]) for a, m in zip(node.args, moving, strict=True)
+            a and (stacked_values[a] if m else captured_values[a])
+            for a, m in zip(node.args, is_moving, strict=True)
         ]
-        whole[made[node][0]] = vectorize_op(b, node.op, args, moving, op.axis, length)
+        stacked_values[made[node][0]] = vectorize_op(b, node.op, args, is_moving, op.axis, length)
 
 
 def _shift_op_axis(op: Any) -> Op:
@@ -147,16 +148,16 @@ def _shift_op_axis(op: Any) -> Op:
     return made
 
 
-def _insert_broadcast_axis(b: Builder, fixed: Value, rank: int, axis: int) -> Value:
+def _insert_broadcast_axis(b: Builder, constant: Value, rank: int, axis: int) -> Value:
     """Return a constant operand of an elementwise op with an axis of length 1 at `axis`."""
     # With fewer axes than precede the time axis, broadcasting from the right suffices: [o] next to
     # [b, t, o].
-    at = axis - (rank - fixed.rank)
-    return b.add_op(ops.Insert(at), fixed) if at > 0 else fixed
+    at = axis - (rank - constant.rank)
+    return b.add_op(ops.Insert(at), constant) if at > 0 else constant
 
 
-def _repeat_operand(b: Builder, fixed: Value, axis: int, length: Dim) -> Value:
-    return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), fixed))
+def _repeat_operand(b: Builder, constant: Value, axis: int, length: Dim) -> Value:
+    return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), constant))
 
 
 ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
@@ -166,24 +167,24 @@ def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Rewrite a scan to a smaller one, or return None if nothing expensive can be moved out."""
     if not isinstance(op, ops.Scan):
         return None
-    parts = _BodyParts.of(op)
+    parts = _BodyParts.from_op(op)
     # A loop that only gets shorter by additions is not worth it: values that leave it must be
     # stored for all time steps.
-    if not any(n.op.heavy for n in (*parts.before, *parts.after)):
+    if not any(n.op.heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
         return None
-    return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).results()
+    return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).build_results()
 
 
 @dataclass
 class _BodyParts:
     """The nodes of a loop body, grouped by where they can be moved, in order."""
 
-    before: list[Node] = field(default_factory=list)
-    inside: list[Node] = field(default_factory=list)
-    after: list[Node] = field(default_factory=list)
+    nodes_before_loop: list[Node] = field(default_factory=list)
+    loop_nodes: list[Node] = field(default_factory=list)
+    nodes_after_loop: list[Node] = field(default_factory=list)
 
     @classmethod
-    def of(cls, op: ops.Scan) -> "_BodyParts":
+    def from_op(cls, op: ops.Scan) -> "_BodyParts":
         body = op.body
         inner = op.split_body_inputs()
         rows, carries, fixed = set(inner.scanned), set(inner.initial_carries), set(inner.captured)
@@ -204,37 +205,45 @@ class _BodyParts:
 
 
 def find_vectorizable_nodes(
-    body: Graph, rows: set[Value], fixed: set[Value], axis: int
+    body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
     """Return the nodes of a body that need scanned values and no carry, and can be computed for
-    all positions at once; `fixed` are the captured values.
+    all positions at once; `captured_values` are the captured values.
     """
     found: set[Node] = set()
-    known = set(rows)
+    known = set(scanned_values)
     for node, results in body.nodes:
         operands = set(node.operands)
-        if operands.isdisjoint(known) or not operands <= known | fixed:
+        if operands.isdisjoint(known) or not operands <= known | captured_values:
             continue
         # Step by step and all at once must be equal: an op across time steps stays.
-        if _can_vectorize_node(node, fixed, axis):
+        if _can_vectorize_node(node, captured_values, axis):
             found.add(node)
             known.update(results)
     return found
 
 
-def _can_vectorize_node(node: Node, fixed: set[Value], axis: int) -> bool:
-    """Return True if a node can run on all positions at once; `fixed` values do not vary."""
-    moving = [a is not None and a not in fixed for a in node.args]
-    return can_vectorize_op(node.op, node.args, moving, axis)
+def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> bool:
+    """Return True if a node can run on all positions at once; `captured_values` values
+    do not vary.
+    """
+    is_moving = [a is not None and a not in captured_values for a in node.args]
+    return can_vectorize_op(node.op, node.args, is_moving, axis)
 
 
 def _find_trailing_nodes(
-    body: Graph, rest: list[Node], carries: set[Value], fixed: set[Value], axis: int
+    body: Graph,
+    remaining_nodes: list[Node],
+    carries: set[Value],
+    captured_values: set[Value],
+    axis: int,
 ) -> set[Node]:
-    """Return those of `rest` that can be computed after the loop, with all their users."""
-    late = set(rest)
+    """Return those of `remaining_nodes` that can be computed after the loop, with all
+    their users.
+    """
+    late = set(remaining_nodes)
     results = dict(body.nodes)
-    stuck = [n for n in rest if not _can_vectorize_node(n, fixed, axis)]
+    stuck = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
     # What cannot be vectorized stays, and so does all that it needs: a value is either stacked or
     # recomputed after the loop.
     late -= set(stuck) | collect_needed_nodes(r for n in stuck for r in results[n])
@@ -253,14 +262,14 @@ class _ScanRebuilder:
         self.outside = dict(zip(inner.captured, given.captured, strict=True))
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
-    def results(self) -> NodeResults:
+    def build_results(self) -> NodeResults:
         """Return the final carries and the collected values, equal to those of the scan."""
         made = dict(self.op.body.nodes)
-        vectorize_nodes(self.b, self.op, self.parts.before, self.whole, self.outside)
+        vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carry_count :]
         stacked = self._list_stacked_values(made, collected)
         finals = self._build_loop(stacked, made)
-        vectorize_nodes(self.b, self.op, self.parts.after, self.whole, self.outside)
+        vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.whole, self.outside)
         # What the loop collected has zeros at masked positions already.
         return *finals, *(
             self.whole[v] if v in stacked else mask_positions(self.b, self.whole[v], self.keep)
@@ -268,33 +277,37 @@ class _ScanRebuilder:
         )
 
     def _list_stacked_values(
-        self, made: Mapping[Node, NodeResults], collected: list[Value]
+        self, new_results: Mapping[Node, NodeResults], collected: list[Value]
     ) -> list[Value]:
         """Return the values that the loop collects: those that cross from it to after it, once."""
-        inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
-        used = [a for n in self.parts.after for a in n.operands] + collected
+        inner = {r for n in self.parts.loop_nodes for r in new_results[n]} | set(self.carries)
+        used = [a for n in self.parts.nodes_after_loop for a in n.operands] + collected
         return list(dict.fromkeys(v for v in used if v in inner))
 
-    def _build_loop(self, stacked: list[Value], made: dict[Node, NodeResults]) -> NodeResults:
+    def _build_loop(
+        self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
+    ) -> NodeResults:
         """Build the remaining scan; none if nothing is carried or collected."""
         # All of it could leave: there is no loop any more.
-        if not self.carries and not stacked:
+        if not self.carries and not stacked_values:
             return ()
-        scanned, captured = self._find_read_values(made, (*self.op.get_next_carries(), *stacked))
-        body = self._build_body(stacked, made, scanned, captured)
+        scanned, captured = self._find_read_values(
+            new_results, (*self.op.get_next_carries(), *stacked_values)
+        )
+        body = self._build_body(stacked_values, new_results, scanned, captured)
         carries = len(self.carries)
         op = replace(self.op, body=body, scanned_count=len(scanned), carry_count=carries)
         keep = [self.keep] if self.keep else []
         rows = [self.whole[v] for v in scanned]
         outer = [self.outside[v] for v in captured]
         results = self.b.add_node(op, *keep, *rows, *self.starts, *outer)
-        self.whole.update(zip(stacked, results[carries:], strict=True))
+        self.whole.update(zip(stacked_values, results[carries:], strict=True))
         return results[:carries]
 
     def _build_body(
         self,
-        stacked: list[Value],
-        made: dict[Node, NodeResults],
+        stacked_values: list[Value],
+        new_results: dict[Node, NodeResults],
         scanned: list[Value],
         captured: list[Value],
     ) -> Graph:
@@ -304,19 +317,21 @@ class _ScanRebuilder:
         for word, values in given.items():
             for n, v in enumerate(values):
                 now[v] = inner.add_input(f"{word} {n}", Input(v.type))
-        for node in self.parts.inside:
-            now.update(zip(made[node], inner.copy_node(self.op.body, node, now), strict=True))
+        for node in self.parts.loop_nodes:
+            now.update(
+                zip(new_results[node], inner.copy_node(self.op.body, node, now), strict=True)
+            )
         outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.get_next_carries())}
-        outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
+        outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked_values)}
         return inner.build_graph("body", outputs)
 
     def _find_read_values(
-        self, made: dict[Node, NodeResults], wanted: Sequence[Value]
+        self, new_results: dict[Node, NodeResults], values: Sequence[Value]
     ) -> tuple[list[Value], list[Value]]:
         """Return what the remaining loop reads: scanned operands and captures."""
-        inside = self.parts.inside
-        used = dict.fromkeys((*(a for n in inside for a in n.operands), *wanted))
-        own = {r for n in inside for r in made[n]} | set(self.carries)
+        inside = self.parts.loop_nodes
+        used = dict.fromkeys((*(a for n in inside for a in n.operands), *values))
+        own = {r for n in inside for r in new_results[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own]
         # A loop must scan something, which determines its length.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]

@@ -21,12 +21,12 @@ from specc.ir.op import Op
 class MatrixProduct(NamedTuple):
     """Operand numbers of activations and matrix, and whether that is `[in, out]`."""
 
-    rows: int
-    matrix: int
+    activation_operand: int
+    matrix_operand: int
     is_transposed: bool
 
 
-LINEAR_PRODUCT = MatrixProduct(rows=0, matrix=1, is_transposed=False)
+LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=False)
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
@@ -38,7 +38,11 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
             right = node.args[1]
             # with more axes it is a separate matrix for each of these
             flat = right is not None and right.rank == 2
-            return MatrixProduct(rows=0, matrix=1, is_transposed=True) if flat else None
+            return (
+                MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=True)
+                if flat
+                else None
+            )
         case ops.Einsum(equation):
             return _parse_einsum_product(equation)
     return None
@@ -58,14 +62,16 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
     return None
 
 
-def _is_matrix_transposed(rows: list[str], matrix: list[str], result: list[str]) -> bool | None:
+def _is_matrix_transposed(
+    activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
+) -> bool | None:
     """Return whether a product reads its matrix transposed; None if it is no such product."""
-    *lead, summed = rows
-    first, second = matrix
+    *lead, summed = activation_axes
+    first, second = matrix_axes
     is_transposed = first == summed
     other = second if is_transposed else first
-    fits = summed in (first, second) and other not in rows
-    return is_transposed if fits and result == [*lead, other] else None
+    fits = summed in (first, second) and other not in activation_axes
+    return is_transposed if fits and result_axes == [*lead, other] else None
 
 
 TOKEN_PRESERVING_OPS = (
@@ -84,23 +90,26 @@ STACKED_RANK = 3
 class WeightUses:
     """The places where a weight is read, by scope.
 
-    `linear` are linear layers; `is_transposed` says whether they read the weight as `[in, out]`,
-    or not. `table` are embedding lookups. With `looped` it is read in a loop body, with `routed`
-    in experts, with `cut` in part. `other` are ops that need it unquantized.
+    `linear_scopes` are linear layers; `orientations` says whether they read the weight as `[in,
+    out]`, or not. `embedding_scopes` are embedding lookups. With `is_in_loop` it is read in a loop
+    body, with `is_in_experts` in experts, with `is_sliced` in part. `other_uses` are ops that need
+    it unquantized.
     """
 
-    linear: list[str] = field(default_factory=list)
-    is_transposed: set[bool] = field(default_factory=set)
-    table: list[str] = field(default_factory=list)
-    looped: bool = False
-    routed: bool = False
-    cut: bool = False
-    other: list[str] = field(default_factory=list)
+    linear_scopes: list[str] = field(default_factory=list)
+    orientations: set[bool] = field(default_factory=set)
+    embedding_scopes: list[str] = field(default_factory=list)
+    is_in_loop: bool = False
+    is_in_experts: bool = False
+    is_sliced: bool = False
+    other_uses: list[str] = field(default_factory=list)
 
     @property
     def scopes(self) -> list[str]:
         """Return every scope that reads the weight."""
-        return list(dict.fromkeys(scope for scope in (*self.linear, *self.table) if scope))
+        return list(
+            dict.fromkeys(scope for scope in (*self.linear_scopes, *self.embedding_scopes) if scope)
+        )
 
     def merge_uses(self, also: "WeightUses") -> "WeightUses":
         """Return the uses of a weight under both of its names."""
@@ -111,12 +120,12 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight as seen through transposes and slices, or a `stack` of one per expert."""
+    """A weight seen through transposes and slices, or (`is_stacked`) a stack of one per expert."""
 
     name: str
-    flipped: bool = False
-    cut: frozenset[int] = frozenset()
-    stack: bool = False
+    is_transposed: bool = False
+    sliced_axes: frozenset[int] = frozenset()
+    is_stacked: bool = False
 
 
 WeightViews: TypeAlias = Mapping[Value, WeightView]
@@ -128,14 +137,14 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
         {n: WeightUses() for n, v in graph.parameters.items() if is_weight_matrix(v)}
     )
     seen = {
-        v: WeightView(n, stack=v.rank == STACKED_RANK)
+        v: WeightView(n, is_stacked=v.rank == STACKED_RANK)
         for n, v in graph.parameters.items()
-        if n in walk.found
+        if n in walk.uses_by_weight
     }
-    walk.graph(graph, seen, _find_token_inputs(graph), "")
-    stacks = {sight.name for sight in seen.values() if sight.stack}
+    walk.collect_graph(graph, seen, _find_token_inputs(graph), "")
+    stacks = {view.name for view in seen.values() if view.is_stacked}
     # other weights of rank 3, such as those of convolutions, are not matrices
-    return {n: u for n, u in walk.found.items() if n not in stacks or u.routed}
+    return {n: u for n, u in walk.uses_by_weight.items() if n not in stacks or u.is_in_experts}
 
 
 def _find_token_inputs(graph: Graph) -> set[Value]:
@@ -152,65 +161,73 @@ def is_weight_matrix(value: Value) -> bool:
 
 @dataclass
 class _WeightUseCollector:
-    """One walk over a graph and its bodies; `depth` counts open loops, `routes` experts'."""
+    """One walk over a graph and its bodies; `loop_depth` counts open loops, `expert_depth`
+    experts'.
+    """
 
-    found: dict[str, WeightUses]
-    depth: int = 0
-    routes: int = 0
+    uses_by_weight: dict[str, WeightUses]
+    loop_depth: int = 0
+    expert_depth: int = 0
 
-    def graph(self, graph: Graph, seen: WeightViews, tokens: Iterable[Value], around: str) -> None:
-        """Record how the nodes of a graph use the weights in `seen`."""
-        here, known = dict(seen), set(tokens)
+    def collect_graph(
+        self, graph: Graph, views: WeightViews, tokens: Iterable[Value], outer_scope: str
+    ) -> None:
+        """Record how the nodes of a graph use the weights in `views`."""
+        here, known = dict(views), set(tokens)
         for node, results in graph.nodes:
-            scope = graph.get_scope(node) or around
+            scope = graph.get_scope(node) or outer_scope
             if isinstance(node.op, TOKEN_PRESERVING_OPS) and not known.isdisjoint(node.args):
                 known.update(filter(is_integer_value, results))
             if isinstance(node.op, ops.Scan | ops.MixtureOfExperts):
                 self._collect_body(node, node.op, here, known, scope)
                 continue
-            for place, value in enumerate(node.args):
+            for operand_index, value in enumerate(node.args):
                 if value is not None and value in here:
-                    shown = self._record_read(node, place, here[value], known, scope)
+                    shown = self._record_read(node, operand_index, here[value], known, scope)
                     here |= {results[0]: shown} if shown else {}
         self._record_outputs(graph, here)
 
-    def _record_outputs(self, graph: Graph, here: WeightViews) -> None:
+    def _record_outputs(self, graph: Graph, views: WeightViews) -> None:
         """Record the weights that a graph returns."""
         for value in graph.outputs.values():
-            if value in here:
-                self.found[here[value].name].other.append("a result")
+            if value in views:
+                self.uses_by_weight[views[value].name].other_uses.append("a result")
 
     def _record_read(
-        self, node: Node, place: int, sight: WeightView, tokens: set[Value], scope: str
+        self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
         """Return the view that a node makes of a weight; None if it reads, and records, it."""
-        uses = self.found[sight.name]
+        uses = self.uses_by_weight[view.name]
         # The axes of a stack differ: only experts read them.
-        if sight.stack:
-            uses.other.append(format_op_location(node.op, scope))
+        if view.is_stacked:
+            uses.other_uses.append(format_op_location(node.op, scope))
             return None
-        if (shown := view_weight(node, sight)) is not None:
+        if (shown := apply_to_weight_view(node, view)) is not None:
             return shown
         product = find_matrix_product(node)
         match node.op:
-            case _ if product and place == product.matrix and _has_whole_rows(product, sight):
-                uses.linear.append(scope)
-                uses.is_transposed.add(sight.flipped != product.is_transposed)
-            case ops.Embedding() if place == 1 and _is_token_lookup(node, sight, tokens):
-                uses.table.append(scope)
-                uses.is_transposed.add(False)
+            case _ if (
+                product
+                and operand_index == product.matrix_operand
+                and _has_whole_rows(product, view)
+            ):
+                uses.linear_scopes.append(scope)
+                uses.orientations.add(view.is_transposed != product.is_transposed)
+            case ops.Embedding() if operand_index == 1 and _is_token_lookup(node, view, tokens):
+                uses.embedding_scopes.append(scope)
+                uses.orientations.add(False)
             case _:
-                uses.other.append(format_op_location(node.op, scope))
-        uses.looped |= self.depth > 0
-        uses.routed |= self.routes > 0
-        uses.cut |= bool(sight.cut)
+                uses.other_uses.append(format_op_location(node.op, scope))
+        uses.is_in_loop |= self.loop_depth > 0
+        uses.is_in_experts |= self.expert_depth > 0
+        uses.is_sliced |= bool(view.sliced_axes)
         return None
 
     def _collect_body(
         self,
         node: Node,
         op: ops.Scan | ops.MixtureOfExperts,
-        here: WeightViews,
+        views: WeightViews,
         tokens: set[Value],
         scope: str,
     ) -> None:
@@ -218,43 +235,49 @@ class _WeightUseCollector:
         given = op.split_operands(node.operands)
         inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
         fixed, stacked = set(given.captured), set(given.stacked)
-        shown = _map_body_views(inside, here, fixed, stacked)
+        shown = _map_body_views(inside, views, fixed, stacked)
         for value in node.operands:
             # Scanned and carried values change per iteration: no weight there. An element of a
             # stack is not a weight of its own either.
-            if value not in here or value in fixed:
+            if value not in views or value in fixed:
                 continue
-            if not (value in stacked and here[value].stack):
-                self.found[here[value].name].other.append(format_op_location(op, scope))
+            if not (value in stacked and views[value].is_stacked):
+                self.uses_by_weight[views[value].name].other_uses.append(
+                    format_op_location(op, scope)
+                )
         routed = isinstance(op, ops.MixtureOfExperts)
-        self.depth += not routed
-        self.routes += routed
+        self.loop_depth += not routed
+        self.expert_depth += routed
         tokens_in = {inner for inner, a in inside.items() if a in tokens}
-        self.graph(op.body, shown, tokens_in, scope)
-        self.depth -= not routed
-        self.routes -= routed
+        self.collect_graph(op.body, shown, tokens_in, scope)
+        self.loop_depth -= not routed
+        self.expert_depth -= routed
 
 
 def _map_body_views(
-    inside: Mapping[Value, Value], here: WeightViews, fixed: set[Value], stacked: set[Value]
+    body_values: Mapping[Value, Value],
+    views: WeightViews,
+    captured_values: set[Value],
+    stacked_values: set[Value],
 ) -> dict[Value, WeightView]:
     """Return the views of weights that a body reads as captures or as elements of stacks."""
     return {
-        inner: replace(here[outer], stack=False) if outer in stacked else here[outer]
-        for inner, outer in inside.items()
-        if outer in here and (outer in fixed or (here[outer].stack and outer in stacked))
+        inner: replace(views[outer], is_stacked=False) if outer in stacked_values else views[outer]
+        for inner, outer in body_values.items()
+        if outer in views
+        and (outer in captured_values or (views[outer].is_stacked and outer in stacked_values))
     }
 
 
-def view_weight(node: Node, sight: WeightView) -> WeightView | None:
+def apply_to_weight_view(node: Node, view: WeightView) -> WeightView | None:
     """Return the view of a weight after a transpose or slice; None for other ops."""
     match node.op:
         case ops.Transpose((1, 0)):
-            return WeightView(sight.name, not sight.flipped, sight.cut)
+            return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
             # the axis of the weight itself, which is the other one if it is transposed
-            cut = sight.cut | {axis ^ int(sight.flipped)}
-            return WeightView(sight.name, sight.flipped, cut)
+            cut = view.sliced_axes | {axis ^ int(view.is_transposed)}
+            return WeightView(view.name, view.is_transposed, cut)
     return None
 
 
@@ -268,10 +291,10 @@ def is_integer_value(value: Value) -> bool:
     return value.dtype in ("i64", "i32")
 
 
-def _has_whole_rows(product: MatrixProduct, sight: WeightView) -> bool:
+def _has_whole_rows(product: MatrixProduct, view: WeightView) -> bool:
     """Return True if a matrix is sliced along its output features only."""
-    return sight.cut <= {int(sight.flipped != product.is_transposed)}
+    return view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
 
 
-def _is_token_lookup(node: Node, sight: WeightView, tokens: set[Value]) -> bool:
-    return node.args[0] in tokens and not sight.flipped and not sight.cut
+def _is_token_lookup(node: Node, view: WeightView, tokens: set[Value]) -> bool:
+    return node.args[0] in tokens and not view.is_transposed and not view.sliced_axes

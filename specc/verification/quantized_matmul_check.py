@@ -32,7 +32,7 @@ class QuantizedProducts:
         """Build from an open model; empty for 16-bit models, which round each product again."""
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
-        return cls(*model.with_products())
+        return cls(*model.open_with_quantized_products())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
         """Compare the products of one run and format the suffix of its line. E0855 if one

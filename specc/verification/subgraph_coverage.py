@@ -44,7 +44,9 @@ class SubgraphCoverage:
         if coverage.execution_counts.size and (
             free_memory is None or weight_sizes.memory_bytes <= free_memory
         ):
-            coverage.session = model.with_executions(lambda s: _CountingSession(s, coverage))
+            coverage.session = model.open_with_execution_counts(
+                lambda s: _CountingSession(s, coverage)
+            )
         return coverage
 
     def run(self, inputs: Mapping[str, Array]) -> bool:

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from specc import backend
-from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.package_index import is_package_directory, read_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_runs
-from specc.driver.weights_section import count_own_parameters
+from specc.driver.weights_section import count_untied_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node
@@ -270,7 +270,7 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
 def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Yield the changes of the parameter count and of the cost."""
     totals = {
-        "weights": [count_own_parameters(g) for g in (a, b)],
+        "weights": [count_untied_parameters(g) for g in (a, b)],
         "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
     }
     for name, counts in totals.items():

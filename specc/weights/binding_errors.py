@@ -39,7 +39,7 @@ class TensorMismatch:
     reason: str = ""
 
 
-def describe_binding_errors(
+def make_binding_errors(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
     parameter_count: int,
@@ -52,21 +52,23 @@ def describe_binding_errors(
     reported as unused. `reasons` explains why missing parameters do not belong to a new head.
     """
     if missing and len(missing) == parameter_count:
-        return [_describe_foreign_checkpoint(checkpoint, missing, unused)]
+        return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]
     errors: list[Diagnostic] = []
     proposed: set[str] = set()
-    for family in _group_by_key(missing, lambda m: get_name_skeleton(m[0].name)):
-        diagnostic, suggested = _describe_missing(checkpoint, naming, family, unused)
+    for similar_parameters in _group_by_key(missing, lambda m: get_name_skeleton(m[0].name)):
+        diagnostic, suggested = _make_missing_tensor_error(
+            checkpoint, naming, similar_parameters, unused
+        )
         if reasons is not None:
-            diagnostic = _add_reason(diagnostic, reasons.get(family[0][0].name))
+            diagnostic = _add_reason(diagnostic, reasons.get(similar_parameters[0][0].name))
         errors.append(diagnostic)
         proposed |= suggested
     for group in _group_by_key(
         mismatches, lambda m: (get_name_skeleton(m.parameter.name), m.shape, m.dtype, m.reason)
     ):
-        errors.append(_describe_mismatch(checkpoint, group))
+        errors.append(_make_mismatch_error(checkpoint, group))
     if left := [n for n in unused if n not in proposed]:
-        errors.append(_describe_unused(checkpoint, left))
+        errors.append(_make_unused_tensor_error(checkpoint, left))
     if len(errors) > MAX_ERRORS:
         more = f"{len(errors) - MAX_ERRORS} more errors like these are not shown"
         last = errors[MAX_ERRORS - 1]
@@ -104,7 +106,7 @@ def warn_untied_copies(
     )
 
 
-def _describe_foreign_checkpoint(
+def _make_foreign_checkpoint_error(
     checkpoint: Checkpoint, missing: Sequence[MissingParameter], unused: Sequence[str]
 ) -> Diagnostic:
     first = missing[0][0]
@@ -124,15 +126,15 @@ def _describe_foreign_checkpoint(
     )
 
 
-def _describe_missing(
+def _make_missing_tensor_error(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
-    family: Sequence[MissingParameter],
+    similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
     """Report parameters without a tensor, and the unused tensors that may match."""
-    wanted, tensor = family[0]
-    meant = _suggest_name(checkpoint, family, unused)
+    wanted, tensor = similar_parameters[0]
+    meant = _suggest_name(checkpoint, similar_parameters, unused)
     # One such rule suffices: it names the whole family by a pattern.
     name, close = next(iter(meant.items()), (wanted.name, None))
     rule = f'load "{generalize_name(name)}" = '
@@ -144,12 +146,15 @@ def _describe_missing(
     notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
         notes.append(f"names of this checkpoint are searched {naming}")
-    if len(family) > 1:
-        notes.append(f"all of them: {escape_text(format_names([w.name for w, _ in family]))}")
+    if len(similar_parameters) > 1:
+        notes.append(
+            f"all of them: {escape_text(format_names([w.name for w, _ in similar_parameters]))}"
+        )
     return (
         Diagnostic(
             "E0501",
-            f"`{escape_text(wanted.name)}` is not in the checkpoint{_format_more(family)}",
+            f"`{escape_text(wanted.name)}` is not in the checkpoint"
+            f"{_format_more(similar_parameters)}",
             Label.at(wanted.span, wanted.origin or f"needs {wanted.dtype}{list(wanted.shape)}"),
             notes=tuple(notes),
             helps=(help_,),
@@ -159,18 +164,18 @@ def _describe_missing(
 
 
 def _suggest_name(
-    checkpoint: Checkpoint, family: Sequence[MissingParameter], unused: Sequence[str]
+    checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
     """Return for each parameter the unused tensor with the nearest name, best of its shape."""
     meant: dict[str, str] = {}
-    for wanted, name in family:
+    for wanted, name in similar_parameters:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
         if close := find_nearest_name(name, same) or find_nearest_name(name, unused):
             meant[wanted.name] = close
     return meant
 
 
-def _describe_mismatch(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
+def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
     first = group[0]
     parameter = first.parameter
     label = Label.at(parameter.span, parameter.origin or f"has shape {list(parameter.shape)}")
@@ -258,7 +263,7 @@ def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     return "is this the checkpoint, and the config.json, for this spec?"
 
 
-def _describe_unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
+def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     short = group_names(sorted(names))
     patterns = list(dict.fromkeys(generalize_name(n) for n in names))
     ignores = "  ".join(f'ignore "{escape_text(p)}"' for p in patterns[:4])
@@ -276,8 +281,10 @@ def _describe_unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic
     )
 
 
-def _format_more(family: Sequence[object]) -> str:
-    return f" (and {len(family) - 1} more like it)" if len(family) > 1 else ""
+def _format_more(similar_parameters: Sequence[object]) -> str:
+    return (
+        f" (and {len(similar_parameters) - 1} more like it)" if len(similar_parameters) > 1 else ""
+    )
 
 
 def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
@@ -303,15 +310,15 @@ class HeadInitialization:
 def explain_uninitialized(
     initialization: HeadInitialization,
     missing: Sequence[MissingParameter],
-    found: Sequence[RequiredParameter],
+    bound_parameters: Sequence[RequiredParameter],
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return, for each missing parameter outside of a new head, why it is not initialized. `found`
-    are the parameters in the checkpoint.
+    """Return, for each missing parameter outside of a new head, why it is not initialized.
+    `bound_parameters` are the parameters in the checkpoint.
     """
-    kinds = {get_name_skeleton(w.name): w.name for w in found}
-    calls = {_get_call_key(w): w.name for w in found}
+    kinds = {get_name_skeleton(w.name): w.name for w in bound_parameters}
+    calls = {_get_call_key(w): w.name for w in bound_parameters}
     # Finding the base model elaborates all graphs: not if nothing is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
@@ -322,7 +329,7 @@ def explain_uninitialized(
             calls.get(_get_call_key(parameter)),
         )
         # The nearest reason first: it names the tensor that can be looked up.
-        if not found:
+        if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
         elif made_of:
             reason = f"`{escape_text(made_of[0])}`, a part of it, is in the checkpoint"

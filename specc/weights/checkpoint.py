@@ -12,7 +12,7 @@ from specc.io.file_signatures import format_conversion_command, identify_foreign
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import (
     Closeable,
-    UnreadableFile,
+    UnreadableFileError,
     escape_text,
     raise_unreadable,
     read_regular_file,
@@ -45,14 +45,14 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is the user's path. `computed` tensors are changed
-    by an adapter; `decoded` ones are quantized or changed in the files and can be decoded by rows;
-    `optional` ones need no parameter.
+    """The tensors of all files by name. `path` is the user's path. `adapted_tensors` tensors are
+    changed by an adapter; `decoded_tensors` ones are quantized or changed in the files and can be
+    decoded by rows; `optional_tensors` ones need no parameter.
     """
 
-    computed: Set[str] = frozenset()
-    decoded: Set[str] = frozenset()
-    optional: Set[str] = frozenset()
+    adapted_tensors: Set[str] = frozenset()
+    decoded_tensors: Set[str] = frozenset()
+    optional_tensors: Set[str] = frozenset()
 
     def __init__(self, path: Path, files: Iterable[TensorFile]) -> None:
         self.path = path
@@ -86,13 +86,17 @@ class Checkpoint(Closeable):
         """Return the file of a tensor."""
         return self._file_by_tensor[name]
 
-    def array(self, name: str) -> Array:
+    def get_array(self, name: str) -> Array:
         """Return the tensor as a read-only view of its memory-mapped file."""
-        return self._file_by_tensor[name].array(name)
+        return self._file_by_tensor[name].get_array(name)
 
-    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
+    def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of the tensor, or of some rows."""
-        return self._file_by_tensor[name].read(name) if rows == ALL_ROWS else self.array(name)[rows]
+        return (
+            self._file_by_tensor[name].read_tensor(name)
+            if rows == ALL_ROWS
+            else self.get_array(name)[rows]
+        )
 
     def check_unchanged(self) -> None:
         """Raise E0512 if one of the files changed since it was opened."""
@@ -184,12 +188,14 @@ def _list_directory(directory: Path) -> list[str]:
         )
 
 
-def _fail_ambiguous_directory(directory: Path, names: list[str], found: list[str]) -> NoReturn:
+def _fail_ambiguous_directory(
+    directory: Path, names: list[str], weight_files: list[str]
+) -> NoReturn:
     """Raise an error for a directory with several sets of weights, or none."""
     where = escape_text(directory)
-    listed = "found: " + ", ".join(map(escape_text, found[:8]))
-    stems = {_SHARD_SUFFIX.sub("", name) for name in found if _SHARD_SUFFIX.search(name)}
-    if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, found)):
+    listed = "found: " + ", ".join(map(escape_text, weight_files[:8]))
+    stems = {_SHARD_SUFFIX.sub("", name) for name in weight_files if _SHARD_SUFFIX.search(name)}
+    if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, weight_files)):
         lacking = escape_text(stems.pop()) + INDEX_SUFFIX
         raise_error(
             "E0518",
@@ -197,12 +203,14 @@ def _fail_ambiguous_directory(directory: Path, names: list[str], found: list[str
             notes=[listed],
             helps=[f"download `{lacking}`"],
         )
-    if found:
+    if weight_files:
         raise_error(
             "E0518",
             f"the directory `{where}` has several sets of weights",
             notes=[listed],
-            helps=[f"name the file you mean, e.g. --weights {escape_text(directory / found[0])}"],
+            helps=[
+                f"name the file you mean, e.g. --weights {escape_text(directory / weight_files[0])}"
+            ],
         )
     raise_error(
         "E0518",
@@ -304,7 +312,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     """Read the tensor → shard table of an index file."""
     try:
         data = read_regular_file(path, MAX_INDEX_BYTES)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_unreadable(path, error.reason, "check the path")
     if found := identify_foreign_file(data[:64], escape_text(path.name)):
         raise_error(

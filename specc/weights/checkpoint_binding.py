@@ -20,7 +20,7 @@ from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import BoundParameter, CheckpointBinding, SeededValues
 from specc.weights.weight_expressions import (
     Expr,
-    PatternMismatch,
+    PatternMismatchError,
     TensorExpr,
     has_alternatives,
     list_tensors,
@@ -40,7 +40,7 @@ from specc.weights.weight_rules import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _ParameterSource:
     """An expression over declared names that computes a parameter, and its rule."""
 
     parameter: RequiredParameter
@@ -66,7 +66,7 @@ def bind_parameters(
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
     check_loads_used(by_name, rules)
-    naming = _find_naming(sources, ties, rules.parts, checkpoint)
+    naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
     # Which of them the file has, and which of the rest are a head to initialize.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
@@ -79,7 +79,7 @@ def bind_parameters(
     mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
     ignored = _list_ignored(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
-    found = binding_errors.describe_binding_errors(
+    found = binding_errors.make_binding_errors(
         checkpoint, naming, len(by_name), lacking, mismatches, unused, reasons=reasons
     )
     if found:
@@ -91,9 +91,9 @@ def bind_parameters(
         )
     return CheckpointBinding(
         checkpoint=checkpoint,
-        bound=decided,
+        bound_parameters=decided,
         naming=naming,
-        ignored=tuple(sorted(ignored)),
+        ignored_tensors=tuple(sorted(ignored)),
         warnings=tuple(warnings),
         head_values=head_values,
     )
@@ -131,7 +131,7 @@ def _initialize_head(
 
 
 def _find_naming(
-    sources: Mapping[str, _Source],
+    sources: Mapping[str, _ParameterSource],
     ties: Mapping[str, str],
     parts: Sequence[str],
     checkpoint: Checkpoint,
@@ -151,15 +151,15 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     running mean. Tensors without elements are skipped, e.g. zero register tokens.
     """
     used = {n for expr in exprs.values() for n in list_tensors(expr)}
-    counts = _name_batch_counts(used)
+    counts = _list_batch_count_names(used)
     empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
-    known = used | ignored | counts | empty | checkpoint.optional
+    known = used | ignored | counts | empty | checkpoint.optional_tensors
     return [n for n in checkpoint.tensors if n not in known]
 
 
-def _name_batch_counts(used: Set[str]) -> set[str]:
+def _list_batch_count_names(used_names: Set[str]) -> set[str]:
     """Return the names of the batch counts next to the running means."""
-    means = {n for n in used if n.endswith("running_mean")}
+    means = {n for n in used_names if n.endswith("running_mean")}
     return {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
 
 
@@ -170,16 +170,16 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
     return resolve_alternatives(spelled, present.__contains__)
 
 
-def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
+def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterSource:
     """Return the rule for the exact name, else the first matching pattern, else the name itself."""
     for rule in loads:
         if rule.name == parameter.name:
-            return _Source(parameter, rule.value, rule.span)
+            return _ParameterSource(parameter, rule.value, rule.span)
     for rule in loads:
         captures = NamePattern(rule.name).get_captures(parameter.name)
         if captures is not None:
-            return _Source(parameter, rename_tensors(rule.value, captures.fill), rule.span)
-    return _Source(parameter, TensorExpr(parameter.name), None)
+            return _ParameterSource(parameter, rename_tensors(rule.value, captures.fill), rule.span)
+    return _ParameterSource(parameter, TensorExpr(parameter.name), None)
 
 
 def _resolve_parameters(
@@ -217,7 +217,7 @@ def _resolve_parameters(
 
 
 def _list_mismatches(
-    sources: Mapping[str, _Source], exprs: Mapping[str, Expr], checkpoint: Checkpoint
+    sources: Mapping[str, _ParameterSource], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
     """Return shape and dtype errors; missing tensors are not included."""
     found: list[binding_errors.TensorMismatch] = []
@@ -230,7 +230,7 @@ def _list_mismatches(
         try:
             shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
             dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
-        except PatternMismatch as unfit:
+        except PatternMismatchError as unfit:
             found.append(binding_errors.TensorMismatch(parameter, names, span, reason=str(unfit)))
             continue
         if shape != parameter.shape or get_dtype_family(dtype) != get_dtype_family(parameter.dtype):
@@ -283,7 +283,7 @@ def _choose_dtypes(
         if not _has_tensor(checkpoint, own):
             continue
         alone = BoundParameter(b.parameter, own, None, infer_expression_dtype(own, dtypes))
-        both = CheckpointBinding(checkpoint=checkpoint, bound={**decided, name: alone})
+        both = CheckpointBinding(checkpoint=checkpoint, bound_parameters={**decided, name: alone})
         if not _have_equal_values(both, name, b.tied_to):
             decided[name] = alone
             said = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
@@ -305,6 +305,6 @@ def _have_equal_values(binding: CheckpointBinding, first: str, second: str) -> b
         return False
     digests = [hashlib.sha256(), hashlib.sha256()]
     for name, digest in zip((first, second), digests, strict=True):
-        for chunk in binding.chunks(name, dtype):
+        for chunk in binding.iterate_chunks(name, dtype):
             digest.update(chunk)
     return digests[0].digest() == digests[1].digest()

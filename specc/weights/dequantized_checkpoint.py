@@ -15,11 +15,11 @@ from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.formats.quantized_decoders import (
     Codes,
+    LayoutError,
     Lengths,
     Parts,
     QuantizationSettings,
     QuantizedLayout,
-    TensorMisfit,
     match_tensor,
 )
 from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, WeightFormat
@@ -67,11 +67,13 @@ class DequantizedCheckpoint(Checkpoint):
     def __init__(self, base: Checkpoint, method: str, settings: QuantizationSettings) -> None:
         super().__init__(base.path, base.files)
         self.weights = {w.name: w for w in _find_weights(base, method, settings)}
-        self.decoded = frozenset(self.weights).union(*(file.changed for file in base.files))
+        self.decoded_tensors = frozenset(self.weights).union(
+            *(file.transformed_tensors for file in base.files)
+        )
         inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
         left = _list_unquantized(base, inner)
-        _check_complete(base, method, left)
-        self.optional = _find_zero_biases(base, self.weights)
+        _check_all_parts_present(base, method, left)
+        self.optional_tensors = _find_zero_biases(base, self.weights)
         self.tensors = left
         for name, weight in self.weights.items():
             self._file_by_tensor[name] = self._file_by_tensor[
@@ -80,14 +82,14 @@ class DequantizedCheckpoint(Checkpoint):
             shape = weight.layout.shape
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
-    def array(self, name: str) -> Array:
+    def get_array(self, name: str) -> Array:
         """Return the tensor, decoded or as a view of its file."""
-        return self.read(name) if name in self.weights else super().array(name)
+        return self.read_tensor(name) if name in self.weights else super().get_array(name)
 
-    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
+    def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of the tensor, or of some rows."""
         if name not in self.weights:
-            return super().read(name, rows)
+            return super().read_tensor(name, rows)
         codes, scales = self.read_codes(name, rows)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
@@ -98,24 +100,28 @@ class DequantizedCheckpoint(Checkpoint):
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
 
-def _list_unquantized(base: Checkpoint, inner: Set[str]) -> dict[str, TensorEntry]:
-    """Return the tensors that are no part of a quantized weight (`inner`) or of an activation."""
+def _list_unquantized(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
+    """Return the tensors that are no part of a quantized weight (`quantized_parts`) or of an
+    activation.
+    """
     return {
         n: e
         for n, e in base.tensors.items()
-        if n not in inner and n.rpartition(".")[2] not in ACTIVATION_TENSORS
+        if n not in quantized_parts and n.rpartition(".")[2] not in ACTIVATION_TENSORS
     }
 
 
 def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozenset[str]:
     """Find the zero biases that GPTQ writes for layers without bias."""
     biases = (name.removesuffix(".weight") + ".bias" for name in weight_names)
-    return frozenset(b for b in biases if b in base.tensors and not base.array(b).any())
+    return frozenset(b for b in biases if b in base.tensors and not base.get_array(b).any())
 
 
 def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
     """Return the tensors of a weight as views of their files."""
-    return {suffix: checkpoint.get_file(tensor).array(tensor) for suffix, tensor in tensors.items()}
+    return {
+        suffix: checkpoint.get_file(tensor).get_array(tensor) for suffix, tensor in tensors.items()
+    }
 
 
 def _find_weights(
@@ -150,13 +156,15 @@ def _match_weight(
         parts = _view_parts(base, tensors)
         for suffix, array in parts.items():
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
-        layout = format.describe(parts, lengths, settings)
-    except TensorMisfit as misfit:
+        layout = format.infer_layout(parts, lengths, settings)
+    except LayoutError as misfit:
         _fail_undecodable(base, name, escape_text(misfit))
     return QuantizedWeight(name, format, tensors, layout)
 
 
-def _check_complete(base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]) -> None:
+def _check_all_parts_present(
+    base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]
+) -> None:
     """Raise E0532 for tensors of quantized weights of which others are missing."""
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
@@ -201,7 +209,7 @@ class _ScaleView(DequantizedCheckpoint):
         assert isinstance(made, _ScaleView)
         return made
 
-    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
+    def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return the scales of some rows, broadcast to the shape of the values."""
         codes, scales = self.read_codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
@@ -216,10 +224,14 @@ def find_reusable_group_sizes(values: ParameterValues) -> Mapping[str, int]:
     checkpoint = values.checkpoint
     sizes = {
         name: _find_group_size(bound.expr, checkpoint)
-        for name, bound in values.bound.items()
+        for name, bound in values.bound_parameters.items()
         if bound.expr is not None
     }
-    tied = {n: sizes.get(b.tied_to, 0) for n, b in values.bound.items() if b.tied_to is not None}
+    tied = {
+        n: sizes.get(b.tied_to, 0)
+        for n, b in values.bound_parameters.items()
+        if b.tied_to is not None
+    }
     return {name: size for name, size in {**sizes, **tied}.items() if size}
 
 

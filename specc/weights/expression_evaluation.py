@@ -18,7 +18,7 @@ from specc.weights.weight_expressions import (
     FirstPresentExpr,
     NegateExpr,
     PartExpr,
-    PatternMismatch,
+    PatternMismatchError,
     PermutePairsExpr,
     RearrangeExpr,
     ReshapeExpr,
@@ -76,7 +76,7 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
 def _check_pairs(rows: int, heads: int) -> None:
     """Raise PatternMismatch unless each head's rows can be swapped in pairs."""
     if heads < 1 or rows % (2 * heads):
-        raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
+        raise PatternMismatchError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int
     if isinstance(expr, PartExpr):
         return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"slice {expr.start}:{expr.stop} is out of range for an axis of length {length}"
         )
     return expr.start, expr.stop
@@ -112,7 +112,9 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
     """Infer the dtype of concatenated parts."""
     found = {infer_expression_dtype(p, dtypes) for p in parts}
     if len(found) > 1:
-        raise PatternMismatch(f"cannot concatenate {' and '.join(sorted(found))}; cast one of them")
+        raise PatternMismatchError(
+            f"cannot concatenate {' and '.join(sorted(found))}; cast one of them"
+        )
     return found.pop()
 
 
@@ -202,7 +204,7 @@ def _slice_view(
 
 def _get_length(shape: Shape, axis: int) -> int:
     if not 0 <= axis < len(shape):
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"axis {axis} is out of range for shape {list(shape)}; the first axis is 0"
         )
     return shape[axis]
@@ -210,11 +212,11 @@ def _get_length(shape: Shape, axis: int) -> int:
 
 def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     if not shapes:
-        raise PatternMismatch("nothing to concatenate")
+        raise PatternMismatchError("nothing to concatenate")
     axis, total = expr.axis, sum(_get_length(s, expr.axis) for s in shapes)
     rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
     if len(rests) > 1:
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"{' and '.join(str(list(s)) for s in shapes)} differ not only along axis {axis}"
         )
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
@@ -222,16 +224,16 @@ def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
 
 def _infer_stack_shape(shapes: list[Shape]) -> Shape:
     if not shapes:
-        raise PatternMismatch("nothing to stack")
+        raise PatternMismatchError("nothing to stack")
     if len(set(shapes)) > 1:
         differ = sorted({str(list(s)) for s in shapes})
-        raise PatternMismatch(f"cannot stack {' and '.join(differ)}")
+        raise PatternMismatchError(f"cannot stack {' and '.join(differ)}")
     return (len(shapes), *shapes[0])
 
 
 def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     if new_shape.count(-1) > 1 or min(new_shape, default=0) < -1:
-        raise PatternMismatch(f"{list(new_shape)} is not a valid shape; one length may be -1")
+        raise PatternMismatchError(f"{list(new_shape)} is not a valid shape; one length may be -1")
     count, found = math.prod(shape), new_shape
     if -1 in new_shape:
         at, known = new_shape.index(-1), -math.prod(new_shape)
@@ -239,7 +241,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
         rest = count // known if known else -1
         found = (*new_shape[:at], rest, *new_shape[at + 1 :])
     if -1 in found or math.prod(found) != count:
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"{list(shape)} has {count} elements and cannot become {list(new_shape)}"
         )
     return found
@@ -247,12 +249,12 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
 
 def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
     if len(shape) < 2:
-        raise PatternMismatch(f"a position table needs at least two axes, got {list(shape)}")
+        raise PatternMismatchError(f"a position table needs at least two axes, got {list(shape)}")
     points = shape[-2] - expr.prefix
     if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
-        raise PatternMismatch(f"{shape[-2]} rows minus {expr.prefix} are not a square grid")
+        raise PatternMismatchError(f"{shape[-2]} rows minus {expr.prefix} are not a square grid")
     if expr.rows < 1 or expr.columns < 1:
-        raise PatternMismatch("the new grid must have at least one row and one column")
+        raise PatternMismatchError("the new grid must have at least one row and one column")
     return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])
 
 

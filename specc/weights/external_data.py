@@ -40,22 +40,23 @@ class ExternalLocation:
 
 @dataclass(frozen=True)
 class ExternalDataPlan:
-    """Plan of external data: `linked` tensors stay in their files; `copied` ones go into a new file
-    of `size` bytes. `reasons` says why a weights file cannot be linked.
+    """Plan of external data: `linked_tensors` tensors stay in their files; `copied_tensors` ones go
+    into a new file of `copied_bytes` bytes. `copy_reasons` says why a weights file cannot be
+    linked.
     """
 
-    linked: Mapping[str, ExternalLocation]
-    copied: Mapping[str, tuple[int, int]]
-    size: int
-    reasons: Mapping[Path, str]
+    linked_tensors: Mapping[str, ExternalLocation]
+    copied_tensors: Mapping[str, tuple[int, int]]
+    copied_bytes: int
+    copy_reasons: Mapping[Path, str]
 
     def get_locations(self, location: str) -> dict[str, ExternalLocation]:
         """Return every tensor's location, given the name of the new file."""
         own = {
             name: ExternalLocation(location, offset, length)
-            for name, (offset, length) in self.copied.items()
+            for name, (offset, length) in self.copied_tensors.items()
         }
-        return {**self.linked, **own}
+        return {**self.linked_tensors, **own}
 
 
 def plan_external_data(
@@ -140,7 +141,7 @@ def iterate_external_data(
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the new file; `chunks` yields those of a tensor by name."""
     at = 0
-    for name, (offset, length) in plan.copied.items():
+    for name, (offset, length) in plan.copied_tensors.items():
         if offset > at:  # the gap due to alignment
             yield bytes(offset - at)
         at = offset

@@ -14,8 +14,8 @@ _INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """An initializer: every element 0 (`zeros`), 1 (`ones`) or `number` (`constant`); mean 0
-    and standard deviation `number` (`normal`); between ±`number` (`uniform`); or uniform
+    """An initializer: every element 0 (`zeros`), 1 (`ones`) or `value` (`constant`); mean 0
+    and standard deviation `value` (`normal`); between ±`value` (`uniform`); or uniform
     within ±number * sqrt(3 / fan_in), which keeps the variance of a linear layer's result at
     number² (`fan_in`).
 
@@ -25,17 +25,17 @@ class Initializer:
     """
 
     kind: str
-    number: float = 0.0
+    value: float = 0.0
 
     def __str__(self) -> str:
-        return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.number!r})"
+        return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_bound(self, shape: tuple[int, ...]) -> float:
         """Return half the width of the uniform range for a parameter of that shape."""
         if self.kind == "uniform":
-            return self.number
+            return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape
-        return self.number * math.sqrt(3 / max(1, math.prod(weight[1:])))
+        return self.value * math.sqrt(3 / max(1, math.prod(weight[1:])))
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:

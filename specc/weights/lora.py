@@ -39,13 +39,13 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
-    """The change of one tensor: replaced by `replacement`, then `scale` × the product of `left` and
-    `right` (transposed if `is_transposed`), or × `vector`, is added.
+    """The change of one tensor: replaced by `replacement`, then `scale` × the product of
+    `left_factor` and `right_factor` (transposed if `is_transposed`), or × `vector`, is added.
     """
 
     replacement: str = ""
-    left: str = ""
-    right: str = ""
+    left_factor: str = ""
+    right_factor: str = ""
     is_transposed: bool = False
     vector: str = ""
     scale: float = 0.0
@@ -79,7 +79,7 @@ class LoraAdapter:
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
         """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
-        return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
+        return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterChange]:
         """Assign every tensor of the file to a change. E0530 for an unknown tensor."""
@@ -117,7 +117,11 @@ class LoraAdapter:
         before = found.get(weight, AdapterChange())
         # An embedding's product is stored for the transposed table.
         found[weight] = replace(
-            before, left=b, right=a, is_transposed=table or self.scaling.is_transposed, scale=scale
+            before,
+            left_factor=b,
+            right_factor=a,
+            is_transposed=table or self.scaling.is_transposed,
+            scale=scale,
         )
         if bias := parts.get("bias"):
             before = found.get(f"{module}.bias", AdapterChange())
@@ -159,7 +163,7 @@ class LoraAdapter:
 
     def read_float64(self, name: str) -> Float64Array:
         """Read a tensor in float64. E0507 if it is not finite."""
-        array = self.file.read(name)
+        array = self.file.read_tensor(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(self.file.path)}`")
         return array.astype(np.float64)
 
@@ -172,9 +176,9 @@ class AdaptedCheckpoint(Checkpoint):
         self.base = base
         self.adapter = adapter
         self.changes = _rename_changes(base, adapter)
-        self.computed = frozenset(self.changes)
-        self.decoded = base.decoded - self.computed
-        self.optional = base.optional
+        self.adapted_tensors = frozenset(self.changes)
+        self.decoded_tensors = base.decoded_tensors - self.adapted_tensors
+        self.optional_tensors = base.optional_tensors
         self.tensors = {
             **base.tensors,
             **{n: _make_entry(n, c, base, adapter) for n, c in self.changes.items()},
@@ -191,29 +195,29 @@ class AdaptedCheckpoint(Checkpoint):
         brought = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if brought else self.base.get_file(name)
 
-    def array(self, name: str) -> Array:
+    def get_array(self, name: str) -> Array:
         """Return the tensor, merged or as a view of its file."""
-        return self.read(name) if name in self.changes else self.base.array(name)
+        return self.read_tensor(name) if name in self.changes else self.base.get_array(name)
 
-    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
+    def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of the tensor, merged if the adapter changes it."""
         change = self.changes.get(name)
         if change is None:
-            return self.base.read(name, rows)
+            return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
     def _apply_change(self, name: str, change: AdapterChange) -> Array:
         """Return a tensor that the adapter changes."""
         if change.replacement:
-            whole = self.adapter.file.read(change.replacement)
+            whole = self.adapter.file.read_tensor(change.replacement)
             check_finite(whole, f"`{escape_text(change.replacement)}`")
         else:
-            whole = self.base.read(name)
+            whole = self.base.read_tensor(name)
         kind = NUMPY_DTYPES[self.tensors[name].dtype]
         if change.vector:
             added = change.scale * self.adapter.read_float64(change.vector)
             return np.asarray((whole.astype(np.float64) + added).astype(kind))
-        if not change.left:
+        if not change.left_factor:
             return whole.astype(kind)
         return self._merge_change(whole, change, kind)
 
@@ -222,8 +226,8 @@ class AdaptedCheckpoint(Checkpoint):
     ) -> Array:
         """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
         left, right = (
-            self.adapter.read_float64(change.left),
-            self.adapter.read_float64(change.right),
+            self.adapter.read_float64(change.left_factor),
+            self.adapter.read_float64(change.right_factor),
         )
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
@@ -255,15 +259,19 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     """Return the changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
     added = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(added, base.tensors.keys(), base.path)
-    placed = {
+    changes_by_tensor = {
         naming.resolve_name(name, base.tensors.keys()): change
         for name, change in adapter.changes.items()
     }
-    _check_fully_trained(base, adapter, placed)
-    if adapter.replaces_tensors and (left := find_missing_language_weights(base.tensors, placed)):
+    _check_fully_trained(base, adapter, changes_by_tensor)
+    if adapter.replaces_tensors and (
+        left := find_missing_language_weights(base.tensors, changes_by_tensor)
+    ):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
         _fail_incompatible(base, adapter, why, "is it the adapter of this model, all of it?")
-    lost = placed.keys() - _list_replaced(adapter, placed) - base.tensors.keys()
+    lost = (
+        changes_by_tensor.keys() - _list_replaced(adapter, changes_by_tensor) - base.tensors.keys()
+    )
     if lost:
         _fail_incompatible(
             base,
@@ -273,16 +281,20 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             "is it the adapter of this model? A head tied to the embedding table has "
             "no separate weight to adapt",
         )
-    return placed
+    return changes_by_tensor
 
 
 def _check_fully_trained(
-    base: Checkpoint, adapter: LoraAdapter, placed: Mapping[str, AdapterChange]
+    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> None:
     """Raise E0531 if the adapter lacks tensors that its config says were trained."""
     if adapter.targets is None:
         return
-    absent = [n for n in base.tensors if adapter.targets.is_fully_trained(n) and n not in placed]
+    absent = [
+        n
+        for n in base.tensors
+        if adapter.targets.is_fully_trained(n) and n not in changes_by_tensor
+    ]
     if absent:
         # the checkpoint's own would be used silently
         names = escape_text(format_names(sorted(absent)))
@@ -290,11 +302,13 @@ def _check_fully_trained(
         _fail_incompatible(base, adapter, why, "is it all of the adapter? Save it again")
 
 
-def _list_replaced(adapter: LoraAdapter, placed: Mapping[str, AdapterChange]) -> set[str]:
+def _list_replaced(
+    adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
+) -> set[str]:
     """Return the tensors that the adapter brings and the checkpoint may lack."""
     if adapter.replaces_tensors:
         return set()
-    return {n for n, c in placed.items() if c.replacement}
+    return {n for n, c in changes_by_tensor.items() if c.replacement}
 
 
 def _make_entry(
@@ -330,7 +344,9 @@ def _list_change_dtypes(
     change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[str]:
     """Return the dtypes of the adapter's tensors that a change reads."""
-    read = [n for n in (change.replacement, change.left, change.right, change.vector) if n]
+    read = [
+        n for n in (change.replacement, change.left_factor, change.right_factor, change.vector) if n
+    ]
     return [adapter_tensors[n].dtype for n in read]
 
 
@@ -340,10 +356,10 @@ def _list_change_shapes(
     """Return the tensors of a change with description and shape."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     found = [(name, adapter_tensors[name].shape) for name in unpaired]
-    if change.left:
-        b, a = adapter_tensors[change.left].shape, adapter_tensors[change.right].shape
+    if change.left_factor:
+        b, a = adapter_tensors[change.left_factor].shape, adapter_tensors[change.right_factor].shape
         shape = _get_product_shape(b, a, is_transposed=change.is_transposed)
-        found.append((f"{change.left} · {change.right}", shape))
+        found.append((f"{change.left_factor} · {change.right_factor}", shape))
     return found
 
 

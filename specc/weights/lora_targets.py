@@ -14,12 +14,12 @@ from specc.weights.weight_expressions import list_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
-    """Scaling of an adapter's config: rank `r` and `alpha`, for all modules except those in the
+    """Scaling of an adapter's config: rank `rank` and `alpha`, for all modules except those in the
     tables; `is_rank_stabilized`: divided by the square root of the rank (rsLoRA).
     `is_transposed`: linear weights are stored [in, out].
     """
 
-    r: int
+    rank: int
     alpha: float
     is_rank_stabilized: bool = False
     is_transposed: bool = False
@@ -28,7 +28,7 @@ class LoraScaling:
 
     def get_rank(self, module: str) -> int:
         """Return the rank of a module."""
-        return int(_find_pattern_value(self.ranks, module, self.r))
+        return int(_find_pattern_value(self.ranks, module, self.rank))
 
     def get_scale(self, module: str) -> float:
         """Return the scale of a module's product (rsLoRA: Kalajdzievski, 2023)."""
@@ -40,38 +40,40 @@ class LoraScaling:
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
     """The modules that an adapter's config targets, by name suffix, without the excluded ones; with
-    `layers` only in layers of these indices.
+    `layer_indices` only in layers of these indices.
 
     Products for other modules contradict the config: its training ignored them.
     """
 
-    included: Sequence[str] | None
-    fully_trained: Sequence[str] = ()
+    included_modules: Sequence[str] | None
+    fully_trained_modules: Sequence[str] = ()
     """Modules that were trained in full, whose tensors are stored completely."""
-    excluded: Sequence[str] = ()
-    layers: Sequence[int] | None = None
+    excluded_modules: Sequence[str] = ()
+    layer_indices: Sequence[int] | None = None
 
     def has_module(self, module: str) -> bool:
         """Return whether the config targets the module."""
-        if _ends_with(module, self.excluded):
+        if _ends_with(module, self.excluded_modules):
             return False
-        if self.included is not None and not _ends_with(module, self.included):
+        if self.included_modules is not None and not _ends_with(module, self.included_modules):
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
-        return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
+        return self.layer_indices is None or (bool(numbers) and numbers[-1] in self.layer_indices)
 
     def is_fully_trained(self, name: str) -> bool:
         """Return whether a tensor belongs to a fully trained module (modules_to_save)."""
-        return any(f".{module}." in f".{name}" for module in self.fully_trained)
+        return any(f".{module}." in f".{name}" for module in self.fully_trained_modules)
 
 
 def _ends_with(module: str, names: Sequence[str]) -> bool:
     return any(module == name or module.endswith(f".{name}") for name in names)
 
 
-def _find_pattern_value(table: Mapping[str, float], module: str, default: float) -> float:
+def _find_pattern_value(
+    values_by_suffix: Mapping[str, float], module: str, default: float
+) -> float:
     """Return the entry of the first key that ends a module's name, else the default."""
-    for key, value in table.items():
+    for key, value in values_by_suffix.items():
         if _ends_with(module, [key]):
             return value
     return default
@@ -81,11 +83,11 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     """Check the binding of an adapted checkpoint; warn (W0534) about changes that no parameter
     reads. E0531 if a changed weight is tied to another.
     """
-    computed = binding.checkpoint.computed
+    computed = binding.checkpoint.adapted_tensors
     used = _list_used_tensors(binding)
-    for name, bound in binding.bound.items():
+    for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
-        expr = binding.bound[root].expr if root is not None else None
+        expr = binding.bound_parameters[root].expr if root is not None else None
         # The adapter was trained while the other user of the tied weight stayed unchanged: a single
         # tensor cannot represent both.
         for tensor in list_tensors(expr) if expr is not None else ():
@@ -107,14 +109,14 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
 def _list_used_tensors(binding: CheckpointBinding) -> set[str]:
     """Return the tensors that a parameter reads."""
     used: set[str] = set()
-    for bound in binding.bound.values():
+    for bound in binding.bound_parameters.values():
         if bound.expr is not None:
             used.update(list_tensors(bound.expr))
     return used
 
 
 def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
-    wanted = binding.bound[name].parameter
+    wanted = binding.bound_parameters[name].parameter
     raise_error(
         "E0531",
         f"the adapter changes `{escape_text(tensor)}`, which `{escape_text(name)}` shares",

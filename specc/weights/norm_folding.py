@@ -53,7 +53,7 @@ class FoldedValues(ValuesOverlay):
         factors = 1 / factors if is_transposed is None else factors
         results = self.parameters[name].shape[-1]
         place = f"`{escape_text(name)}`, with the gain of a norm"
-        for chunk in self.base.chunks(name, "f32"):
+        for chunk in self.base.iterate_chunks(name, "f32"):
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
             inputs = places // results if is_transposed else places % len(factors)
@@ -93,34 +93,34 @@ class NarrowDtype:
 
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
-    """Model values that are range-checked when they are read: those of `narrow`. The values of
-    `folded` include part of a norm weight. Implements `ParameterValues`.
+    """Model values that are range-checked when they are read: those of `narrow_dtypes`. The values
+    of `folded_names` include part of a norm weight. Implements `ParameterValues`.
     """
 
-    narrow: Mapping[str, NarrowDtype]
-    folded: Container[str] = ()
+    narrow_dtypes: Mapping[str, NarrowDtype]
+    folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file. E0517 as in `chunks`: linked values are
-        checked nowhere else.
+        """Return the byte range of the values in a file. E0517 as in `iterate_chunks`: linked
+        values are checked nowhere else.
         """
         found = self.base.find_byte_range(name)
-        if found is not None and name in self.narrow:
-            for _ in self.chunks(name, "f32"):
+        if found is not None and name in self.narrow_dtypes:
+            for _ in self.iterate_chunks(name, "f32"):
                 pass
         return found
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values as bytes. Fails as the checkpoint's do, and with E0517 for a value
         outside the range of the compute dtype.
         """
-        narrow = self.narrow.get(name)
-        for chunk in self.base.chunks(name, dtype):
+        narrow = self.narrow_dtypes.get(name)
+        for chunk in self.base.iterate_chunks(name, dtype):
             # values stored in that type were checked when converted
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.max_code)
                 place = f"`{escape_text(narrow.weight)}`"
-                fixes = (MOVED_GAINS_HELP,) if narrow.weight in self.folded else ()
+                fixes = (MOVED_GAINS_HELP,) if narrow.weight in self.folded_names else ()
                 counted = CHECKED_VALUES if name == narrow.weight else CHECKED_SCALES
                 convert_dtype(block, narrow.dtype, place, *fixes, description=counted)
             yield chunk

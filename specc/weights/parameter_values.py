@@ -44,10 +44,10 @@ def iterate_initial_values(
     match initializer.kind:
         case "zeros" | "ones" | "constant":
             return _iterate_constant(
-                1.0 if initializer.kind == "ones" else initializer.number, count
+                1.0 if initializer.kind == "ones" else initializer.value, count
             )
         case "normal":
-            return iterate_normals(seed, name, count, initializer.number)
+            return iterate_normals(seed, name, count, initializer.value)
     bound = initializer.compute_bound(shape)
     return iterate_uniforms(seed, name, count, -bound, bound)
 
@@ -93,7 +93,7 @@ class ParameterValues(Protocol):
         """Return the byte range in a file if the values are stored unconverted, else None."""
         ...
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values as little-endian bytes in C order; a chunk is valid until the next."""
         ...
 
@@ -108,7 +108,7 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
     shape = values.parameters[name].shape
     raw = np.empty(math.prod(shape) * NUMPY_DTYPES[kind].itemsize, np.uint8)
     at = 0
-    for chunk in values.chunks(name, kind):
+    for chunk in values.iterate_chunks(name, kind):
         raw[at : at + len(chunk)] = chunk
         at += len(chunk)
     assert at == raw.size, f"{name}: {at} bytes where {raw.size} are due"
@@ -145,20 +145,20 @@ class CheckpointBinding:
     """
 
     checkpoint: Checkpoint
-    bound: Mapping[str, BoundParameter]
+    bound_parameters: Mapping[str, BoundParameter]
     naming: ParameterNaming = field(default_factory=ParameterNaming)
-    ignored: tuple[str, ...] = ()
+    ignored_tensors: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     head_values: "SeededValues | None" = None
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
         """Every parameter by name."""
-        return {name: b.parameter for name, b in self.bound.items()}
+        return {name: b.parameter for name, b in self.bound_parameters.items()}
 
     def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, or None."""
-        return self.bound[name].tied_to
+        return self.bound_parameters[name].tied_to
 
     def get_stored_dtype(self, name: str) -> str:
         """Return the dtype in the file, or of the expression."""
@@ -172,11 +172,11 @@ class CheckpointBinding:
         file = self.checkpoint.get_file(view.tensor)
         return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the checked values in the given dtype. Fails with E0507, E0512 or E0517."""
         bound = self._resolve_tie(name)
         if self.head_values is not None and bound.parameter.name in self.head_values.parameters:
-            yield from self.head_values.chunks(bound.parameter.name, dtype)
+            yield from self.head_values.iterate_chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # contiguous parts of the parameter are read one after the other
@@ -223,8 +223,8 @@ class CheckpointBinding:
         self.checkpoint.close()
 
     def _resolve_tie(self, name: str) -> BoundParameter:
-        bound = self.bound[name]
-        return self.bound[bound.tied_to] if bound.tied_to is not None else bound
+        bound = self.bound_parameters[name]
+        return self.bound_parameters[bound.tied_to] if bound.tied_to is not None else bound
 
     def _find_parameter_bytes(self, name: str) -> TensorView | None:
         expr = self._resolve_tie(name).expr
@@ -235,21 +235,24 @@ class CheckpointBinding:
         """Return the stored bytes that equal an expression, or None."""
         view = find_stored_view(expr, self.checkpoint.tensors)
         checkpoint = self.checkpoint
-        made = view is not None and view.tensor in checkpoint.computed | checkpoint.decoded
+        made = (
+            view is not None
+            and view.tensor in checkpoint.adapted_tensors | checkpoint.decoded_tensors
+        )
         return None if made else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
         """Yield the values of an expression; decoded tensors in row chunks."""
-        get, tensors = self.checkpoint.read, self.checkpoint.tensors
+        get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in list_tensors(expr)}
         pieces = [expr]
-        if not self.checkpoint.decoded.isdisjoint(shapes):
+        if not self.checkpoint.decoded_tensors.isdisjoint(shapes):
             pieces = _split_rows(expr, shapes)
         for piece in pieces:
             yield from _iterate_blocks(evaluate_weight_expression(piece, get, get))
 
     def _read_stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
-        for chunk in self.checkpoint.get_file(view.tensor).chunks(
+        for chunk in self.checkpoint.get_file(view.tensor).iterate_chunks(
             view.tensor, view.offset, view.nbytes
         ):
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
@@ -300,7 +303,7 @@ class SeededValues:
     def close(self) -> None:
         """Do nothing: there are no files to close."""
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values in the given dtype. Fails with E0516 or E0517."""
         wanted = self.parameters[self.get_tied_source(name) or name]
         initializer = parse_initializer(self.initializers[wanted.name], wanted.span)
@@ -363,9 +366,11 @@ class ValuesOverlay:
         """Return the byte range of the values in a file; None for replaced ones."""
         return None if self.is_replaced(name) else self.base.find_byte_range(name)
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values as bytes. Fails as the checkpoint's do."""
-        source = self.iterate_replaced_chunks if self.is_replaced(name) else self.base.chunks
+        source = (
+            self.iterate_replaced_chunks if self.is_replaced(name) else self.base.iterate_chunks
+        )
         return source(name, dtype)
 
     def is_replaced(self, name: str) -> bool:
@@ -374,7 +379,7 @@ class ValuesOverlay:
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values that replace those of `base`."""
-        return self.base.chunks(name, dtype)
+        return self.base.iterate_chunks(name, dtype)
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of the files that weights stay in."""

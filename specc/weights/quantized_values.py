@@ -68,7 +68,7 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 
 
 @dataclass
-class WeightQuantizationError:
+class QuantizationErrorStats:
     """Quantization error of a weight: sums over its values, and the maximum error."""
 
     squared_norm: float = 0.0
@@ -83,7 +83,7 @@ class WeightQuantizationError:
         ends = gone.max(initial=0.0), -gone.min(initial=0.0)
         self.max_error = max(self.max_error, *map(float, ends))
 
-    def add(self, other: "WeightQuantizationError") -> None:
+    def add_stats(self, other: "QuantizationErrorStats") -> None:
         """Add the errors of other rows of the same weight."""
         self.squared_norm += other.squared_norm
         self.squared_error += other.squared_error
@@ -112,7 +112,7 @@ class QuantizedStream:
 
     format: QuantizationFormat
     shape: tuple[int, ...]
-    error: WeightQuantizationError = field(default_factory=WeightQuantizationError)
+    error: QuantizationErrorStats = field(default_factory=QuantizationErrorStats)
     scales: Array | None = None
     recipe: str = "nearest"
 
@@ -140,7 +140,7 @@ class PrequantizedWeight:
 
     codes: Path
     scales: Path
-    error: WeightQuantizationError
+    error: QuantizationErrorStats
 
 
 def quantize_to_files(
@@ -159,7 +159,7 @@ def quantize_to_files(
     for part, path in zip(parts, paths, strict=True):
         try:
             with path.open("wb") as file:
-                file.writelines(quantized.chunks(part, quantized.parameters[part].dtype))
+                file.writelines(quantized.iterate_chunks(part, quantized.parameters[part].dtype))
         except OSError as error:
             raise_os_error(error, path)
     return PrequantizedWeight(*paths, quantized.streams[name].error)
@@ -255,7 +255,7 @@ class QuantizedValues(ValuesOverlay):
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
         """Yield the integers of a weight and keep its scales."""
         stream, format = self.streams[name], self.plan[name]
-        stream.error, scales = WeightQuantizationError(), []
+        stream.error, scales = QuantizationErrorStats(), []
         get_factor = self.get_factor
         stream.recipe = "nearest" if get_factor is None else "gptq"
         if self.stored_scales is not None:
@@ -275,7 +275,7 @@ class QuantizedValues(ValuesOverlay):
                 pieces, self._iterate_rows(name, self.stored_scales), strict=True
             )
         for piece in _map_in_order(partial(_quantize_rows, stream=stream), rows_and_factors):
-            stream.error.add(piece.error)
+            stream.error.add_stats(piece.error)
             scales.append(piece.scales if format.group_size else piece.scales[:, 0])
             if columns is None:
                 yield _view_bytes(piece.stored)
@@ -307,7 +307,7 @@ class _QuantizedRows:
 
     stored: Array
     scales: Array
-    error: WeightQuantizationError
+    error: QuantizationErrorStats
 
 
 def _pair_with_factors(
@@ -325,7 +325,7 @@ def _pair_with_factors(
 def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _QuantizedRows:
     """Quantize some rows of a weight."""
     rows, factor = rows_and_factor
-    parts, scales, error = [], [], WeightQuantizationError()
+    parts, scales, error = [], [], QuantizationErrorStats()
     # column by column costs the same for few rows as for many
     chunk_rows = (
         len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)

@@ -20,10 +20,10 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
     """Return the parameters that are transposed matrices of a file and are not tied to."""
     # the other name of a tied weight reads it in the layout of its own spec
-    shared = {b.tied_to for b in binding.bound.values() if b.tied_to is not None}
+    shared = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name
-        for name, bound in binding.bound.items()
+        for name, bound in binding.bound_parameters.items()
         if name not in shared and _find_transposed_operand(binding, bound) is not None
     )
 
@@ -43,12 +43,12 @@ def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> Check
     """Return the binding with these parameters, of `find_transposed_parameters`, kept in file
     order.
     """
-    bound = dict(binding.bound)
+    bound = dict(binding.bound_parameters)
     for name in names:
         one = bound[name]
         stored = replace(one.parameter, shape=one.parameter.shape[::-1])
         bound[name] = replace(one, parameter=stored, expr=_find_transposed_operand(binding, one))
-    return replace(binding, bound=bound)
+    return replace(binding, bound_parameters=bound)
 
 
 HALF_PRECISION_TYPES = ("f16", "bf16")
@@ -77,7 +77,7 @@ def iterate_weight_rows(
     # narrower types are widened here, where they are copied in any case
     kind = stored if stored in HALF_PRECISION_TYPES else "f32"
     rows, at, done = np.empty(0, np.float32), 0, 0
-    for chunk in values.chunks(name, kind):
+    for chunk in values.iterate_chunks(name, kind):
         numbers = np.frombuffer(chunk, NUMPY_DTYPES[kind])
         # chunks end anywhere: a tensor waits for the next, or one chunk gives several
         while numbers.size:

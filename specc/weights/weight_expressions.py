@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # a spec is checked without NumPy
     from specc.ir.array import Array
 
 
-class PatternMismatch(Exception):
+class PatternMismatchError(Exception):
     """The reason why a pattern does not match; the message completes a sentence."""
 
 
@@ -42,29 +42,29 @@ class TensorExpr:
 @dataclass(frozen=True, slots=True)
 class TransposeExpr:
     """A tensor with its axes in the order `axes`, or with its last two axes swapped. A tensor of
-    the shape `unless` is not transposed.
+    the shape `exempt_shape` is not transposed.
     """
 
     x: "Expr"
     axes: tuple[int, ...] | None = None
-    unless: Shape = ()
+    exempt_shape: Shape = ()
 
     def __str__(self) -> str:
         axes = "" if self.axes is None else f", axes={list(self.axes)}"
-        unless = f", unless={list(self.unless)}" if self.unless else ""
+        unless = f", unless={list(self.exempt_shape)}" if self.exempt_shape else ""
         return f"transpose({self.x}{axes}{unless})"
 
     def get_permutation(self, shape: Shape) -> tuple[int, ...]:
         """Return the axis permutation. Raises PatternMismatch."""
         rank = len(shape)
-        if shape == self.unless:
+        if shape == self.exempt_shape:
             return tuple(range(rank))
         if self.axes is None:
             if rank < 2:  # a vector has nothing to transpose
-                raise PatternMismatch(f"a tensor of rank {rank} has no two axes to exchange")
+                raise PatternMismatchError(f"a tensor of rank {rank} has no two axes to exchange")
             return (*range(rank - 2), rank - 1, rank - 2)
         if sorted(self.axes) != list(range(rank)):
-            raise PatternMismatch(
+            raise PatternMismatchError(
                 f"axes={list(self.axes)} does not name each of the {rank} axes once"
             )
         return self.axes
@@ -133,16 +133,16 @@ class PartExpr:
         """Return the index range of the part. Raises PatternMismatch."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
-                raise PatternMismatch(f"an axis of {length} has no {self.parts} equal parts")
+                raise PatternMismatchError(f"an axis of {length} has no {self.parts} equal parts")
             sizes: tuple[int, ...] = (length // self.parts,) * self.parts
         else:
             sizes = self.parts
         if min(sizes, default=0) < 0 or sum(sizes) != length:
-            raise PatternMismatch(
+            raise PatternMismatchError(
                 f"parts {list(sizes)} do not add up to an axis of length {length}"
             )
         if not 0 <= self.index < len(sizes):
-            raise PatternMismatch(
+            raise PatternMismatchError(
                 f"part {self.index} is out of range for {len(sizes)} parts; the first is 0"
             )
         start = sum(sizes[: self.index])
@@ -323,14 +323,14 @@ def plan_rearrange(
     try:
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:
-        raise PatternMismatch(str(error)) from None
+        raise PatternMismatchError(str(error)) from None
     for side in (pattern.left_names, pattern.right_names):
         _check_distinct(side)
     if odd := pattern.find_unbalanced_names():
-        raise PatternMismatch(f"`{odd[0]}` is on one side of the pattern only")
+        raise PatternMismatchError(f"`{odd[0]}` is on one side of the pattern only")
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"
-        raise PatternMismatch(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
+        raise PatternMismatchError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
     known: dict[str, int] = {}
     for axis, length in zip(pattern.left, shape, strict=True):
         _infer_group_lengths(axis, length, sizes, known)
@@ -347,7 +347,7 @@ def _check_distinct(side: list[str]) -> None:
     """
     for name in side:
         if side.count(name) > 1:
-            raise PatternMismatch(f"duplicate `{name}` on one side of the pattern")
+            raise PatternMismatchError(f"duplicate `{name}` on one side of the pattern")
 
 
 def _infer_group_lengths(
@@ -359,15 +359,15 @@ def _infer_group_lengths(
     given, text = math.prod(told.values()), " ".join(group)
     # a single unknown length can be computed; for two only their product is known
     if len(left) > 1:
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"
         )
     if left and (given == 0 or length % given):
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"an axis of {length} cannot be split as `({text})`: {given} does not divide it"
         )
     if not left and given != length:
-        raise PatternMismatch(
+        raise PatternMismatchError(
             f"an axis of {length} cannot be split as `({text})`, which needs {given}"
         )
     known |= told | dict.fromkeys(left, length // max(given, 1))

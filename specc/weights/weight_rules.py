@@ -64,13 +64,13 @@ class IgnoreRule:
 @dataclass(frozen=True, slots=True)
 class WeightRules:
     """The rules of a spec's `weights { … }`, and those of the specs it uses, whose weights are
-    under the paths of `parts`.
+    under the paths of `used_spec_paths`.
     """
 
     ties: tuple[TieRule, ...] = ()
     loads: tuple[LoadRule, ...] = ()
     ignores: tuple[IgnoreRule, ...] = ()
-    parts: tuple[str, ...] = ()
+    used_spec_paths: tuple[str, ...] = ()
 
     def add_prefix(self, path: str) -> "WeightRules":
         """Return the rules of a used spec, prefixed with a path."""
@@ -94,13 +94,13 @@ class WeightRules:
         ignores = (IgnoreRule(prefix_name(r.pattern), r.span) for r in self.ignores)
         return WeightRules(tuple(ties), tuple(loads), tuple(ignores), (path,) if path else ())
 
-    def add_fallback_rules(self, more: "WeightRules") -> "WeightRules":
+    def add_fallback_rules(self, fallback_rules: "WeightRules") -> "WeightRules":
         """Return these rules, followed by fallback rules."""
         return WeightRules(
-            self.ties + more.ties,
-            self.loads + more.loads,
-            self.ignores + more.ignores,
-            self.parts + more.parts,
+            self.ties + fallback_rules.ties,
+            self.loads + fallback_rules.loads,
+            self.ignores + fallback_rules.ignores,
+            self.used_spec_paths + fallback_rules.used_spec_paths,
         )
 
 
@@ -279,28 +279,29 @@ def _fail_unknown_weight(
 @dataclass(frozen=True, slots=True)
 class ParameterNaming:
     """Mapping from declared names to tensor names: strips the prefix `removed_prefix` or adds
-    `added_prefix`. `parts` maps the path of each used spec to its own naming, longest path first.
+    `added_prefix`. `part_namings` maps the path of each used spec to its own naming, longest path
+    first.
     """
 
     removed_prefix: str = ""
     added_prefix: str = ""
-    parts: "tuple[tuple[str, ParameterNaming], ...]" = ()
+    part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
-    def resolve_name(self, declared: str, present: Set[str], start: str = "") -> str:
-        """Return the tensor name of a declared name; `start` is the common prefix of all names."""
-        for path, inner in self.parts:
+    def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
+        """Return the tensor name of a declared name; `prefix` is that of all names."""
+        for path, inner in self.part_namings:
             if declared.startswith(path):
-                return path + inner.resolve_name(declared[len(path) :], present, start + path)
+                return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
         if self.removed_prefix and declared.startswith(self.removed_prefix):
             return declared[len(self.removed_prefix) :]
         # A head is next to the base model in a file, not under its prefix: only names under the
         # prefix are considered there.
         behind = self.added_prefix + declared
-        return behind if self.added_prefix and start + behind in present else declared
+        return behind if self.added_prefix and prefix + behind in tensors else declared
 
     def get_spellings(self, tensor: str) -> tuple[str, ...]:
         """Return the names a tensor may have in the spec."""
-        for path, inner in self.parts:
+        for path, inner in self.part_namings:
             if tensor.startswith(path):
                 below = inner.get_spellings(tensor[len(path) :])
                 return tuple(path + spelling for spelling in below)
@@ -316,19 +317,19 @@ class ParameterNaming:
             said.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
         if self.added_prefix:
             said.append(f"with the prefix `{escape_text(self.added_prefix)}`")
-        said += [f"under `{escape_text(p)}` {inner}" for p, inner in self.parts]
+        said += [f"under `{escape_text(p)}` {inner}" for p, inner in self.part_namings]
         return ", ".join(said) or "as declared"
 
 
 def infer_naming(
-    needed: Iterable[str], present: Set[str], path: Path, parts: Iterable[str] = ()
+    names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
-    """Infer the naming of a checkpoint, and that below each path of `parts`, where a used spec may
-    be stored as in its own checkpoint. E0515 if two namings match equally many names.
+    """Infer the naming of a checkpoint, and that below each path of `part_paths`, where a used spec
+    may be stored as in its own checkpoint. E0515 if two namings match equally many names.
     """
-    left, there = set(needed), set(present)
+    left, there = set(names), set(tensors)
     found: list[tuple[str, ParameterNaming]] = []
-    for start in sorted({f"{p}." for p in parts}, key=lambda p: (-len(p), p)):
+    for start in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
         names = {name for name in left if name.startswith(start)}
         tensors = {name for name in there if name.startswith(start)}
         # Names that the file lacks may be under a common prefix.
@@ -339,26 +340,26 @@ def infer_naming(
         inner = _infer_one_naming({n[cut:] for n in names}, {t[cut:] for t in tensors}, path)
         if inner != ParameterNaming():
             found.append((start, inner))
-    return replace(_infer_one_naming(left, there, path), parts=tuple(found))
+    return replace(_infer_one_naming(left, there, path), part_namings=tuple(found))
 
 
-def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
+def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> ParameterNaming:
     """Infer the naming of one spec's parameters."""
-    plain = len(names & present)
+    plain = len(names & tensors)
     if plain == len(names):
         return ParameterNaming()
 
     def list_names(naming: ParameterNaming) -> frozenset[str]:
-        return frozenset(naming.resolve_name(declared, present) for declared in names)
+        return frozenset(naming.resolve_name(declared, tensors) for declared in names)
 
     candidates = [
         naming
-        for naming in _list_candidates(names, present)
+        for naming in _list_candidates(names, tensors)
         # the base is under a prefix, not one head next to a base stored as declared
         if not naming.added_prefix
-        or sum(naming.added_prefix + n in present for n in names - present) > plain
+        or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain
     ]
-    found = {naming: len(list_names(naming) & present) for naming in candidates}
+    found = {naming: len(list_names(naming) & tensors) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few coincidental matches decide nothing
         return ParameterNaming()
@@ -379,16 +380,16 @@ def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> Paramet
     return winners[0]
 
 
-def _list_candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
+def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
     """Return prefixes that match at least one more name, most frequent first."""
     counts: Counter[ParameterNaming] = Counter()
-    for longer, others in ((names, present), (present, names)):
+    for longer, others in ((names, tensors), (tensors, names)):
         for name in longer:
             # prefixes that end at one of the first four dots
             for dot in islice(re.finditer(r"\.", name), 4):
                 prefix = name[: dot.end()]
                 naming = ParameterNaming(removed_prefix=prefix)
-                if longer is present:
+                if longer is tensors:
                     naming = ParameterNaming(added_prefix=prefix)
                 counts[naming] += name[dot.end() :] in others
     # deterministic order of equally frequent prefixes, independent of set order

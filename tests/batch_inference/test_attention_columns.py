@@ -22,10 +22,10 @@ def run_map(small: Path, directory: Path, raw: str, to: str = "") -> Any:
         model=str(small),
         data=[str(data)],
         out=str(directory / "out"),
-        columns={"ids": "text"},
-        raw=[raw],
+        input_columns={"ids": "text"},
+        raw_outputs=[raw],
         engine="serial",
-        to=to,
+        output_format=to,
     )
     return run_job(job)
 

@@ -9,7 +9,10 @@ from specc.batch_inference.row_batches import InputRow, count_padding, make_batc
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=0, max_size=80)
 LIMITS = st.builds(
-    BatchLimits, cap=st.integers(1, 9), tokens=st.integers(1, 200), memory=st.integers(1, 40_000)
+    BatchLimits,
+    max_rows=st.integers(1, 9),
+    max_tokens=st.integers(1, 200),
+    max_bytes=st.integers(1, 40_000),
 )
 
 
@@ -25,13 +28,13 @@ def count_attention_bytes(count: int, length: int) -> int:
 @settings(max_examples=150, deadline=None)
 def test_batches_respect_the_limits(lengths: list[int], limits: BatchLimits) -> None:
     found = make_batches(make_rows(lengths), ["x"], limits, count_attention_bytes)
-    assert sorted(r.number for batch in found for r in batch) == [*range(len(lengths))]
+    assert sorted(r.row_number for batch in found for r in batch) == [*range(len(lengths))]
     for batch in found:
-        longest = max(r.length(["x"]) for r in batch)
+        longest = max(r.get_padded_length(["x"]) for r in batch)
         assert len(batch) == 1 or (
-            len(batch) <= limits.cap
-            and len(batch) * longest <= limits.tokens
-            and count_attention_bytes(len(batch), longest) <= limits.memory
+            len(batch) <= limits.max_rows
+            and len(batch) * longest <= limits.max_tokens
+            and count_attention_bytes(len(batch), longest) <= limits.max_bytes
         )
 
 
@@ -44,8 +47,8 @@ def test_batches_do_not_depend_on_the_row_order(
     mixed = [*rows]
     random.shuffle(mixed)
     one, other = (make_batches(r, ["x"], limits, count_attention_bytes) for r in (rows, mixed))
-    numbers = [[r.number for r in batch] for batch in one]
-    assert numbers == [[r.number for r in batch] for batch in other]
+    numbers = [[r.row_number for r in batch] for batch in one]
+    assert numbers == [[r.row_number for r in batch] for batch in other]
 
 
 def test_unpaddable_lengths_are_separated() -> None:

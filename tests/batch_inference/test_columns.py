@@ -34,15 +34,15 @@ VALUES = st.one_of(
 @settings(max_examples=12, deadline=None)
 def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[object]]) -> None:
     """Compare each row of a table with the same row alone."""
-    taking = RowModel.open(small, {"ids": "text"}).taking
+    taking = RowModel.open(small, {"ids": "text"}).row_reader
     for values in columns:
-        together = taking.rows({"text": values}, len(values))
+        together = taking.convert_rows({"text": values}, len(values))
         for number, value in enumerate(values):
-            [alone] = taking.rows({"text": [value]}, 1)
+            [alone] = taking.convert_rows({"text": [value]}, 1)
             other = together[number]
             if isinstance(alone, InputRow):
                 assert isinstance(other, InputRow)
-                assert other.number == number
+                assert other.row_number == number
                 assert alone.arrays["ids"].dtype == other.arrays["ids"].dtype
                 np.testing.assert_array_equal(alone.arrays["ids"], other.arrays["ids"])
             else:
@@ -71,9 +71,11 @@ def test_text_batches_equal_single_texts(texts: list[str]) -> None:
 def sample_arrays(kind: ColumnType, rng: np.random.Generator, holes: bool) -> list[Array | None]:
     found: list[Array | None] = []
     for _ in range(9):
-        shape = [int(rng.integers(0, 4)) if s is None else s for s in kind.sizes]
+        shape = [int(rng.integers(0, 4)) if s is None else s for s in kind.list_sizes]
         found.append(
-            rng.integers(0, 2, shape).astype(parquet._type(ColumnType(kind.of)).to_pandas_dtype())
+            rng.integers(0, 2, shape).astype(
+                parquet._make_arrow_type(ColumnType(kind.element_type)).to_pandas_dtype()
+            )
         )
     if holes:
         found[2] = found[8] = None
@@ -86,8 +88,8 @@ def sample_arrays(kind: ColumnType, rng: np.random.Generator, holes: bool) -> li
 )
 def test_arrow_lists(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool) -> None:
     """The file equals one written from Python lists by pyarrow."""
-    column = TableColumn("x", ColumnType.read(kind))
-    arrays = sample_arrays(column.kind, np.random.default_rng(0), holes)
+    column = TableColumn("x", ColumnType.parse(kind))
+    arrays = sample_arrays(column.type, np.random.default_rng(0), holes)
     made = parquet.encode_parquet([column], {"x": arrays})
     lists: list[Any] = [None if a is None else a.tolist() for a in arrays]
     assert made == parquet.encode_parquet([column], {"x": lists})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specc.batch_inference.block_runner import BlockRunner, CrashJournal
-from specc.batch_inference.data_files import find_files
+from specc.batch_inference.data_files import find_data_files
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import read_plan
 from specc.batch_inference.job_planner import JobRequest, make_plan
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from specc.batch_inference.block_runner import CrashJournal
 with CrashJournal.open(Path(sys.argv[1])) as journal:
-    journal.begin([3, 4])
+    journal.record_started_rows([3, 4])
     print("begun", flush=True)
     sys.stdin.read()
 """
@@ -29,8 +29,8 @@ with CrashJournal.open(Path(sys.argv[1])) as journal:
 
 def make_job_request(small: Path, data: Path, out: Path) -> JobRequest:
     columns = {"ids": "text"}
-    words = {"data": [str(data)], "out": str(out), "columns": columns}
-    return JobRequest(model=str(small), rows=2, engine="serial", **words)  # type: ignore[arg-type]
+    words = {"data": [str(data)], "out": str(out), "input_columns": columns}
+    return JobRequest(model=str(small), rows_per_block=2, engine="serial", **words)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -50,17 +50,17 @@ def test_running_worker_is_not_considered_dead(tmp_path: Path) -> None:
         before = path.read_bytes()
         for _ in range(3):
             with CrashJournal.open(path) as mine:
-                assert not mine.died
-                mine.begin([5])
+                assert not mine.crash_counts
+                mine.record_started_rows([5])
                 mine.close()
         assert path.read_bytes() == before
         other.kill()
     for count in (1, 2):
         with CrashJournal.open(path) as mine:
-            assert mine.died == {"3 4": count}
-            mine.begin([3, 4])
+            assert mine.crash_counts == {"3 4": count}
+            mine.record_started_rows([3, 4])
     with CrashJournal.open(path) as mine:
-        assert mine.fatal([3, 4])
+        assert mine.have_crashed_repeatedly([3, 4])
         mine.close()
     assert not path.exists()
 
@@ -71,8 +71,8 @@ def test_journal_removed_while_waiting(tmp_path: Path) -> None:
     with CrashJournal.open(path) as first:
         first.close()
         with CrashJournal.open(path) as second:
-            second.begin([1])
-            assert CrashJournal.open(path).shared
+            second.record_started_rows([1])
+            assert CrashJournal.open(path).is_read_only
 
 
 def test_finished_blocks_are_not_repeated(
@@ -84,7 +84,7 @@ def test_finished_blocks_are_not_repeated(
     assert plan is not None
     blocks, told = BlockRunner.open(plan, out), list[int]()
     monkeypatch.setattr("specc.batch_inference.block_runner.write_part", None)
-    assert blocks.do(1, told.append).rows == 2
+    assert blocks.run_block(1, told.append).rows == 2
     assert told == [2]
 
 
@@ -94,7 +94,7 @@ def test_data_that_is_not_a_regular_file(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(Failed, match="E0802"):
-        find_files([str(tmp_path / name) if name else ""])
+        find_data_files([str(tmp_path / name) if name else ""])
 
 
 @pytest.mark.parametrize("where", ["plan", "block"])
@@ -112,7 +112,7 @@ def test_io_errors_while_reading(
     monkeypatch.setattr("specc.batch_inference.data_files.read_lines", raise_io_error)
     monkeypatch.setattr("specc.batch_inference.data_files.read_block_bytes", raise_io_error)
     with pytest.raises(Failed, match=r"E0802.*input/output error"):
-        make_plan(make_job_request(small, data, out)) if where == "plan" else blocks.do(0)
+        make_plan(make_job_request(small, data, out)) if where == "plan" else blocks.run_block(0)
 
 
 def test_unreadable_plan(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specc.batch_inference import data_files
-from specc.batch_inference.data_files import find_files, find_format
-from specc.batch_inference.file_format import BadRow
+from specc.batch_inference.data_files import find_data_files, open_data_file
+from specc.batch_inference.file_format import UnreadableRow
 from specc.diagnostics.diagnostic import Failed
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9)
@@ -24,13 +24,13 @@ ENDS = st.sampled_from(["\n", "\r\n"])
 
 def read_all(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
     """Return all rows, block by block."""
-    reader, found, start = find_format(path), [], 0
-    for block in reader.blocks(0, rows):
-        assert 0 < block.rows <= rows
-        assert block.start == start
-        start += block.rows
-        table = reader.read(block, names)
-        assert all(len(column) == block.rows for column in table.values())
+    reader, found, start = open_data_file(path), [], 0
+    for block in reader.split_into_blocks(0, rows):
+        assert 0 < block.row_count <= rows
+        assert block.first_row == start
+        start += block.row_count
+        table = reader.read_block(block, names)
+        assert all(len(column) == block.row_count for column in table.values())
         found += list(zip(*(table[n] for n in names), strict=True))
     return found
 
@@ -68,7 +68,7 @@ def test_text_lines(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n\ntw\xff\nlast")
     found = [text for (text,) in read_all(path, ["text"], 2)]
-    assert found == ["one", "", BadRow("the line is not UTF-8 at byte 2"), "last"]
+    assert found == ["one", "", UnreadableRow("the line is not UTF-8 at byte 2"), "last"]
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_parquet(tmp_path: Path) -> None:
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
     pq.write_table(table, path, row_group_size=10)
     assert read_all(path, names, 4) == rows
-    kinds = {c.name: str(c.kind) for c in find_format(path).columns()}
+    kinds = {c.name: str(c.type) for c in open_data_file(path).read_columns()}
     assert kinds == {"id": "i64", "text": "text", "ids": "i64[n]"}
 
 
@@ -103,7 +103,7 @@ def test_invalid_files(tmp_path: Path, name: str, content: bytes, code: str) -> 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(Failed) as failed:
-        find_format(path).columns()
+        open_data_file(path).read_columns()
     assert failed.value.diagnostics[0].code == code
 
 
@@ -112,7 +112,7 @@ def test_oversized_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
     with pytest.raises(Failed, match="E0871"):
-        find_format(path).blocks(0, 9)
+        open_data_file(path).split_into_blocks(0, 9)
 
 
 def test_damaged_rows(tmp_path: Path) -> None:
@@ -120,23 +120,23 @@ def test_damaged_rows(tmp_path: Path) -> None:
     path.write_bytes(b'{"a": 1}\n{"a"\n[2]\n\xff\n{"a": NaN}\n{"a": 6}\n')
     found = [value for (value,) in read_all(path, ["a"], 9)]
     assert [found[0], found[5]] == [1, 6]
-    assert all(isinstance(v, BadRow) for v in found[1:5])
+    assert all(isinstance(v, UnreadableRow) for v in found[1:5])
     path = tmp_path / "t.csv"
     path.write_bytes(b'a,b\n1,2\n3\n"x,4\n')
     found = [value for (value,) in read_all(path, ["a"], 9)]
     assert found[0] == "1"
-    assert all(isinstance(v, BadRow) for v in found[1:])
+    assert all(isinstance(v, UnreadableRow) for v in found[1:])
 
 
 def test_table_directories(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "_c.csv"):
         (tmp_path / name).write_text("x\n1\n")
-    assert [p.name for p in find_files([str(tmp_path)])] == ["a.csv", "b.csv"]
+    assert [p.name for p in find_data_files([str(tmp_path)])] == ["a.csv", "b.csv"]
     (tmp_path / "none").mkdir()
     with pytest.raises(Failed, match="E0873"):
-        find_files([str(tmp_path / "none")])
+        find_data_files([str(tmp_path / "none")])
     with pytest.raises(Failed, match="E0802"):
-        find_files([str(tmp_path / "absent.csv")])
+        find_data_files([str(tmp_path / "absent.csv")])
 
 
 def test_csv_quotes_inside_values(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_csv_quotes_inside_values(tmp_path: Path) -> None:
     assert all(read_all(path, ["a", "b"], size) == rows for size in (1, 2, 9))
     path.write_bytes(b"a,b\rx,1\ry,2\r")
     with pytest.raises(Failed, match="E0872"):
-        find_format(path).columns()
+        open_data_file(path).read_columns()
 
 
 def test_unclosed_quote_is_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'a\nx\n"y\n' + b"z\n" * 30_000)
-    assert [block.rows for block in find_format(path).blocks(0, 9)] == [2]
+    assert [block.row_count for block in open_data_file(path).split_into_blocks(0, 9)] == [2]
 
 
 def test_parquet_values_without_a_python_type(tmp_path: Path) -> None:
@@ -164,18 +164,18 @@ def test_parquet_values_without_a_python_type(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": text, "at": times}), path)
     (bad, at), (good, _) = read_all(path, ["text", "at"], 9)
-    assert isinstance(bad, BadRow)
+    assert isinstance(bad, UnreadableRow)
     assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
     pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
     with pytest.raises(Failed, match="E0870"):
-        find_format(path).columns()
+        open_data_file(path).read_columns()
 
 
 def test_deeply_nested_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"a": ' + "[" * 900 + "]" * 900 + "}\n")
     [(value,)] = read_all(path, ["a"], 9)
-    assert isinstance(value, BadRow)
+    assert isinstance(value, UnreadableRow)
 
 
 def test_many_columns_take_linear_time(tmp_path: Path) -> None:

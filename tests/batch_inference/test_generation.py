@@ -47,11 +47,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_job_request(generator: Path, data: Path, out: Path, **more: Any) -> JobRequest:
-    asked: dict[str, Any] = {"rows": 25, "engine": "serial", "settings": SETTINGS}
+    asked: dict[str, Any] = {"rows_per_block": 25, "engine": "serial", "settings": SETTINGS}
     columns = {"input_ids": "ids"}
     given = asked | more
     return JobRequest(
-        model=str(generator), data=[str(data)], out=str(out), columns=columns, **given
+        model=str(generator), data=[str(data)], out=str(out), input_columns=columns, **given
     )
 
 
@@ -78,7 +78,7 @@ def test_rows_equal_generate_each(generator: Path, data: Path, tmp_path: Path) -
     made = []
     for size in (25, 1000):
         out = tmp_path / str(size)
-        report = run_job(make_job_request(generator, data, out, rows=size))
+        report = run_job(make_job_request(generator, data, out, rows_per_block=size))
         assert (report.rows, report.errors) == (ROWS, 1)
         made.append(read_rows(out))
     assert made[0] == made[1]
@@ -140,17 +140,17 @@ def test_killed_job_resumes_with_the_same_output(
 def test_only_crashing_rows_are_lost(
     generator: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: set[int]
 ) -> None:
-    real = RowGenerator.begun
+    real = RowGenerator.start_generation
 
     def begin_or_crash(self: RowGenerator, rows: Sequence[Any], first: int = 0) -> Any:
-        if poison & {first + row.number for row in rows}:
+        if poison & {first + row.row_number for row in rows}:
             raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(RowGenerator, "begun", begin_or_crash)
+    monkeypatch.setattr(RowGenerator, "start_generation", begin_or_crash)
     for _ in range(30):
         try:
-            run_job(make_job_request(generator, data, tmp_path, rows=1000))
+            run_job(make_job_request(generator, data, tmp_path, rows_per_block=1000))
             break
         except SimulatedCrash:
             continue
@@ -164,7 +164,7 @@ def test_static_batching(data: Path, tmp_path: Path) -> None:
     specc.compile("conv_lm", directory, init=3, set=SMALL_CONFIGS["conv_lm"], graphs="step")
     settings = SETTINGS | {"max_tokens": 5}
     job = make_job_request(directory, data, tmp_path / "out", settings=settings)
-    made = run_job(JobRequest(**{**vars(job), "columns": {"ids": "ids"}}))
+    made = run_job(JobRequest(**{**vars(job), "input_columns": {"ids": "ids"}}))
     rows = read_rows(tmp_path / "out")
     each = specc.load(directory).generate_each([r["ids"] for r in rows], **settings)
     assert made.errors == 1
@@ -176,12 +176,12 @@ def test_static_batching(data: Path, tmp_path: Path) -> None:
 def test_report_times(generator: Path, data: Path, tmp_path: Path) -> None:
     """Startup time, separate from computing time, next to the expected time."""
     begun: list[float] = []
-    job = make_job_request(generator, data, tmp_path, rows=20)
-    report = run_job(job, lambda seen: begun.append(seen.start_up))
+    job = make_job_request(generator, data, tmp_path, rows_per_block=20)
+    report = run_job(job, lambda seen: begun.append(seen.startup_seconds))
     assert begun[0] == 0
-    assert 0 < begun[-1] == report.start_up < report.seconds
-    assert 0 < report.computing <= report.seconds - report.start_up
-    assert 0 < report.waste < 1
+    assert 0 < begun[-1] == report.startup_seconds < report.seconds
+    assert 0 < report.compute_seconds <= report.seconds - report.startup_seconds
+    assert 0 < report.padding_ratio < 1
     assert report.seconds == report.seconds
 
 
@@ -190,9 +190,14 @@ def test_reason_for_static_batching(
 ) -> None:
     """Beam search and single-file models use static batches; a package with slots does not."""
     job = make_job_request(generator, data, tmp_path / "out")
-    assert not make_plan(job).waits
+    assert not make_plan(job).static_batching_reason
     beams = {"max_tokens": 3, "strategy": "beam", "num_beams": 2}
-    assert "beams" in make_plan(make_job_request(generator, data, tmp_path, settings=beams)).waits
+    assert (
+        "beams"
+        in make_plan(
+            make_job_request(generator, data, tmp_path, settings=beams)
+        ).static_batching_reason
+    )
     one, rows = tmp_path / "dates.onnx", tmp_path / "rows.jsonl"
     specc.compile("dates", one, graphs="generate")
     rows.write_text('{"source": "3.5.79"}\n')

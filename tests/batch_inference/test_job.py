@@ -115,7 +115,9 @@ def test_killed_job_loses_and_repeats_no_row(
     twice = any(
         count >= specc.batch_inference.block_runner.MAX_ATTEMPTS
         for path in out.glob("_specc/*.now")
-        for count in specc.batch_inference.block_runner.CrashJournal.open(path).died.values()
+        for count in specc.batch_inference.block_runner.CrashJournal.open(
+            path
+        ).crash_counts.values()
     )
     report = run_job(make_job(small, data, out))
     # a batch that began twice is computed row by row, which changes the last digits
@@ -126,16 +128,16 @@ def test_killed_job_loses_and_repeats_no_row(
 
 def crash_at_rows(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
     """Crash every process that computes one of these rows."""
-    real = RowModel.compute
+    real = RowModel.compute_rows
 
     def compute_or_crash(
         self: RowModel, rows: list[InputRow], first: int = 0
     ) -> list[dict[str, object]]:
-        if numbers & {row.number for row in rows}:
+        if numbers & {row.row_number for row in rows}:
             raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(RowModel, "compute", compute_or_crash)
+    monkeypatch.setattr(RowModel, "compute_rows", compute_or_crash)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +165,12 @@ def test_killed_workers_are_replaced(
 ) -> None:
     job = make_job(small, data, tmp_path)
     make_plan(job).write(tmp_path)
-    engine = LocalEngine(out=tmp_path, workers=2)
+    engine = LocalEngine(out=tmp_path, worker_count=2)
     killed = 0
     for progress in engine.run(range(4)):
         if progress.rows > 0 and killed < 2:
             killed += 1
-            engine.alive[0].process.send_signal(signal.SIGKILL)
+            engine.live_workers[0].process.send_signal(signal.SIGKILL)
     assert killed == 2
     assert hash_parts(tmp_path) == undisturbed
 
@@ -206,21 +208,21 @@ def test_finished_job_is_not_repeated(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_job(make_job(small, data, tmp_path))
-    assert first.before == 0
-    monkeypatch.setattr(BlockRunner, "do", None)
+    assert first.resumed_rows == 0
+    monkeypatch.setattr(BlockRunner, "run_block", None)
     again = run_job(make_job(small, data, tmp_path, workers=7, engine="local"))
-    assert (again.before, again.rows, again.errors) == (ROW_COUNT, ROW_COUNT, 1)
-    assert again.waste == first.waste
+    assert (again.resumed_rows, again.rows, again.errors) == (ROW_COUNT, ROW_COUNT, 1)
+    assert again.padding_ratio == first.padding_ratio
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"limits": BatchLimits(cap=5)}, "limits"),
-        ({"raw": []}, "results"),
-        ({"rows": 17}, "blocks"),
-        ({"keep": ["id"]}, "kept"),
-        ({"to": "parquet"}, "to"),
+        ({"limits": BatchLimits(max_rows=5)}, "limits"),
+        ({"raw_outputs": []}, "result_columns"),
+        ({"rows_per_block": 17}, "blocks"),
+        ({"copied_columns": ["id"]}, "copied_columns"),
+        ({"output_format": "parquet"}, "output_format"),
     ],
 )
 def test_output_directory_of_another_job(
@@ -240,7 +242,7 @@ def test_workers_that_fail_to_start(
     make_plan(make_job(small, data, tmp_path)).write(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match="E0883"):
-        list(LocalEngine(out=tmp_path, workers=2).run(range(4)))
+        list(LocalEngine(out=tmp_path, worker_count=2).run(range(4)))
 
 
 def test_missing_ray(
@@ -271,4 +273,4 @@ def test_workers_that_exit_early(
     dies.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(dies))
     with pytest.raises(Failed, match="block 0"):
-        list(LocalEngine(out=tmp_path, workers=1).run([0]))
+        list(LocalEngine(out=tmp_path, worker_count=1).run([0]))

@@ -15,7 +15,7 @@ import specc.batch_inference.block_runner
 import specc.batch_inference.job_files
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
-from specc.batch_inference.job_files import BatchLimits, describe_file, read_plan
+from specc.batch_inference.job_files import BatchLimits, read_plan, record_file_state
 from specc.batch_inference.job_planner import JobRequest, make_plan
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
@@ -27,7 +27,14 @@ def test_all_parts_have_one_schema(small: Path, tmp_path: Path) -> None:
     bad, one = tmp_path / "bad.jsonl", tmp_path / "one.jsonl"
     bad.write_text('{"text": null}\n{"text": \n' + '{"text": "a"}\n' * 2)
     one.write_text('{"text": "b"}\n')
-    job = make_job(small, bad, tmp_path / "out", rows=2, to="parquet", keep=["text"])
+    job = make_job(
+        small,
+        bad,
+        tmp_path / "out",
+        rows_per_block=2,
+        output_format="parquet",
+        copied_columns=["text"],
+    )
     run_job(JobRequest(**{**vars(job), "data": [str(bad), str(one)]}))
     schemas = [pq.read_schema(p) for p in sorted((tmp_path / "out").glob("part-*"))]
     assert len(schemas) == 3
@@ -37,7 +44,7 @@ def test_all_parts_have_one_schema(small: Path, tmp_path: Path) -> None:
     assert str(table.schema.field("vectors").type).startswith("list<")
     nothing = tmp_path / "nothing.txt"
     nothing.write_text("")
-    report = run_job(make_job(small, nothing, tmp_path / "none", raw=[]))
+    report = run_job(make_job(small, nothing, tmp_path / "none", raw_outputs=[]))
     assert (report.rows, len(hash_parts(tmp_path / "none"))) == (0, 0)
 
 
@@ -48,16 +55,16 @@ def test_errors_of_a_job(small: Path, data: Path, tmp_path: Path) -> None:
             run_job(JobRequest(**job))  # type: ignore[arg-type]
         assert not (tmp_path / "out").exists()
 
-    check_fails("E0885", columns={"ids": "words"})
-    check_fails("E0885", keep=["words"])
-    check_fails("E0880", columns={"idz": "text"})
-    check_fails("E0880", columns={"keep": "text"})
-    check_fails("E0879", raw=["nothing"])
+    check_fails("E0885", input_columns={"ids": "words"})
+    check_fails("E0885", copied_columns=["words"])
+    check_fails("E0880", input_columns={"idz": "text"})
+    check_fails("E0880", input_columns={"keep": "text"})
+    check_fails("E0879", raw_outputs=["nothing"])
     twice = tmp_path / "twice.jsonl"
     twice.write_text('{"text": "a", "error": "b"}\n')
-    check_fails("E0886", data=[str(twice)], keep=["error"])
+    check_fails("E0886", data=[str(twice)], copied_columns=["error"])
     check_fails("E0802", data=["nowhere.csv"])
-    check_fails("E0873", to="xlsx")
+    check_fails("E0873", output_format="xlsx")
     file = tmp_path / "file"
     file.write_text("")
     check_fails("E0811", out=str(file))
@@ -65,8 +72,8 @@ def test_errors_of_a_job(small: Path, data: Path, tmp_path: Path) -> None:
 
 def test_maximum_number_of_errors(small: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0887"):
-        run_job(make_job(small, data, tmp_path, most_errors=0))
-    assert run_job(make_job(small, data, tmp_path, most_errors=1)).errors == 1
+        run_job(make_job(small, data, tmp_path, max_errors=0))
+    assert run_job(make_job(small, data, tmp_path, max_errors=1)).errors == 1
 
 
 def test_unreadable_rows_are_kept(small: Path, tmp_path: Path) -> None:
@@ -108,7 +115,7 @@ def test_every_column_type_is_copied(small: Path, tmp_path: Path) -> None:
     lines.write_text(
         f'{{"text": "a", "n": 1.5, "k\\ud800": "\\ud800"}}\n{{"text": "b", "n": {2**60 + 1}}}\n'
     )
-    run_job(make_job(small, lines, tmp_path / "two", to="parquet"))
+    run_job(make_job(small, lines, tmp_path / "two", output_format="parquet"))
     one, other = pq.read_table(tmp_path / "two" / "part-000000.parquet").to_pylist()
     assert (one["k\\ud800"], other["n"]) == ("\\ud800", float(2**60))
 
@@ -131,15 +138,15 @@ def test_json_files_with_different_columns(small: Path, tmp_path: Path) -> None:
 def test_output_inside_the_data_directory(small: Path, tmp_path: Path) -> None:
     """Parts are not input rows when the job is resumed."""
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    assert run_job(make_job(small, tmp_path, tmp_path)).before == 0
+    assert run_job(make_job(small, tmp_path, tmp_path)).resumed_rows == 0
     again = run_job(make_job(small, tmp_path, tmp_path))
-    assert (again.before, again.rows) == (1, 1)
+    assert (again.resumed_rows, again.rows) == (1, 1)
     for name in ("a.png", "out/b.json"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(b"no")
-    before = describe_file(tmp_path / "pictures")
+    before = record_file_state(tmp_path / "pictures")
     (tmp_path / "pictures/out/b.json").write_bytes(b"more")
-    assert describe_file(tmp_path / "pictures") == before
+    assert record_file_state(tmp_path / "pictures") == before
 
 
 def test_number_types_do_not_depend_on_other_rows(small: Path, tmp_path: Path) -> None:
@@ -163,12 +170,12 @@ def test_generation_settings_are_checked_first(tmp_path: Path) -> None:
     for more, code in [
         ({"settings": {"max": 3}}, "E0731"),
         ({"settings": {"num_return_sequences": 3, "num_beams": 2}}, "E0733"),
-        ({"raw": ["logits"]}, "E0879"),
+        ({"raw_outputs": ["logits"]}, "E0879"),
     ]:
         with pytest.raises(Failed, match=code):
             make_plan(JobRequest(**{**vars(job), **more}))  # type: ignore[arg-type]
     plan = make_plan(JobRequest(**{**vars(job), "settings": {"num_return_sequences": 2}}))
-    assert "score" in [column.name for column in plan.results]
+    assert "score" in [column.name for column in plan.result_columns]
 
 
 def test_changed_model_or_data(small: Path, data: Path, tmp_path: Path) -> None:
@@ -192,7 +199,7 @@ def test_data_changed_after_planning(small: Path, data: Path, tmp_path: Path) ->
     plan = read_plan(tmp_path / "out")
     assert plan is not None
     with pytest.raises(Failed, match="E0881"):
-        BlockRunner.open(plan, tmp_path / "out").do(0)
+        BlockRunner.open(plan, tmp_path / "out").run_block(0)
 
 
 @pytest.mark.parametrize(

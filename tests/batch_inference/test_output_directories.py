@@ -40,8 +40,8 @@ def test_unwritable_directory(small: Path, tmp_path: Path, which: str) -> None:
             model=str(small),
             data=[str(data)],
             out=str(out),
-            columns={"ids": "text"},
-            rows=2,
+            input_columns={"ids": "text"},
+            rows_per_block=2,
             engine="serial",
         )
         run_job(job)

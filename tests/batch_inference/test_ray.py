@@ -37,7 +37,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_and_hash(small: Path, data: Path, out: Path, **more: object) -> dict[str, str]:
     """Return the hash of every part."""
-    words = {"rows": 16, "columns": {"ids": "text"}, "raw": ["vectors"], **more}
+    words = {
+        "rows_per_block": 16,
+        "input_columns": {"ids": "text"},
+        "raw_outputs": ["vectors"],
+        **more,
+    }
     run_job(JobRequest(model=str(small), data=[str(data)], out=str(out), **words))  # type: ignore[arg-type]
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.glob("part-*"))}
 
@@ -93,7 +98,7 @@ def test_killed_job_loses_and_repeats_no_row(small: Path, tmp_path: Path, whom: 
     data = tmp_path / "rows.jsonl"
     rows = [{"id": n, "text": "x" * (n % 900)} for n in range(1200)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    alone = run_and_hash(small, data, tmp_path / "alone", engine="serial", rows=2)
+    alone = run_and_hash(small, data, tmp_path / "alone", engine="serial", rows_per_block=2)
     out = tmp_path / "ray"
     process = start_driver(small, data, out)
     assert wait_until(lambda: len(list(out.glob("part-*"))) >= 5)
@@ -119,8 +124,8 @@ def test_generated_tokens_are_the_same(tmp_path: Path) -> None:
     rows = [{"input_ids": [5 + n % 11] * (1 + n % 6)} for n in range(60)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = {
-        "columns": {"input_ids": "input_ids"},
-        "raw": [],
+        "input_columns": {"input_ids": "input_ids"},
+        "raw_outputs": [],
         "settings": {"max_tokens": 12, "stop": [2, 3, 4], "strategy": "sample"},
     }
     model = tmp_path / "gpt2"

@@ -18,10 +18,9 @@ model small
 
 dims batch, n
 
-graph scores(ids: int[batch, n], keep: keep[batch, n] right) -> (classes_of: float[batch, 3], vectors: float[batch, n, 16]) {
-  h = lstm(embedding(ids, size=256, dim=16) @ table, hidden=16, keep=keep) @ rnn
-  return linear(masked_mean_pool(h, keep), out=3) @ head, h
-}
+graph scores(ids: int[batch, n], keep: keep[batch, n] right) -> (classes_of: float[batch, 3],
+vectors: float[batch, n, 16]) { h = lstm(embedding(ids, size=256, dim=16) @ table, hidden=16,
+keep=keep) @ rnn return linear(masked_mean_pool(h, keep), out=3) @ head, h }
 
 reading { ids = text(bytes()) }
 """
@@ -73,6 +72,6 @@ def test_same_bytes_for_every_engine(
     run_job(make_job(model, letters, two, engine="local", workers=2))
     assert hash_parts(one)
     assert hash_parts(one) == hash_parts(two)
-    run_job(make_job(model, letters, other, limits=BatchLimits(cap=1)))
+    run_job(make_job(model, letters, other, limits=BatchLimits(max_rows=1)))
     a, b = (np.concatenate([r["vectors"] for r in read_rows(p)]) for p in (one, other))
     assert np.abs(a - b).max() > 1e-4 * np.abs(a).max()

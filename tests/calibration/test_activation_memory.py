@@ -25,8 +25,8 @@ from specc.weights.parameter_values import SeededValues, read_parameter
 from specc.weights.quantized_values import (
     GetFactor,
     PrequantizedWeight,
+    QuantizationErrorStats,
     QuantizedValues,
-    WeightQuantizationError,
     quantize_to_files,
 )
 from specc.weights.weight_rules import RequiredParameter
@@ -108,7 +108,7 @@ def measure_peak_memory(directory: Path) -> int:
         yield EmptyPart(graph)
 
     def skip_quantization(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
-        return PrequantizedWeight(stem, stem, WeightQuantizationError())
+        return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
     tracemalloc.start()
     gram_matrices.quantize_calibrated(
@@ -144,7 +144,7 @@ def test_stages_equal_a_single_pass(
 
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         found[name] = factor(0)
-        return PrequantizedWeight(stem, stem, WeightQuantizationError())
+        return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
     gram_matrices.quantize_calibrated(open_part, READERS, list_samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
@@ -167,8 +167,8 @@ def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> No
         (FORM.format_codes_name("w0"), "u8"),
         (FORM.format_scales_name("w0"), "f32"),
     ):
-        want = b"".join(bytes(c) for c in one.chunks(part, dtype))
-        assert b"".join(bytes(c) for c in whole.chunks(part, dtype)) == want
+        want = b"".join(bytes(c) for c in one.iterate_chunks(part, dtype))
+        assert b"".join(bytes(c) for c in whole.iterate_chunks(part, dtype)) == want
     assert whole.streams["w0"].recipe == "gptq"
     assert whole.streams["w0"].error == one.streams["w0"].error
     kept = sum(path.stat().st_size for path in tmp_path.iterdir())

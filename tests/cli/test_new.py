@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.draft_spec import draft_spec
 from specc.driver.spec_argument import open_spec_argument
-from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
+from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_instance
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.library.spec_reader import list_builtin_specs
 from specc.syntax.dsl.dsl_printer import print_dsl
@@ -26,7 +26,7 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 
 
 def print_instance(name: str, sign: str) -> str:
-    made = write_instance(SpecInstance(name="mine", extends=name, comment_separator=sign))
+    made = format_spec_instance(SpecInstance(name="mine", extends=name, comment_separator=sign))
     return print_dsl(made) if sign == " = " else print_yaml(made)
 
 
@@ -103,7 +103,7 @@ def test_new_writes_the_schema_for_editors(
 def test_spec_name_from_file_name(stem: str, name: str) -> None:
     assert make_spec_name(stem) == name
     assert open_spec_argument(
-        print_yaml(write_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
+        print_yaml(format_spec_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
     )
 
 
@@ -169,7 +169,7 @@ def unknown_checkpoint(tmp_path: Path) -> Path:
     config = json.loads((LEARNED / "config.json").read_text())
     config |= {"model_type": "our_own", "weird_scale": 3}
     with open_tensors(LEARNED / "model.safetensors") as file:
-        tensors = {name: np.array(file.array(name)) for name in file.tensors}
+        tensors = {name: np.array(file.get_array(name)) for name in file.tensors}
     tensors["model.layers.0.self_attn.extra.weight"] = np.zeros((3, 3), np.float32)
     del tensors["model.norm.weight"]
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -94,7 +94,7 @@ def test_scores_are_sorted_and_correct(seed: int) -> None:
         total = sum_log_probabilities(table, (1,), h.tokens)
         assert sum(h.log_probs) == pytest.approx(total, abs=1e-4)
         assert h.score == pytest.approx(total / len(h.tokens) ** 0.6, abs=1e-4)
-        assert h.ended == (h.tokens[-1] == 0)
+        assert h.has_ended == (h.tokens[-1] == 0)
 
 
 @given(st.integers(0, 10_000))
@@ -154,7 +154,7 @@ def test_custom_stopping_criterion() -> None:
         said,
         ends_sequence=lambda t: tuple(t[-2:]) == (3, 4),
     )
-    assert (made[0][0].tokens, made[0][0].ended) == ((2, 3, 4), True)
+    assert (made[0][0].tokens, made[0][0].has_ended) == ((2, 3, 4), True)
 
 
 def test_empty_batch_and_no_padding() -> None:

@@ -49,7 +49,7 @@ def test_model_inputs() -> None:
     toy = TableStepper(make_continuing_logits("abcd", "aabb"))
     steps = list(decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,))))
     assert [made.tokens.tolist() for made in steps] == [[3, 2], [4, 2], [0, 0]]
-    assert [made.ended.tolist() for made in steps] == [[False] * 2, [False] * 2, [True] * 2]
+    assert [made.has_ended.tolist() for made in steps] == [[False] * 2, [False] * 2, [True] * 2]
     assert toy.input_count == [(2, 2), (2, 1), (2, 1)]
 
 
@@ -203,4 +203,4 @@ def test_logits_of_finished_sequences_are_ignored() -> None:
     assert [made.tokens.tolist() for made in steps] == [[0, 2], [0, 2], [0, 2], [0, 0]][
         : len(steps)
     ]
-    assert steps[-1].ended.all()
+    assert steps[-1].has_ended.all()

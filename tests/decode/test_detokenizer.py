@@ -13,11 +13,11 @@ from specc.decode.decode_loop import (
     WINDOW,
     BatchDetokenizer,
     Detokenizer,
-    cut_at_stop,
     decode_steps,
     find_stop_string,
     make_stop_check,
     measure_stop_prefix,
+    truncate_at_stop_string,
 )
 from specc.decode.generation_settings import GenerationSettings
 
@@ -34,7 +34,7 @@ def letter_decode(tokens: Sequence[int]) -> str:
 def stream_pieces(text: str, stops: Sequence[str] = ()) -> list[str]:
     """Return the text after each byte and at the end."""
     stream = Detokenizer(byte_decode, stops)
-    return [*(stream.feed(b) for b in text.encode()), stream.close()]
+    return [*(stream.feed(b) for b in text.encode()), stream.flush()]
 
 
 def test_characters_are_withheld_until_complete() -> None:
@@ -44,14 +44,14 @@ def test_characters_are_withheld_until_complete() -> None:
 def test_incomplete_character_becomes_a_replacement_character() -> None:
     stream = Detokenizer(byte_decode)
     assert [stream.feed(b) for b in (0x61, 0xE2, 0x82, 0x62, 0xE2)] == ["a", "", "", "\ufffdb", ""]
-    assert stream.close() == "\ufffd"
+    assert stream.flush() == "\ufffd"
 
 
 def test_invalid_bytes_are_withheld() -> None:
     stream = Detokenizer(byte_decode)
     assert [stream.feed(0xFF) for _ in range(6)] == [""] * 6
     assert stream.feed(*b"a") == "\ufffd" * 6 + "a"
-    assert stream.feed(0xFF) + stream.close() == "\ufffd"
+    assert stream.feed(0xFF) + stream.flush() == "\ufffd"
 
 
 @given(st.text(max_size=120))
@@ -62,7 +62,7 @@ def test_pieces_form_the_text(text: str) -> None:
 @given(st.lists(st.integers(0, 255), max_size=150))
 def test_pieces_of_random_bytes_form_the_text(tokens: list[int]) -> None:
     stream = Detokenizer(byte_decode)
-    made = "".join(stream.feed(t) for t in tokens) + stream.close()
+    made = "".join(stream.feed(t) for t in tokens) + stream.flush()
     assert made.replace("\ufffd", "") == byte_decode(tokens).replace("\ufffd", "")
 
 
@@ -85,7 +85,7 @@ def test_stop_string_across_tokens() -> None:
     stream = Detokenizer(byte_decode, ["END"])
     assert stream.feed(*b"ab") + stream.feed(*b"cEN") + stream.feed(*b"Dxy") == "abc"
     assert stream.stopped
-    assert stream.feed(*b"more") + stream.close() == ""
+    assert stream.feed(*b"more") + stream.flush() == ""
 
 
 def test_stop_string_prefix_is_withheld() -> None:
@@ -96,7 +96,7 @@ def test_stop_string_prefix_is_withheld() -> None:
 def test_stop_string_at_the_end() -> None:
     stream = Detokenizer(byte_decode, ["\ufffd"])
     assert stream.feed(0x61, 0xE2) == "a"
-    assert stream.close() == ""
+    assert stream.flush() == ""
     assert stream.stopped
 
 
@@ -105,9 +105,9 @@ words = st.text("ab", min_size=1, max_size=4)
 
 @given(st.text("ab", max_size=40), st.lists(words, max_size=3))
 def test_stop_position_does_not_depend_on_tokens(text: str, stops: list[str]) -> None:
-    assert "".join(stream_pieces(text, stops)) == cut_at_stop(text, stops)
+    assert "".join(stream_pieces(text, stops)) == truncate_at_stop_string(text, stops)
     stream = Detokenizer(byte_decode, stops)
-    assert stream.feed(*text.encode()) + stream.close() == cut_at_stop(text, stops)
+    assert stream.feed(*text.encode()) + stream.flush() == truncate_at_stop_string(text, stops)
 
 
 @given(st.text("ab", max_size=12), st.lists(words, max_size=3))
@@ -131,10 +131,10 @@ def test_batch_elements_stop_independently() -> None:
         toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), observer=texts.feed
     ):
         shown.append(texts.pop_new_text())
-        ended.append(made.ended.tolist())
+        ended.append(made.has_ended.tolist())
     assert shown == [["b", "a", "a"], ["", "b", "b"], ["", "a", ""], ["", "b", ""], ["", "", ""]]
     assert ended[2] == [True, False, True]
-    assert texts.close() == ["", "", ""]
+    assert texts.flush() == ["", "", ""]
 
 
 def test_withheld_text_is_shown_at_the_end() -> None:
@@ -146,7 +146,7 @@ def test_withheld_text_is_shown_at_the_end() -> None:
         observer=texts.feed,
     ):
         assert texts.pop_new_text() == [""]
-    assert texts.close() == ["bc"]
+    assert texts.flush() == ["bc"]
 
 
 @pytest.mark.parametrize(("tokens", "held"), [((1, 2), False), ((1, 3, 4), True), ((3,), False)])

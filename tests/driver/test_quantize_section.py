@@ -52,9 +52,9 @@ def write_spec(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
 def test_both_syntaxes_agree(tmp_path: Path) -> None:
     first = read_quantize_request(write_spec(tmp_path, HEAD + SAID)).weight_request
     assert first is not None
-    assert (first.kind, first.block, first.head) == ("int8", 16, "none")
-    assert first.keep == ("h.0.attn.*",)
-    assert first.own == (("h.*.mlp.c_fc", "int4"), ("lm_head", "int4"))
+    assert (first.kind, first.group_size, first.lm_head_kind) == ("int8", 16, "none")
+    assert first.unquantized_patterns == ("h.0.attn.*",)
+    assert first.kind_by_pattern == (("h.*.mlp.c_fc", "int4"), ("lm_head", "int4"))
     assert read_quantize_request(write_spec(tmp_path, YAML, "m.yaml")).weight_request == first
 
 
@@ -168,8 +168,8 @@ def test_derived_spec_overrides_its_base(tmp_path: Path) -> None:
     wish = read_quantize_request(write_spec(tmp_path, near, "near.specc")).weight_request
     assert wish is not None
     assert wish.kind is None
-    assert (wish.block, wish.keep) == (16, ("h.0.attn.*",))
-    assert wish.own[-1] == ("h.*.mlp.c_fc", "int8")
+    assert (wish.group_size, wish.unquantized_patterns) == (16, ("h.0.attn.*",))
+    assert wish.kind_by_pattern[-1] == ("h.*.mlp.c_fc", "int8")
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_other_files_are_ignored(checkpoint: Path, tmp_path: Path) -> None:
         (full / name).parent.mkdir(exist_ok=True)
         (full / name).write_bytes(b"junk \0\xff")
     with open_tensors(full / "model.safetensors") as file:
-        half = {name: file.read(name).astype(np.float16) / 2 for name in file.tensors}
+        half = {name: file.read_tensor(name).astype(np.float16) / 2 for name in file.tensors}
     write_safetensors(full / "model.fp16.safetensors", half)
     (full / "model.safetensors.index.json").write_text("{}")
     assert compute_logits(full, tmp_path / "full.onnx") == wanted

@@ -187,7 +187,7 @@ def test_new_directory_is_removed_after_a_failure(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     with OutputDirectory(tmp_path / "new") as out:
         out.write_entry("a", [b"12"])
-    assert (out.facts["a"].bytes, read_files(tmp_path / "new")) == (2, {"a": b"12"})
+    assert (out.file_digests["a"].bytes, read_files(tmp_path / "new")) == (2, {"a": b"12"})
 
 
 def test_failing_chunk_iterator_leaves_no_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from support.resource_limits import run_with_limits
 import specc
 from specc.artifact.package_index import PackageIndex, parse_index
 from specc.diagnostics.diagnostic import Failed
-from specc.io.safe_read import UnreadableFile, read_regular_file
+from specc.io.safe_read import UnreadableFileError, read_regular_file
 from specc.preprocessing.array_files import convert_nested_lists
 
 SPEC = (
@@ -82,7 +82,7 @@ def test_oversized_file_is_not_read(tmp_path: Path, size: int) -> None:
     path = tmp_path / "large.onnx"
     with path.open("wb") as file:
         file.truncate(size)
-    with pytest.raises(UnreadableFile, match="larger than"):
+    with pytest.raises(UnreadableFileError, match="larger than"):
         read_regular_file(path, 1 << 31)
     code = """
 import resource

@@ -7,11 +7,11 @@ import pytest
 
 from specc.io.json_io import (
     NO_LIMITS,
-    DuplicateKey,
-    InvalidJson,
+    DuplicateKeyError,
+    InvalidJsonError,
     JsonLimits,
-    NestingTooDeep,
-    NonFiniteNumber,
+    NestingTooDeepError,
+    NonFiniteNumberError,
     as_exact_integer,
     parse_strict_json,
     to_json_value,
@@ -27,14 +27,14 @@ class Pair:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ('{"a": 1, "a": 1}', DuplicateKey),
-        ('[{"b": {"a": 1, "a": 2}}]', DuplicateKey),
-        ("NaN", NonFiniteNumber),
-        ("[-Infinity]", NonFiniteNumber),
-        (f"[{2**64}]", InvalidJson),
-        ('{"a": [-18446744073709551616]}', InvalidJson),
-        ("[" * 101 + "1" + "]" * 101, NestingTooDeep),
-        ("[" * 100_000, NestingTooDeep),
+        ('{"a": 1, "a": 1}', DuplicateKeyError),
+        ('[{"b": {"a": 1, "a": 2}}]', DuplicateKeyError),
+        ("NaN", NonFiniteNumberError),
+        ("[-Infinity]", NonFiniteNumberError),
+        (f"[{2**64}]", InvalidJsonError),
+        ('{"a": [-18446744073709551616]}', InvalidJsonError),
+        ("[" * 101 + "1" + "]" * 101, NestingTooDeepError),
+        ("[" * 100_000, NestingTooDeepError),
         ("[1,]", json.JSONDecodeError),
         ("9" * 5_000, ValueError),
     ],
@@ -47,7 +47,7 @@ def test_ambiguous_json_is_rejected(text: str, kind: type[ValueError]) -> None:
 def test_limits() -> None:
     assert parse_strict_json(f"[{2**64 - 1}, {1 - 2**64}, true, 1e400]") is not None
     assert parse_strict_json("[" * 100 + "1" + "]" * 100) is not None
-    with pytest.raises(NestingTooDeep):
+    with pytest.raises(NestingTooDeepError):
         parse_strict_json("[[1]]", JsonLimits(depth=1))
     assert parse_strict_json(f"[{2**70}]", NO_LIMITS) == [2**70]
 

@@ -74,7 +74,7 @@ def test_missing_keys_of_halted_positions_are_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted mistake: an iteration in which all are done computes nothing."""
-    kept = loop._lower_lasting_body
+    kept = loop._lower_body_with_early_exit
 
     def nothing(op: ops.Scan, g: loop.Emitter) -> list[str]:
         zeros = [v.type for v in op.body.outputs.values()]
@@ -85,11 +85,11 @@ def test_missing_keys_of_halted_positions_are_detected(
         return [
             name
             if n < op.carry_count
-            else loop.emit_where(g, t.dtype, left, name, g.constant(0, t.dtype))
+            else loop.emit_where(g, t.dtype, left, name, g.emit_constant(0, t.dtype))
             for n, (name, t) in enumerate(zip(made, zeros, strict=True))
         ]
 
-    monkeypatch.setattr(loop, "_lower_lasting_body", nothing)
+    monkeypatch.setattr(loop, "_lower_body_with_early_exit", nothing)
     assert measure_step_difference(package(tmp_path, "attention", 0), PROMPTS) > 1e-3
 
 

@@ -30,7 +30,7 @@ def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
     model = elaborate_spec(open_spec(name, config_settings=sets))
     assert model.streaming is not None
     graph = pass_pipeline.simplify_graph(model.graph)
-    work = pass_pipeline.PassState(graph=graph, streaming=model.streaming, rows="new")
+    work = pass_pipeline.PassState(graph=graph, streaming=model.streaming, logits_positions="new")
     return (graph, model.streaming, pass_pipeline.run_passes(work, pass_pipeline.DERIVE_PASSES))
 
 
@@ -40,14 +40,14 @@ def test_chunks_equal_the_full_pass(name: str) -> None:
     assert work.derived is not None
     rng = np.random.default_rng(0)
     rows = str(graph.inputs[streaming.sequence_input].type.shape[1])
-    inputs = make_random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk}, rng)
+    inputs = make_random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk_length}, rng)
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()
     }
     full = specc_numpy.evaluate_graph(graph, inputs, weights)
     for plan in PLANS:
-        counts = [n * work.chunk for n in plan]
+        counts = [n * work.chunk_length for n in plan]
         made = list(run_steps(work.derived, work.graph, inputs, weights, counts))
         for result in streaming.streamed_outputs:
             got = np.concatenate([each[result] for each in made], axis=1)
@@ -61,14 +61,14 @@ def test_a_package_gives_the_results_of_the_full_graph(name: str, tmp_path: Path
     model = specc.load(out)
     graph, streaming, work = streamed(name)
     rows = str(graph.inputs[streaming.sequence_input].type.shape[1])
-    count = CHUNKS * work.chunk
+    count = CHUNKS * work.chunk_length
     rng = np.random.default_rng(1)
     inputs = make_random_inputs(graph, {"batch": 3, rows: count}, rng)
     full = model.run(**inputs)
     for plan in PLANS:
         stream, made, start = model.stream(), [], 0
         for n in plan:
-            stop = start + n * work.chunk
+            stop = start + n * work.chunk_length
             made.append(stream.push(**{k: v[:, start:stop] for k, v in inputs.items()}))
             start = stop
         for result in streaming.streamed_outputs:

@@ -23,10 +23,8 @@ reading {
   pixels = image(size=[2, 2], channels=1)
 }
 
-graph g(ids: int[batch, n], pixels: float[batch, pictures, 1, 2, 2], keep: keep[batch, n] = ids >= 0THERE)
-    -> (y: float[batch, pictures], z: float[batch, n]) {
-  return GIVEN, where(keep, 1.0, 0.0)
-}
+graph g(ids: int[batch, n], pixels: float[batch, pictures, 1, 2, 2], keep: keep[batch, n] = ids >=
+0THERE) -> (y: float[batch, pictures], z: float[batch, n]) { return GIVEN, where(keep, 1.0, 0.0) }
 """
 THERE = ",\n there: bool[batch, pictures] = max(merge(pixels, axis=2, count=3), axis=2) > 0.0"
 GIVEN = "where(there, pixels[:, :, 0, 0, 0], -1.0)"
@@ -93,7 +91,7 @@ def test_on_the_command_line(words: list[str], wanted: list[list[float]], model:
 def test_in_a_table(model: Model) -> None:
     taking = RowReader(model.input_signature, {"ids": "text", "pixels": "image"})
     table = {"text": ["x", "y", "z"], "image": [["51.png", "102.png"], "255.png", []]}
-    one, other, none = taking.rows(table, 3)
+    one, other, none = taking.convert_rows(table, 3)
     assert one.arrays["pixels"].shape == (2, 1, 2, 2)
     assert other.arrays["pixels"].shape == (1, 1, 2, 2)
     assert none.code == "E0903"

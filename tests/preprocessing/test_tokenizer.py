@@ -170,7 +170,7 @@ def decode_stream(record, ids, sizes) -> str:
         pieces.append(text.feed(*rest[:size]))
         rest = rest[size:]
     pieces += [text.feed(i) for i in rest]
-    return "".join([*pieces, text.close()])
+    return "".join([*pieces, text.flush()])
 
 
 @every_kind
@@ -210,11 +210,11 @@ def test_bytes_are_streamed_by_character(text, offset):
     one = TextBytes(offset)
     stream = Detokenizer(partial(decode_text, record=one))
     pieces = [stream.feed(int(i)) for i in encode_text_ids(text, one)]
-    assert "".join([*pieces, stream.close()]) == text
+    assert "".join([*pieces, stream.flush()]) == text
 
 
 def test_incomplete_characters_are_withheld():
     stream = Detokenizer(partial(decode_text, record=TextBytes()))
     assert [stream.feed(b) for b in "é!".encode()] == ["", "é", "!"]
     assert stream.feed(0xE2, 0x82) == ""
-    assert stream.close() == "\ufffd"
+    assert stream.flush() == "\ufffd"

@@ -32,7 +32,7 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.reading_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameter_values
-from specc.driver.weights_section import count_own_parameters
+from specc.driver.weights_section import count_untied_parameters
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.ir.dim import Dim
@@ -65,7 +65,7 @@ def check_accepts(spec: OpenedSpec) -> bool:
         )
     except Failed:
         return False
-    return not proved.errors and (count_own_parameters(model.graph).number or 0) <= LARGEST
+    return not proved.errors and (count_untied_parameters(model.graph).number or 0) <= LARGEST
 
 
 def list_compile_codes(spec: OpenedSpec, directory: Path) -> list[str]:

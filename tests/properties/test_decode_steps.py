@@ -21,7 +21,7 @@ from support.random_loop_graphs import make_loop_graph
 import specc_numpy
 from specc.analysis.causality import check_causality
 from specc.incremental import cross_axis_loop_steps, position_demand, step_graph, step_plan
-from specc.incremental.state_selection import select_kept_values
+from specc.incremental.state_selection import select_cached_values
 from specc.incremental.step_plan import StepDraft, StepPlan
 from specc.incremental.step_states import StepStates
 from specc.ir import ops
@@ -61,10 +61,7 @@ def find_step_difference(seed: int, draw: Callable[[int], Graph] = make_random_g
         ):
             return f"graph {seed}: {faults[0]}"
         if list_expensive_nodes(derived.step) > list_expensive_nodes(graph):
-            return (
-                f"graph {seed}: a step has {list_expensive_nodes(derived.step)} heavy ops, the "
-                f"whole graph {list_expensive_nodes(graph)}"
-            )
+            return f"graph {seed}: a step has {list_expensive_nodes(derived.step)} heavy ops, the whole graph {list_expensive_nodes(graph)}"
         for counts in PLANS:
             got = [made["y"] for made in run_steps(derived, graph, inputs, weights, counts)]
             ends = np.cumsum(counts)
@@ -126,14 +123,14 @@ def _ignore_earlier_positions(*args: object) -> float:
 
 
 def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
-    return self.draft.b.add_op(ops.Size(Dim.of(0)))
+    return self.draft.builder.add_op(ops.Size(Dim.of(0)))
 
 
 def _drop_newest_positions(
     self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim
 ) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
-    return value if total == rows else self.b.add_op(ops.Slice(axis, Dim.of(0), rows), value)
+    return value if total == rows else self.builder.add_op(ops.Slice(axis, Dim.of(0), rows), value)
 
 
 def _keep_no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
@@ -158,8 +155,8 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (position_demand, "_get_operand_demand", _ignore_earlier_positions),
     "positions start at zero in every step": (StepStates, "first_row", _read_from_start),
     "the wrong end is dropped": (StepDraft, "last", _drop_newest_positions),
-    "no loop goes on from its state": (step_graph, "_map_start_operands", _keep_no_states),
-    "nothing is kept": (step_plan, "select_kept_values", lambda *_: []),
+    "no loop goes on from its state": (step_graph, "_map_state_operands", _keep_no_states),
+    "nothing is kept": (step_plan, "select_cached_values", lambda *_: []),
     "everything counts as free": (
         step_plan,
         "find_free_values",
@@ -179,7 +176,7 @@ def _ignore_loop_bodies(*given: Any) -> list[Value]:
     inside = given[0].flow.loop_bodies.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
     within |= {v for body in inside for v in body.inputs.values()}
-    return [v for v in select_kept_values(*given) if v not in within]
+    return [v for v in select_cached_values(*given) if v not in within]
 
 
 MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
@@ -188,7 +185,7 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
         "replace",
         _keep_early_exit,
     ),
-    "nothing is kept inside": (step_plan, "select_kept_values", _ignore_loop_bodies),
+    "nothing is kept inside": (step_plan, "select_cached_values", _ignore_loop_bodies),
     "states begin as zeros": (cross_axis_loop_steps, "stack_initial_values", lambda *_: {}),
     "a turn begins as the carry behind it": (
         cross_axis_loop_steps._ClosedBody,

@@ -207,7 +207,7 @@ def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
         if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
             continue
         half = derive_step_graph(graph, "x", {"y": "new"})
-        kept = {n: f for n, f in half.starts.items() if f.axis is not None and not f.total}
+        kept = {n: f for n, f in half.initial_values.items() if f.axis is not None and not f.is_sum}
         made = add_encoder_graph(half).encode
         if made is None or not kept:
             continue
@@ -221,7 +221,7 @@ def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
             for name, start in kept.items():
                 assert start.axis is not None
                 count = every[name].shape[start.axis] - rows
-                least = max(count - int(min(start.most, count)), 0)
+                least = max(count - int(min(start.max_positions, count)), 0)
                 want = np.take(every[name], range(least, count), start.axis)
                 np.testing.assert_allclose(first[name], want, rtol=1e-11, atol=1e-11)
                 seen += 1
@@ -290,22 +290,24 @@ def _use_times_as_indices(grid: QueryKeyGrid) -> affine_indices.AffineIndex | No
 
 def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
     """Mutation: reads the initial state at the wrong end."""
-    value, axis = self.now[first.value], first.axis
-    if axis is None or first.total:
+    value, axis = self.new_values[first.value], first.axis
+    if axis is None or first.is_sum:
         return OUTPUT(self, first)
     rows = value.type.shape[axis]
-    kept = self._at_most(rows, 1)
+    kept = self._limit_length(rows, 1)
     short = self.b.add_op(ops.Slice(axis, Dim.of(0), kept), value)
     return self.b.add_op(ops.Concat(axis), *[short] * (rows.number or 1))
 
 
 def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:
-    """Mutation: treats positions that others depend on as positions that depend on themselves only."""
+    """Mutation: treats positions that others depend on as positions that depend on
+    themselves only.
+    """
     kinds = {} if results else {"window": "same"}
     return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_dependences(node, *results)]
 
 
-OUTPUT, SPLICED = encoder_graph.EncoderBuilder.output, time_dataflow.resolve_splice
+OUTPUT, SPLICED = encoder_graph.EncoderBuilder.build_output, time_dataflow.resolve_splice
 FROM = {
     "a row alone is made of its own rows where it reads others": 30,
     "row numbers do not begin behind the head": 30,

@@ -60,9 +60,13 @@ def test_reading_is_the_inverse_of_writing(
         assert file.size == place.stat().st_size
         assert set(file.tensors) == set(tensors)
         for name, array in tensors.items():
-            found = file.array(name)
+            found = file.get_array(name)
             assert (found.dtype, found.shape) == (array.dtype, array.shape)
-            assert found.tobytes() == array.tobytes() == b"".join(map(bytes, file.chunks(name)))
+            assert (
+                found.tobytes()
+                == array.tobytes()
+                == b"".join(map(bytes, file.iterate_chunks(name)))
+            )
             assert file.tensors[name].offset % array.dtype.itemsize == 0
 
 
@@ -100,7 +104,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
             for name, entry in file.tensors.items():
                 assert entry.offset + entry.nbytes <= file.size
                 if entry.dtype[:2] not in ("f4", "f6"):
-                    assert file.read(name).shape == entry.shape
+                    assert file.read_tensor(name).shape == entry.shape
     assert codes in (["E0502"], ["E0506"])
 
 

@@ -124,7 +124,7 @@ def _number_by_arrival(self: StepStates, need: float, track: TimeAxisLayout) -> 
     return FIRST_ROW(self, need, replace(track, rate=1))
 
 
-FIRST_ROW = StepStates.first_row
+FIRST_ROW = StepStates.get_first_position_id
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "windows look at nothing behind them": (
         position_demand,

@@ -70,9 +70,9 @@ def test_generation_uses_defaults_of_the_whole_sequence(tmp_path: Path, name: st
     for _ in range(7):
         best = model.run(ids=text)["logits"][:, -1].argmax(axis=1)
         text = np.concatenate([text, best[:, None]], axis=1)
-    assert model.scoring
+    assert model.scoring_model
     found = []
-    for writer in (model.generator, make_generator(model.scoring)):
+    for writer in (model.generator, make_generator(model.scoring_model)):
         assert writer
         assert [list(row[0].tokens) for row in writer.generate(ids=IDS).results()] == text[
             :, 3:
@@ -110,9 +110,11 @@ def test_attention_with_used_weights_has_no_kv_buffers(tmp_path: Path) -> None:
     body += "  mixed, w = attend(q, k, v, mask=causal)\n"
     body += "  x = x + merge(transpose(mixed + matmul(w, u), order=[0, 2, 1, 3]))\n"
     model = compiled(tmp_path, "keep: keep[batch, n] = ids >= 0", body)
-    assert model.scoring
+    assert model.scoring_model
     one, other = (
-        w.generate(ids=IDS).results() for w in (model.generator, make_generator(model.scoring)) if w
+        w.generate(ids=IDS).results()
+        for w in (model.generator, make_generator(model.scoring_model))
+        if w
     )
     assert [r[0].tokens for r in one] == [r[0].tokens for r in other]
 

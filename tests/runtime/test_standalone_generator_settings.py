@@ -85,10 +85,10 @@ def test_verify_compares_tokens_without_a_package(
     pair: tuple[Any, Any, dict[str, Any]], tmp_path: Path
 ) -> None:
     one, _, _ = pair
-    assert ["tokens by" in line for line in list_model_lines(one.scoring)] == [True] * 3
+    assert ["tokens by" in line for line in list_model_lines(one.scoring_model)] == [True] * 3
     alone = tmp_path / "alone.onnx"
-    alone.write_bytes(one.scoring.path.read_bytes())
-    for part in one.scoring.path.parent.glob("*.data"):
+    alone.write_bytes(one.scoring_model.path.read_bytes())
+    for part in one.scoring_model.path.parent.glob("*.data"):
         (tmp_path / part.name).write_bytes(part.read_bytes())
     (told,) = list_opened_lines(open_compiled(alone), seed=0, rounds=1)
     assert "agree" in told

@@ -11,7 +11,7 @@ from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import WeightReaders
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.weights.quantized_values import GetFactor, PrequantizedWeight, WeightQuantizationError
+from specc.weights.quantized_values import GetFactor, PrequantizedWeight, QuantizationErrorStats
 
 
 def compute_weight_factors(
@@ -38,7 +38,7 @@ def compute_weight_factors(
 
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         found[name] = [factor(n) for n in range(readers.experts[name])]
-        return PrequantizedWeight(stem, stem, WeightQuantizationError())
+        return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
     gram_matrices.quantize_calibrated(opened, readers, lambda: [sample], directory, round_one)
     return found

@@ -17,4 +17,6 @@ def derive_encoder_and_step(
     chunk: int = 1,
 ) -> DerivedGraphs:
     """Derive `encode` and `step` of `graph` for these outputs."""
-    return add_encoder_graph(derive_step_graph(graph, growing, outputs, begins=begins, chunk=chunk))
+    return add_encoder_graph(
+        derive_step_graph(graph, growing, outputs, first_token_output=begins, chunk_length=chunk)
+    )

@@ -12,12 +12,17 @@ ROW_COUNT = 60
 
 def make_job(model: Path, data: Path, out: Path, **more: object) -> JobRequest:
     """Return the request of a job; `more` overrides fields."""
-    defaults = {"rows": 16, "limits": BatchLimits(cap=4), "raw": ["vectors"], "engine": "serial"}
+    defaults = {
+        "rows_per_block": 16,
+        "limits": BatchLimits(max_rows=4),
+        "raw_outputs": ["vectors"],
+        "engine": "serial",
+    }
     return JobRequest(
         model=str(model),
         data=[str(data)],
         out=str(out),
-        columns={"ids": "text"},
+        input_columns={"ids": "text"},
         **{**defaults, **more},  # type: ignore[arg-type]
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.artifact.generation_facts import GenerationFacts
+from specc.artifact.generation_facts import GenerationMetadata
 from specc.driver.generation_graphs import can_batch_mixed_lengths
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_absent_inputs
@@ -90,7 +90,7 @@ class GenerativeModel:
             graph=pass_pipeline.simplify_graph(model.graph),
             defaults=model.defaults,
             generation=generation,
-            begins=generation.settings.get("start") is None,
+            starts_without_prompt=generation.settings.get("start") is None,
         )
         rng = np.random.default_rng(seed)
         facts = model.graph.parameter_facts.items()
@@ -119,23 +119,23 @@ class GenerativeModel:
         """Return a stepper for the prompts."""
         derived, generation = self.derived, self.model.generation
         assert generation
-        facts = GenerationFacts(
+        metadata = GenerationMetadata(
             generation=generation,
             signature=self.model.graph,
             defaults=self.model.defaults,
             reading=PreprocessingConfig(),
             states=derived.states,
             static_inputs=derived.static_inputs,
-            whole=derived.full_length_inputs,
-            first_output=derived.initial_logits_output,
+            full_inputs=derived.full_length_inputs,
+            first_token_output=derived.initial_logits_output,
         )
         encode: Any = ReferenceSession(derived.encode, self.weights) if derived.encode else None
         step: Any = ReferenceSession(derived.step, self.weights)
         return KVCacheStepper(
-            facts=facts,
+            metadata=metadata,
             input_signature=self.input_signature,
-            encode=encode,
-            step=step,
+            encoder_session=encode,
+            step_session=step,
             graph=derived.step,
             prepared=prepared,
         )
@@ -226,7 +226,9 @@ def _values(graph: Graph, name: str, sizes: list[int], rng: np.random.Generator)
 
 
 def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) -> str:
-    """Return a difference of logits after sequences join and leave the batch; "" if there is none."""
+    """Return a difference of logits after sequences join and leave the batch; "" if
+    there is none.
+    """
     rng = random.Random(seed)
     batch: KVCacheStepper | None = None
     rows: list[tuple[SampledSequence, int]] = []

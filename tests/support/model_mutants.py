@@ -148,7 +148,7 @@ class MutantJudge:
     """The rounds of `verify` of a model: inputs, expected outputs, and their rounding errors."""
 
     def __init__(self, path: Path) -> None:
-        self.loaded = specc.load(path).scoring
+        self.loaded = specc.load(path).scoring_model
         self.model = ModelProto.FromString(path.read_bytes())
         graph, weights = self.loaded.manifest.graph, self.loaded.weights()
         self.graph = graph
@@ -167,7 +167,9 @@ class MutantJudge:
         self.session = _open(self.model)
 
     def is_killed(self, mutant: ModelMutant) -> bool:
-        """Whether a round distinguishes the mutant from the original, or the mutant does not run."""
+        """Whether a round distinguishes the mutant from the original, or the mutant
+        does not run.
+        """
         try:
             session = _open(mutant.apply(self.model))
             for inputs, expected, bounds, sample in self.rounds:

@@ -1,5 +1,5 @@
-"""Sessions of ONNX Runtime, comparison of their results, models of single emitted nodes, and changed models with a
-valid hash.
+"""Sessions of ONNX Runtime, comparison of their results, models of single emitted nodes, and
+changed models with a valid hash.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,11 @@ class EmittedModel:
             for n, (t, r) in inputs.items()
         ]
         graph = helper.make_graph(
-            g.bodies.open[0].nodes, "piece", given, outputs, list(g.values.constants.values())
+            g.bodies.open_bodies[0].nodes,
+            "piece",
+            given,
+            outputs,
+            list(g.values.constants.values()),
         )
         imports = [helper.make_opsetid("", opset)]
         model: ModelProto = helper.make_model(

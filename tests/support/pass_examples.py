@@ -291,19 +291,19 @@ def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
 def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
-    plan = StepPlan.of(graph, symbol, growing, outputs)
-    yield f"lengths: {plan.new}, and {plan.base} from before"
+    plan = StepPlan.from_graph(graph, symbol, growing, outputs)
+    yield f"lengths: {plan.new_chunks}, and {plan.past_chunks} from before"
     for name, value in number_values(graph):
         for axis, rows in plan.needs.get(value, {}).items():
-            kept = ", kept" if value in plan.kept else ""
+            kept = ", kept" if value in plan.cached_values else ""
             yield f"{name} axis {axis}: {format_demand(rows)}{kept}"
 
 
 def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
-    plan = StepPlan.of(graph, symbol, growing, outputs)
-    kept = [n for n, v in number_values(graph) if v in plan.kept]
+    plan = StepPlan.from_graph(graph, symbol, growing, outputs)
+    kept = [n for n, v in number_values(graph) if v in plan.cached_values]
     yield f"{', '.join(kept) or 'nothing'} is kept"
     work = _derived(graph, words)
     if work.derived:
@@ -315,7 +315,7 @@ def _derived(graph: Graph, words: Words, last: str = "encode") -> pass_pipeline.
     _, growing, outputs = _open(graph, words)
     drawn, rows = next(iter(outputs.items()))
     work = pass_pipeline.PassState(
-        graph=graph, generation=GenerateSection("t", growing, drawn), rows=rows
+        graph=graph, generation=GenerateSection("t", growing, drawn), logits_positions=rows
     )
     return pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(last))
 
@@ -333,15 +333,17 @@ def _encode(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
-    """`$ quantize KIND LAYOUT [layers]`: the graph, and the reasons why weights are not quantized."""
+    """`$ quantize KIND LAYOUT [layers]`: the graph, and the reasons why weights are not
+    quantized.
+    """
     kinds: dict[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
     layout: WeightLayout = "rows" if words[1] == "rows" else "columns"
     wish = QuantizationRequest(kind=kinds[words[0]])
     found = choose_weight_formats(
-        get_main_graph(graphs), wish, layout, {}, layers="layers" in words
+        get_main_graph(graphs), wish, layout, {}, has_integer_lstm="layers" in words
     )
     yield from format_graphs(quantize_graph(get_main_graph(graphs), found.plan))
-    yield from (f"{name} is kept: {why}" for name, why in found.kept.items())
+    yield from (f"{name} is kept: {why}" for name, why in found.unquantized_reasons.items())
 
 
 PASSES: Mapping[str, Callable[[Graphs, Words], Iterable[str]]] = {

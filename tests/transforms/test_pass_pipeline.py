@@ -100,5 +100,7 @@ def test_ir_of_spec_model_and_package(
 
 def test_every_pass_is_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "passes.md").read_text("utf-8")
-    order = [page.index(f"| `{each.name}` | {each.about}") for each in pass_pipeline.ALL_PASSES]
+    order = [
+        page.index(f"| `{each.name}` | {each.description}") for each in pass_pipeline.ALL_PASSES
+    ]
     assert order == sorted(order)

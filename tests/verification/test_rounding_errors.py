@@ -116,7 +116,7 @@ def compile_llama(directory: Path, seed: int) -> Path:
 
 
 def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
-    found = list(iterate_rounds(specc.load(compile_llama(tmp_path, 0)).scoring))
+    found = list(iterate_rounds(specc.load(compile_llama(tmp_path, 0)).scoring_model))
     assert all(one.is_agreeing for one in found)
     long = max(found, key=lambda one: one.sizes["seq"])
     assert long.max_error > 1e-5
@@ -136,7 +136,7 @@ def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) 
     (tmp_path / "spec.specc").write_text(RECURRENCES[spec])
     for seed in (1, 2):
         path = compile_changed(tmp_path / "spec.specc", tmp_path, change, seed)
-        found = list(iterate_rounds(specc.load(path).scoring))
+        found = list(iterate_rounds(specc.load(path).scoring_model))
         assert sum(one.is_agreeing is True for one in found) > len(found) // 2
 
 
@@ -146,7 +146,7 @@ def test_positions_where_rounding_rarely_decides_agree(tmp_path: Path) -> None:
     config = {**LLAMA, "d": 64, "hidden": 96, "layers": 4}
     found = list(
         iterate_rounds(
-            specc.load(compile_changed("llama", tmp_path, add_outliers, 0, **config)).scoring
+            specc.load(compile_changed("llama", tmp_path, add_outliers, 0, **config)).scoring_model
         )
     )
     assert all(one.is_agreeing for one in found)
@@ -156,14 +156,14 @@ def test_positions_where_rounding_rarely_decides_agree(tmp_path: Path) -> None:
 def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Path) -> None:
     """Well-conditioned positions reveal the error."""
     path = compile_llama(tmp_path, 0)
-    model: LoadedModel = specc.load(path).scoring
+    model: LoadedModel = specc.load(path).scoring_model
     changed = onnx.load(path)
     for tensor in changed.graph.initializer:
         if tensor.name == model.manifest.initializers["lm_head.weight"]:
             value = numpy_helper.to_array(tensor) * np.float32(1 + by)
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     save_with_hash(changed, path)
-    wrong = specc.load(path).scoring
+    wrong = specc.load(path).scoring_model
     right = model.weights()
     wrong.weights = lambda: right
     with pytest.raises(Failed, match="E0930"):
@@ -183,7 +183,7 @@ graph g(x: float[batch, 64]) -> (y: float[batch, 16]) {
 """
     (tmp_path / "m.specc").write_text(text)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
-    model = specc.load(tmp_path / "m.onnx").scoring
+    model = specc.load(tmp_path / "m.onnx").scoring_model
     graph, (name,) = model.manifest.graph, model.weights()
     rng = np.random.default_rng(0)
     w = (rng.normal(size=(16, 64)) * scale).astype("f4")

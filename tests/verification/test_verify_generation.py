@@ -55,12 +55,12 @@ def test_tokens_equal_the_reference(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_wrong_weights_and_wrong_choices_are_found(strategy: str, tmp_path: Path) -> None:
     path = compile_generator("llama", strategy, tmp_path)
-    right: LoadedModel = specc.load(path).scoring
+    right: LoadedModel = specc.load(path).scoring_model
     for change in (_scale_weights, _negate_logits):
         model = onnx.load(path)
         change(model, right)
         save_with_hash(model, tmp_path / "wrong.onnx")
-        wrong = specc.load(tmp_path / "wrong.onnx").scoring
+        wrong = specc.load(tmp_path / "wrong.onnx").scoring_model
         with pytest.raises(Failed, match="E0930"):
             list(iterate_rounds(_share_weights(wrong, right)))
 
@@ -115,5 +115,5 @@ def test_every_generative_spec(spec: str, strategy: str, tmp_path: Path) -> None
         pytest.skip(failed.diagnostics[0].title)
     assert all(
         one.is_agreeing or one.uncovered_subgraphs
-        for one in iterate_rounds(specc.load(path).scoring)
+        for one in iterate_rounds(specc.load(path).scoring_model)
     )

@@ -98,7 +98,7 @@ def test_undecidable_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = compile_text(SHAKY, tmp_path)
     lines: list[str] = []
     with pytest.raises(Failed) as caught:
-        lines.extend(list_model_lines(specc.load(path).scoring))
+        lines.extend(list_model_lines(specc.load(path).scoring_model))
     assert caught.value.diagnostics[0].code == "E0932"
     assert cli.main(["verify", str(path)]) == 5
     said = capsys.readouterr()
@@ -118,14 +118,14 @@ class ScaledSession:
 
 @pytest.mark.parametrize("by", [3e-5, 1e-3, 1.0])
 def test_wrong_model(by: float, tmp_path: Path) -> None:
-    model: LoadedModel = specc.load(compile_text(STEADY, tmp_path)).scoring
+    model: LoadedModel = specc.load(compile_text(STEADY, tmp_path)).scoring_model
     with pytest.raises(Failed) as caught:
         list(list_model_lines(replace(model, session=ScaledSession(model.session, by))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
 def test_wrong_ill_conditioned_model(tmp_path: Path) -> None:
-    model: LoadedModel = specc.load(compile_text(SHAKY, tmp_path)).scoring
+    model: LoadedModel = specc.load(compile_text(SHAKY, tmp_path)).scoring_model
     with pytest.raises(Failed) as caught:
         list(list_model_lines(replace(model, session=ScaledSession(model.session, 1e4))))
     assert caught.value.diagnostics[0].code == "E0930"

@@ -37,7 +37,7 @@ def test_file_or_directory(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "other.safetensors", {"a": ONE})
     for path in (tmp_path, tmp_path / "other.safetensors"):
         with open_weights(path) as checkpoint:
-            assert checkpoint.read("a").tolist() == [1, 1]
+            assert checkpoint.read_tensor("a").tolist() == [1, 1]
     write_safetensors(tmp_path / "model.safetensors", {"b": TWO})
     with open_weights(tmp_path) as checkpoint:
         assert set(checkpoint.tensors) == {"b"}
@@ -49,7 +49,7 @@ def test_sharded_checkpoint(tmp_path: Path) -> None:
         with open_weights(given) as checkpoint:
             assert set(checkpoint.tensors) == {"a", "b"}
             assert checkpoint.get_file("b").path.name == "model-2.safetensors"
-            assert checkpoint.array("b").tolist() == [0, 0, 0]
+            assert checkpoint.get_array("b").tolist() == [0, 0, 0]
 
 
 def test_single_file_takes_precedence_over_shards(tmp_path: Path) -> None:

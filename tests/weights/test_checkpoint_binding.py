@@ -242,7 +242,7 @@ def test_unused_tensors(tmp_path: Path) -> None:
     assert 'ignore "h.{i}.attn.bias"' in format_diagnostic(fault)
     rules = WeightRules(ignores=(IgnoreRule("h.{i}.attn.bias"), IgnoreRule("not.there")))
     with open_weights(tmp_path) as checkpoint:
-        assert bind_parameters(make_parameters(a=(2,)), rules, checkpoint).ignored == tuple(
+        assert bind_parameters(make_parameters(a=(2,)), rules, checkpoint).ignored_tensors == tuple(
             f"h.{i}.attn.bias" for i in range(3)
         )
 
@@ -263,9 +263,9 @@ def test_unused_empty_tensor(tmp_path: Path) -> None:
     """A published model class without register tokens saves them as [1, 0, d]."""
     tensors = {"a": make_values(2, 2), "registers": make_values(1, 0, 2)}
     with open_saved(tmp_path, tensors) as checkpoint:
-        assert bind_parameters(make_parameters(a=(2, 2)), NO_RULES, checkpoint).bound.keys() == {
-            "a"
-        }
+        assert bind_parameters(
+            make_parameters(a=(2, 2)), NO_RULES, checkpoint
+        ).bound_parameters.keys() == {"a"}
 
 
 def test_unmatched_rules(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
         tmp_path,
         link=True,
     )
-    assert found.copied == {
+    assert found.copied_tensors == {
         "a": (0, 10),
         "b": (64, 4),
         "big": (4096, PAGE_ALIGNED_BYTES),
@@ -52,11 +52,11 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
         map(
             bytes,
             iterate_external_data(
-                found, lambda n: [memoryview(n[0].encode() * found.copied[n][1])]
+                found, lambda n: [memoryview(n[0].encode() * found.copied_tensors[n][1])]
             ),
         )
     )
-    assert len(data) == found.size
+    assert len(data) == found.copied_bytes
     assert data[:10] == b"a" * 10
     assert data[10:64] == bytes(54)
     assert data[64:68] == b"bbbb"
@@ -66,9 +66,12 @@ def test_weights_below_the_output_directory_are_linked(tmp_path: Path, weights: 
     found = plan_external_data(
         [make_piece("a", 16, weights, 72), make_piece("b", 8)], tmp_path, link=True
     )
-    assert found.linked == {"a": ExternalLocation("ck/model.safetensors", 72, 16)}
-    assert set(found.copied) == {"b"}
-    assert plan_external_data([make_piece("a", 16, weights)], tmp_path, link=False).linked == {}
+    assert found.linked_tensors == {"a": ExternalLocation("ck/model.safetensors", 72, 16)}
+    assert set(found.copied_tensors) == {"b"}
+    assert (
+        plan_external_data([make_piece("a", 16, weights)], tmp_path, link=False).linked_tensors
+        == {}
+    )
 
 
 def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
@@ -78,9 +81,9 @@ def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
         link=True,
         alignment=64,
     )
-    assert set(found.linked) == {"b"}
-    assert set(found.copied) == {"a"}
-    assert not found.reasons
+    assert set(found.linked_tensors) == {"b"}
+    assert set(found.copied_tensors) == {"a"}
+    assert not found.copy_reasons
 
 
 def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
@@ -93,7 +96,7 @@ def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     found = plan_external_data(
         [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True
     )
-    assert list(found.reasons) == [weights]
+    assert list(found.copy_reasons) == [weights]
 
 
 def test_symlinks_are_resolved(tmp_path: Path, weights: Path) -> None:

@@ -11,7 +11,7 @@ from support.quantized_linear import pack_int4, quantize_matrix
 from specc.ir.ops.quantized import QuantizationFormat, WeightLayout
 from specc.weights import int_quantization
 from specc.weights.parameter_values import SeededValues
-from specc.weights.quantized_values import QuantizedValues, WeightQuantizationError
+from specc.weights.quantized_values import QuantizationErrorStats, QuantizedValues
 from specc.weights.weight_rules import RequiredParameter
 
 FORMS = [
@@ -74,7 +74,7 @@ def test_extreme_weights_stay_finite(
     again = int_quantization.dequantize_weight(*quantize_matrix(weight, form), 20, form)
     assert np.isfinite(again).all()
     wide, gone = weight.astype(np.float64), weight.astype(np.float64) - again
-    loss = WeightQuantizationError()
+    loss = QuantizationErrorStats()
     loss.add_rows(weight, again)
     whole = np.linalg.norm(wide)
     lost = np.linalg.norm(gone) / whole if whole else 0.0
@@ -87,12 +87,12 @@ def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.Mon
     shape = (37, 11)
     base = SeededValues(1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
     values = QuantizedValues(base, {"w": form})
-    whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
+    whole = np.frombuffer(b"".join(base.iterate_chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = quantize_matrix(whole.T if form.is_transposed else whole, form)
     monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 30)
-    got = b"".join(values.chunks(form.format_codes_name("w"), form.dtype))
+    got = b"".join(values.iterate_chunks(form.format_codes_name("w"), form.dtype))
     assert got == (pack_int4(numbers) if form.dtype == "i4" else numbers.tobytes())
-    assert b"".join(values.chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
+    assert b"".join(values.iterate_chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
     count = math.prod(values.parameters[form.format_codes_name("w")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count
     again = int_quantization.dequantize_weight(
@@ -108,9 +108,9 @@ def test_scales_before_codes() -> None:
         SeededValues(1, {"w": RequiredParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
         {"w": form},
     )
-    first = b"".join(values.chunks("w:scale", "f32"))
-    b"".join(values.chunks("w:int8", "i8"))
-    assert b"".join(values.chunks("w:scale", "f32")) == first
+    first = b"".join(values.iterate_chunks("w:scale", "f32"))
+    b"".join(values.iterate_chunks("w:int8", "i8"))
+    assert b"".join(values.iterate_chunks("w:scale", "f32")) == first
 
 
 def test_layout_dtypes() -> None:

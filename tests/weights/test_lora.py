@@ -54,9 +54,9 @@ def test_linear(dtype: Any, rows: int, tmp_path: Path, monkeypatch: pytest.Monke
     w, a, b = sample_normal(10, 4, dtype=dtype), sample_normal(3, 4), sample_normal(10, 3)
     with open_merged(tmp_path, {"m.weight": w, "n": sample_normal(2)}, make_factors(a, b)) as found:
         wanted = compute_merged(w, b.astype(np.float64) @ a.astype(np.float64), 5 / 3)
-        assert np.array_equal(found.read("m.weight"), wanted)
+        assert np.array_equal(found.read_tensor("m.weight"), wanted)
         assert found.tensors["m.weight"].dtype == "f32"
-        assert found.computed == {"m.weight"}
+        assert found.adapted_tensors == {"m.weight"}
 
 
 def test_fan_in_fan_out(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_fan_in_fan_out(tmp_path: Path) -> None:
     made = open_merged(tmp_path, {"m.weight": w}, make_factors(a, b), fan_in_fan_out=True)
     with made as found:
         product = (b.astype(np.float64) @ a.astype(np.float64)).T
-        assert np.array_equal(found.read("m.weight"), compute_merged(w, product, 5 / 3))
+        assert np.array_equal(found.read_tensor("m.weight"), compute_merged(w, product, 5 / 3))
 
 
 def test_embedding(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_embedding(tmp_path: Path) -> None:
     start = "base_model.model.m.lora_embedding_"
     with open_merged(tmp_path, {"m.weight": w}, {f"{start}A": a, f"{start}B": b}) as found:
         product = (b.astype(np.float64) @ a.astype(np.float64)).T
-        assert np.array_equal(found.read("m.weight"), compute_merged(w, product, 5 / 3))
+        assert np.array_equal(found.read_tensor("m.weight"), compute_merged(w, product, 5 / 3))
 
 
 def test_convolution(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_convolution(tmp_path: Path) -> None:
     w, a, b = sample_normal(8, 4, 2, 3), sample_normal(3, 4, 2, 3), sample_normal(8, 3, 1, 1)
     with open_merged(tmp_path, {"m.weight": w}, make_factors(a, b)) as found:
         product = np.einsum("or,rihw->oihw", b[:, :, 0, 0].astype("f8"), a.astype("f8"))
-        got = found.read("m.weight")
+        got = found.read_tensor("m.weight")
         assert np.abs(got - compute_merged(w, product, 5 / 3)).max() < 1e-6
 
 
@@ -94,7 +94,7 @@ def test_rank_and_alpha_patterns(tmp_path: Path) -> None:
     how = {"rank_pattern": {"m": 2}, "alpha_pattern": {"x.m": 9}, "use_rslora": True}
     with open_merged(tmp_path, base, both, **how) as found:
         product = b.astype(np.float64) @ a.astype(np.float64)
-        got = found.read("x.m.weight")
+        got = found.read_tensor("x.m.weight")
         assert np.abs(got - compute_merged(w, product, 9 / np.sqrt(2))).max() < 1e-6
 
 
@@ -117,11 +117,11 @@ def test_saved_module_and_bias(tmp_path: Path) -> None:
     }
     with open_merged(tmp_path, {"m.weight": w, "m.bias": bias}, brought) as found:
         product = b.astype(np.float64) @ a.astype(np.float64)
-        assert np.array_equal(found.read("m.weight"), compute_merged(own, product, 5 / 3))
+        assert np.array_equal(found.read_tensor("m.weight"), compute_merged(own, product, 5 / 3))
         assert np.array_equal(
-            found.read("m.bias"), compute_merged(bias, more.astype(np.float64), 5 / 3)
+            found.read_tensor("m.bias"), compute_merged(bias, more.astype(np.float64), 5 / 3)
         )
-        assert np.array_equal(found.read("head.weight"), own)
+        assert np.array_equal(found.read_tensor("head.weight"), own)
         assert {f.path.name for f in found.all_files} == {
             "model.safetensors",
             "adapter_model.safetensors",
@@ -132,7 +132,7 @@ def test_base_model_prefix(tmp_path: Path) -> None:
     w, a, b = sample_normal(4, 4), sample_normal(3, 4), sample_normal(4, 3)
     brought = {**make_factors(a, b, "bert.m"), "base_model.model.head.weight": w}
     with open_merged(tmp_path, {"m.weight": w}, brought) as found:
-        assert found.computed == {"m.weight", "head.weight"}
+        assert found.adapted_tensors == {"m.weight", "head.weight"}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_target_modules(config: dict[str, object], taken: bool, tmp_path: Path) 
     brought = make_factors(sample_normal(3, 4), sample_normal(4, 3), "h.1.m")
     if taken:
         with open_merged(tmp_path, base, brought, **config) as found:
-            assert found.computed == {"h.1.m.weight"}
+            assert found.adapted_tensors == {"h.1.m.weight"}
         return
     with pytest.raises(Failed, match="E0530"):
         open_merged(tmp_path, base, brought, **config)
@@ -212,7 +212,7 @@ def test_modules_to_save(tmp_path: Path) -> None:
     saved = {**half, f"{whole}.bias": sample_normal(4)}
     said: dict[str, Any] = {"modules_to_save": ["head", "score"]}
     with open_merged(tmp_path, base, saved, **said) as found:
-        assert found.computed == {"m.weight", "head.weight", "head.bias"}
+        assert found.adapted_tensors == {"m.weight", "head.weight", "head.bias"}
     with pytest.raises(Failed, match=r"E0531(.|\n)*lacks head\.bias"):
         open_merged(tmp_path, base, half, **said)
     with pytest.raises(Failed, match="E0531"):

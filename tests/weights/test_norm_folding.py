@@ -75,7 +75,7 @@ class ArrayValues(SeededValues):
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         data = self.arrays[name].reshape(-1).view(np.uint8)
         for start in range(0, data.size, 52):
             yield data[start : start + 52].data

@@ -41,7 +41,7 @@ def test_memory_of_a_large_transposed_tensor(tmp_path: Path) -> None:
         )
         assert np.array_equal(read_parameter(binding, "a"), big.T)
         tracemalloc.start()
-        for _ in binding.chunks("a", "f32"):
+        for _ in binding.iterate_chunks("a", "f32"):
             pass
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -56,7 +56,7 @@ def test_memory_of_an_unchanged_tensor(tmp_path: Path) -> None:
             [RequiredParameter(name="a", shape=big.shape)], WeightRules(), checkpoint
         )
         tracemalloc.start()
-        total = sum(len(chunk) for chunk in binding.chunks("a", "f32"))
+        total = sum(len(chunk) for chunk in binding.iterate_chunks("a", "f32"))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert total == big.nbytes
@@ -81,7 +81,7 @@ def test_memory_of_stacked_tensors(tmp_path: Path) -> None:
         wanted = np.stack([one + n for n in range(12)])
         assert np.array_equal(read_parameter(binding, "e.w"), wanted)
         tracemalloc.start()
-        total = sum(len(chunk) for chunk in binding.chunks("e.w", "f32"))
+        total = sum(len(chunk) for chunk in binding.iterate_chunks("e.w", "f32"))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert total == wanted.nbytes

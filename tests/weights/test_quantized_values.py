@@ -47,7 +47,7 @@ class StoredWeight:
     def hash_checked_files(self, names: object) -> dict[Path, str]:
         return {}
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield chunks in one buffer, which the next chunk overwrites."""
         flat = self.weight.reshape(-1)
         for start in range(0, flat.size, self.step):
@@ -94,8 +94,8 @@ def test_bytes_equal_the_simple_implementation(
     rows = sample_weight().astype(KINDS[dtype])
     form = QuantizationFormat(bits=bits, group_size=block, layout="rows", rounding="none")
     values = QuantizedValues(StoredWeight(rows, dtype), {"w": form})
-    numbers = b"".join(map(bytes, values.chunks(form.format_codes_name("w"), "u8")))
-    scales = b"".join(map(bytes, values.chunks(form.format_scales_name("w"), "f32")))
+    numbers = b"".join(map(bytes, values.iterate_chunks(form.format_codes_name("w"), "u8")))
+    scales = b"".join(map(bytes, values.iterate_chunks(form.format_scales_name("w"), "f32")))
     assert (numbers, scales) == quantize_simply(rows, bits, block)
     narrow = rows.astype(np.float32)
     assert values.streams["w"].error.squared_norm == pytest.approx(np.vdot(narrow, narrow))
@@ -110,9 +110,9 @@ def test_shared_buffers_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def yield_shared_chunks(self: QuantizedValues, name: str) -> Iterator[Array]:
         yield from [
             np.frombuffer(chunk, np.float32).reshape(-1, WIDE)
-            for chunk in self.base.chunks(name, "f32")
+            for chunk in self.base.iterate_chunks(name, "f32")
         ]
 
     monkeypatch.setattr(QuantizedValues, "_iterate_rows", yield_shared_chunks)
-    numbers = b"".join(map(bytes, values.chunks("w:int4", "u8")))
+    numbers = b"".join(map(bytes, values.iterate_chunks("w:int4", "u8")))
     assert numbers != quantize_simply(rows, 4, 16)[0]

@@ -104,13 +104,13 @@ def test_checkpoint_is_read_once(
     weights = tmp_path / "w.safetensors"
     write_safetensors(weights, drawn)
     read = []
-    usual = safetensors.TensorFile._fill
+    usual = safetensors.TensorFile._fill_buffer
 
     def count_read(self: safetensors.TensorFile, offset: int, view: memoryview) -> None:
         read.append(len(view))
         usual(self, offset, view)
 
-    monkeypatch.setattr(safetensors.TensorFile, "_fill", count_read)
+    monkeypatch.setattr(safetensors.TensorFile, "_fill_buffer", count_read)
     parts = "all" if place == "package" else ()
     specc.compile(tmp_path / "m.specc", tmp_path / place, weights=weights, graphs=parts)
     assert sum(read) <= weights.stat().st_size

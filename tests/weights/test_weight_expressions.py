@@ -24,7 +24,7 @@ from specc.weights.weight_expressions import (
     FirstPresentExpr,
     NegateExpr,
     PartExpr,
-    PatternMismatch,
+    PatternMismatchError,
     PermutePairsExpr,
     RearrangeExpr,
     ReshapeExpr,
@@ -139,7 +139,7 @@ def test_fused_projections_are_split() -> None:
     ],
 )
 def test_shape_errors(expr: Expr, words: str) -> None:
-    with pytest.raises(PatternMismatch, match=words.replace("(", r"\(")):
+    with pytest.raises(PatternMismatchError, match=words.replace("(", r"\(")):
         infer_expression_shape(expr, {**SHAPES, "v": (3,)})
 
 
@@ -148,7 +148,7 @@ def test_element_types() -> None:
     assert infer_expression_dtype(AddNumberExpr(a, 1.0), dtypes) == "f32"
     assert infer_expression_dtype(NegateExpr(a), dtypes) == "bf16"
     assert infer_expression_dtype(CastExpr(a, "f16"), dtypes) == "f16"
-    with pytest.raises(PatternMismatch, match="bf16 and f32"):
+    with pytest.raises(PatternMismatchError, match="bf16 and f32"):
         infer_expression_dtype(ConcatExpr((a, b)), dtypes)
     low = {"a": np.array([0.001], ml_dtypes.bfloat16)}
     assert (

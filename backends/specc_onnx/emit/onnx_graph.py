@@ -167,7 +167,7 @@ def build_model(
     for name, value in graph.inputs.items():
         g.values.tensors[value] = Tensor(name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].padding_side
-    g.values.buffers.update(graph.inputs[name] for name in buffers)
+    g.values.kv_buffers.update(graph.inputs[name] for name in buffers)
     weights = add_parameters(g, graph.parameters, storage_dtypes or {}, ties or {})
     lower_nodes(g, graph)
     return finish_model(g, graph, types, _list_model_outputs(g, graph, caches), weights)
@@ -231,7 +231,7 @@ def _make_graph_proto(
     weights: Mapping[str, TensorProto],
 ) -> GraphProto:
     """Return the emitted nodes as a graph with the constants that they read."""
-    nodes = g.bodies.open[0].nodes
+    nodes = g.bodies.open_bodies[0].nodes
     read = {name for node in nodes for name in iterate_node_inputs(node)}
     constants = [t for name, t in g.values.constants.items() if name in read]
     return GraphProto(
@@ -240,7 +240,7 @@ def _make_graph_proto(
         input=[make_value_info(n, t) for n, t in inputs.items()],
         output=[make_value_info(n, t.type) for n, t in outputs.items()],
         initializer=[*weights.values(), *constants],
-        value_info=list_value_infos(g.bodies.open[0], list(outputs)),
+        value_info=list_value_infos(g.bodies.open_bodies[0], list(outputs)),
     )
 
 
@@ -301,7 +301,7 @@ def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
     """Return output names by value; an `Identity` copies values that cannot be renamed."""
-    node_results = {name for node in g.bodies.open[0].nodes for name in node.output}
+    node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))
     for name, tensor in outputs.items():
@@ -315,7 +315,7 @@ def _name_outputs(
 
 def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> dict[str, str]:
     """Remove unused nodes and rename the others; return the final names by old name."""
-    main = g.bodies.open[0]
+    main = g.bodies.open_bodies[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)
     assign_final_names(main.nodes, names, g.names.preferred, taken)

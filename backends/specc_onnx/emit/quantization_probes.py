@@ -34,7 +34,7 @@ QUANTIZED_OPERANDS = {
     },
 }
 """Quantized operands of operators with float results, by role, and their element types."""
-PER_TENSOR_ROUNDING_OPS = frozenset(
+PER_TENSOR_ACTIVATION_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
 """Operators that quantize their activations with one scale per tensor."""
@@ -42,16 +42,16 @@ UNROUNDED_TYPES = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.B
 """Types of values that quantization does not affect."""
 
 
-def has_per_tensor_rounding(model: ModelProto) -> bool:
+def has_per_tensor_activation_scales(model: ModelProto) -> bool:
     """Return True if a node quantizes activations with one scale per tensor."""
     return any(
-        node.op_type in PER_TENSOR_ROUNDING_OPS
+        node.op_type in PER_TENSOR_ACTIVATION_OPS
         for graph in iterate_nested_graphs(model.graph)
         for node in graph.node
     )
 
 
-def remove_activation_rounding(model: ModelProto) -> None:
+def remove_activation_quantization(model: ModelProto) -> None:
     """Replace quantized activations by floats and integer products by float products; scales
     remain.
     """

@@ -59,30 +59,30 @@ def emit_token_rules(
     if history is not None:
         scores = _emit_history_rules(g, decoding, scores, history, vocabulary)
     if decoding.min_tokens and decoding.stop:
-        early = g.node("Less", iteration, decoding.min_tokens)
+        early = g.emit_node("Less", iteration, decoding.min_tokens)
         scores = _emit_suppressed_scores(g, scores, decoding.stop, vocabulary, early)
     if decoding.forced_eos_token_id is not None:
-        last = g.node("Equal", g.node("Add", iteration, 1), limit)
+        last = g.emit_node("Equal", g.emit_node("Add", iteration, 1), limit)
         only = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)
-        scores = g.node("Where", last, only, scores)
+        scores = g.emit_node("Where", last, only, scores)
     if decoding.suppress_tokens:
         scores = _emit_suppressed_scores(g, scores, decoding.suppress_tokens, vocabulary)
     if decoding.begin_suppress_tokens:
-        after_begin = g.node("Equal", iteration, len(decoding.first_token_choices))
+        after_begin = g.emit_node("Equal", iteration, len(decoding.first_token_choices))
         scores = _emit_suppressed_scores(
             g, scores, decoding.begin_suppress_tokens, vocabulary, after_begin
         )
     # forced tokens take precedence over the other settings
     for step, tokens in enumerate(decoding.first_token_choices):
         forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
-        scores = g.node("Where", g.node("Equal", iteration, step), forced, scores)
+        scores = g.emit_node("Where", g.emit_node("Equal", iteration, step), forced, scores)
     return scores
 
 
 def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
     """Emit scores f32[1, vocabulary] that forbid all tokens but one."""
     only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
-    return g.constant(only, "f32")
+    return g.emit_constant(only, "f32")
 
 
 def _emit_history_rules(
@@ -90,7 +90,7 @@ def _emit_history_rules(
 ) -> str:
     """Emit -inf scores for the tokens that rules over the token `history` forbid."""
     for banned in emit_banned_tokens(g, decoding, history, vocabulary):
-        scores = g.node("Where", banned, FORBIDDEN_SCORE, scores)
+        scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
     return scores
 
 
@@ -101,7 +101,7 @@ def _emit_forced_scores(
     is_allowed = emit_token_set(g, tokens, vocabulary)
     # a single forced token is certain: log-probability 0
     allowed_score = unrestricted if len(tokens) > 1 else 0.0
-    return g.node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
+    return g.emit_node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
 
 
 def _emit_suppressed_scores(
@@ -110,8 +110,8 @@ def _emit_suppressed_scores(
     """Emit -inf scores for `tokens` if `condition` bool[] is true or None."""
     banned = emit_token_set(g, tokens, vocabulary)
     if condition is not None:
-        banned = g.node("And", banned, condition)
-    return g.node("Where", banned, FORBIDDEN_SCORE, scores)
+        banned = g.emit_node("And", banned, condition)
+    return g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
 
 
 GENERATED_COUNT_DIM = Dim.symbol("made")
@@ -186,7 +186,7 @@ def _update_history(
     if decoding.has_repetition_penalty:
         updated.append(onnx_sampling.emit_seen_tokens(g, history[0], tokens))
     if has_history(decoding):
-        updated.append(g.node("Concat", history[-1], tokens, axis=1))
+        updated.append(g.emit_node("Concat", history[-1], tokens, axis=1))
     return updated
 
 
@@ -226,14 +226,15 @@ class SingleSequenceStrategy:
             self.sampler = onnx_sampling.make_sampler(
                 g,
                 inputs.scalar_names[SEED_INPUT],
-                g.dim(inputs.step_batch),
+                g.emit_length(inputs.step_batch),
                 inputs.vocabulary,
                 settings,
             )
-        shape, rows = g.shape([inputs.step_batch]), inputs.step_batch
-        empty = g.node("Concat", shape, [0], axis=0)
+        shape, rows = g.emit_shape([inputs.step_batch]), inputs.step_batch
+        empty = g.emit_node("Concat", shape, [0], axis=0)
         ended, no_tokens, no_scores = (
-            g.node("Expand", value, to) for value, to in ((False, shape), (0, empty), (0.0, empty))
+            g.emit_node("Expand", value, to)
+            for value, to in ((False, shape), (0, empty), (0.0, empty))
         )
         self.carries = [
             LoopCarry("ended", Type.of("bool", rows), ended),
@@ -252,25 +253,27 @@ class SingleSequenceStrategy:
             sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, allowed_scores, iteration)
         else:
             # the most likely token; ties go to the lower id
-            sampled = g.node("ArgMax", allowed_scores, axis=1, keepdims=False)
+            sampled = g.emit_node("ArgMax", allowed_scores, axis=1, keepdims=False)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
-        score = g.node("Where", is_finished, 0.0, score)
-        tokens = g.node("Where", is_finished, self.decoding.fill_token, sampled)
+        score = g.emit_node("Where", is_finished, 0.0, score)
+        tokens = g.emit_node("Where", is_finished, self.decoding.fill_token, sampled)
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
-        is_invalid = g.node("And", g.node("Not", is_finished), is_invalid)
-        score = g.node("Where", is_invalid, float("nan"), score)
-        tokens = g.node("Where", is_invalid, NO_TOKEN, tokens)
+        is_invalid = g.emit_node("And", g.emit_node("Not", is_finished), is_invalid)
+        score = g.emit_node("Where", is_invalid, float("nan"), score)
+        tokens = g.emit_node("Where", is_invalid, NO_TOKEN, tokens)
         for stop in self.decoding.stop:
-            is_finished = g.node("Or", is_finished, g.node("Equal", tokens, stop))
+            is_finished = g.emit_node("Or", is_finished, g.emit_node("Equal", tokens, stop))
         column = emit_unsqueeze(g, sampled, 1)
         next_carries = [
             is_finished,
-            g.node("Concat", tokens_so_far, emit_unsqueeze(g, tokens, 1), axis=1),
-            g.node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
+            g.emit_node("Concat", tokens_so_far, emit_unsqueeze(g, tokens, 1), axis=1),
+            g.emit_node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
             *_update_history(g, self.decoding, history, column),
         ]
-        has_unfinished = g.node("Greater", emit_count(g, g.node("Not", is_finished)), 0)
-        continues = g.node("And", has_unfinished, g.node("Equal", emit_count(g, is_invalid), 0))
+        has_unfinished = g.emit_node("Greater", emit_count(g, g.emit_node("Not", is_finished)), 0)
+        continues = g.emit_node(
+            "And", has_unfinished, g.emit_node("Equal", emit_count(g, is_invalid), 0)
+        )
         return TokenDecision(tokens, None, continues, next_carries)
 
     def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
@@ -287,7 +290,7 @@ class BeamSearchStrategy:
 
     def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
         self.decoding, self.inputs = decoding, inputs
-        beams = onnx_beam_search.make_beam_carries(g, decoding, g.shape([inputs.batch]))
+        beams = onnx_beam_search.make_beam_carries(g, decoding, g.emit_shape([inputs.batch]))
         self.carries = [*beams, *inputs.list_history_carries(g, decoding)]
 
     def emit_step(
@@ -296,25 +299,25 @@ class BeamSearchStrategy:
         """Choose one token per hypothesis."""
         count = len(onnx_beam_search.BeamState._fields)
         beams, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
-        log_probs = g.node("LogSoftmax", logits, axis=1)
+        log_probs = g.emit_node("LogSoftmax", logits, axis=1)
         log_probs = self.inputs.emit_score_rules(g, self.decoding, log_probs, iteration, history)
         if self.decoding.renormalize_logits:
             # a row of -inf would become NaN
-            possible = g.node("Greater", log_probs, onnx_beam_search.NO_SCORE)
-            rescaled = g.node("LogSoftmax", log_probs, axis=1)
-            log_probs = g.node("Where", possible, rescaled, onnx_beam_search.NO_SCORE)
+            possible = g.emit_node("Greater", log_probs, onnx_beam_search.NO_SCORE)
+            rescaled = g.emit_node("LogSoftmax", log_probs, axis=1)
+            log_probs = g.emit_node("Where", possible, rescaled, onnx_beam_search.NO_SCORE)
         search = onnx_beam_search.BeamSearchStep(
             g=g,
             decoding=self.decoding,
             state=beams,
             vocabulary=self.inputs.vocabulary,
-            length=g.node("Add", iteration, 1),
+            length=g.emit_node("Add", iteration, 1),
             limit=self.inputs.limit,
         )
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
         decision = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
         column = emit_unsqueeze(g, decision.tokens, 1)
-        parent_history = [g.node("Gather", x, decision.parents) for x in history]
+        parent_history = [g.emit_node("Gather", x, decision.parents) for x in history]
         history = _update_history(g, self.decoding, parent_history, column)
         return replace(decision, next_carries=[*decision.next_carries, *history])
 

@@ -52,7 +52,7 @@ class LoopCarry:
 
     name: str
     type: Type
-    initial: str
+    initial_value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class GenerationContext:
             return x.name
         g = self.g
         g.site = LoweringSite(("beams",))
-        beam_ids = g.node("Range", 0, g.dim(self.step_batch), 1)
+        beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch), 1)
         # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
-        sequence_ids = g.node("Div", beam_ids, self.repeat_count)
-        return g.node("Gather", x, sequence_ids, axis=axis)
+        sequence_ids = g.emit_node("Div", beam_ids, self.repeat_count)
+        return g.emit_node("Gather", x, sequence_ids, axis=axis)

@@ -44,7 +44,7 @@ def hoist_invariant_nodes(
     # The step's `batch` is the number of all beams, unlike that of the spec's graph.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
-    types, former_names = g.bodies.open[0].types, set(g.bodies.open[0].types)
+    types, former_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
     lower_nodes(g, step, invariant)
     for name in types.keys() - former_names:
         lengths = {str(context.batch): context.step_batch}
@@ -185,7 +185,7 @@ def emit_first_logits(
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
     tokens = body_tensors[context.derived.sequence_input].name
     count = emit_axis_length(g, tokens, 1)
-    has_tokens = g.node("Squeeze", g.node("Greater", count, [0]))
+    has_tokens = g.emit_node("Squeeze", g.emit_node("Greater", count, [0]))
     types = [logits_type, *(value.type for value in next_states)]
 
     def lower_step() -> list[str]:
@@ -198,7 +198,7 @@ def emit_first_logits(
         g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: unchanged
     )
     g.site = LoweringSite(("start",))
-    logits, *next_names = g.nodes(
+    logits, *next_names = g.emit_nodes(
         "If", len(types), has_tokens, then_branch=step_branch, else_branch=start_branch
     )
     for value, name in zip(next_states, next_names, strict=True):
@@ -206,9 +206,9 @@ def emit_first_logits(
     if loop.empty_prompts is None:
         return logits
     # Some sequences of the batch may have a prompt and others none.
-    is_first = g.node("Equal", iteration, 0)
+    is_first = g.emit_node("Equal", iteration, 0)
     operands = loop.empty_prompts, first_logits.name, logits
-    branches = {"first": lambda: g.nodes("Where", 1, *operands), "later": lambda: [logits]}
+    branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
     return emit_if(g, is_first, [logits_type], branches)[0]
 
 
@@ -220,7 +220,7 @@ def _emit_newest_logits(context: GenerationContext) -> str:
     )
     # The position axis of the logits may have been removed.
     is_2d = tensor.rank == 2
-    name = tensor.name if is_2d else g.node("Squeeze", tensor, [1])
+    name = tensor.name if is_2d else g.emit_node("Squeeze", tensor, [1])
     # Scores are sums over many steps, so they are f32 in all models.
     return emit_cast(g, name, "f32", source_dtype=tensor.dtype)
 
@@ -254,25 +254,25 @@ def _emit_next_mask(
     # If all generated tokens are valid, the beams of a sequence have equal masks.
     beams_share_mask = context.repeat_count > 1 and default is None
     if decision.parents is not None and batch_axis is not None and not beams_share_mask:
-        mask = g.node("Gather", mask, decision.parents, axis=batch_axis)
+        mask = g.emit_node("Gather", mask, decision.parents, axis=batch_axis)
     new = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new.symbols())
     if default is None:
-        leading = g.node("Shape", mask, start=0, end=time_axis)
-        trailing = g.node("Shape", mask, start=time_axis + 1)
-        shape = g.node("Concat", leading, [1], trailing, axis=0)
-        newest = g.node("Expand", True, shape)
+        leading = g.emit_node("Shape", mask, start=0, end=time_axis)
+        trailing = g.emit_node("Shape", mask, start=time_axis + 1)
+        shape = g.emit_node("Concat", leading, [1], trailing, axis=0)
+        newest = g.emit_node("Expand", True, shape)
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
         # IR types have another `batch` than the expanded beams, so they are not recorded.
-        types, g.bodies.open[-1].types = g.bodies.open[-1].types, {}
+        types, g.bodies.open_bodies[-1].types = g.bodies.open_bodies[-1].types, {}
         lower_nodes(g, default)
-        g.bodies.open[-1].types = types
+        g.bodies.open_bodies[-1].types = types
         newest = g.values.tensors[default.outputs[name]].name
     # An input covers either all positions or those of this step.
     if name in context.derived.full_length_inputs:
-        return g.node("Concat", mask, newest, axis=time_axis)
+        return g.emit_node("Concat", mask, newest, axis=time_axis)
     return newest
 
 
@@ -283,7 +283,7 @@ def _emit_next_state(
     # A beam continues with the cache of its parent; all beams share a state without batch axis.
     if decision.parents is None or state.batch_axis is None:
         return name
-    return context.g.node("Gather", name, decision.parents, axis=state.batch_axis)
+    return context.g.emit_node("Gather", name, decision.parents, axis=state.batch_axis)
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:

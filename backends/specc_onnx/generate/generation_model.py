@@ -78,9 +78,9 @@ def build_generation_model(
     body = build_generation_body(context, loop)
     g.site = LoweringSite(("generate",))
     # An empty batch has no newest token, so the loop is skipped.
-    has_batch = g.node("Greater", g.dim(context.batch), 0)
-    initial_values = (c.initial for c in loop.carries)
-    final_values = g.nodes(
+    has_batch = g.emit_node("Greater", g.emit_length(context.batch), 0)
+    initial_values = (c.initial_value for c in loop.carries)
+    final_values = g.emit_nodes(
         "Loop",
         len(loop.carries),
         context.scalar_names[MAX_TOKENS_INPUT],
@@ -148,7 +148,9 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("choose",))
-    prompt = emit_cast(g, token_carries[0].initial, "i64", source_dtype=token_carries[0].type.dtype)
+    prompt = emit_cast(
+        g, token_carries[0].initial_value, "i64", source_dtype=token_carries[0].type.dtype
+    )
     strategy_inputs = StrategyInputs(
         batch=context.batch,
         vocabulary=vocabulary,
@@ -183,7 +185,7 @@ def lower_encoder(context: GenerationContext) -> None:
             tensor = g.values.tensors[value]
             if is_absent and name in parts.padding_masks:
                 # the first position exists even if it is the pad token
-                with_start = g.node("Or", tensor, is_absent)
+                with_start = g.emit_node("Or", tensor, is_absent)
                 tensor = replace(tensor, name=with_start, value=None)
             context.main_tensors[name] = tensor
 
@@ -198,14 +200,14 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     type, is_absent = context.types[growing], None
     tokens = _emit_optional_input(context, growing)
     if not context.parts.starts_from_prefix:
-        is_absent = g.node("Equal", emit_axis_length(g, tokens, 1), [0])
+        is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
         # A slice of length 0 or 1 instead of an `If`, whose branches must have equal shapes.
-        start_tokens = g.constant([list(context.decoding.start)], type.dtype)
-        shape = g.node("Concat", g.shape([context.batch]), [1], axis=0)
-        count = g.node("Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start)])
-        start = g.node("Expand", start_tokens, shape)
-        start = g.node("Slice", start, [0], count, [1])
-        tokens = g.node("Concat", start, tokens, axis=1)
+        start_tokens = g.emit_constant([list(context.decoding.start)], type.dtype)
+        shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
+        count = g.emit_node("Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start)])
+        start = g.emit_node("Expand", start_tokens, shape)
+        start = g.emit_node("Slice", start, [0], count, [1])
+        tokens = g.emit_node("Concat", start, tokens, axis=1)
     context.main_tensors[growing] = Tensor(tokens, type)
     # The prompt length is now that of this value, no longer that of the input.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: type})
@@ -219,10 +221,10 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
     """Emit a mask input extended to the length of `tokens` by leading valid positions."""
     g = context.g
     mask = _emit_optional_input(context, name)
-    missing = g.node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
-    shape = g.node("Concat", g.shape([context.batch]), missing, axis=0)
-    true_positions = g.node("Expand", True, shape)
-    return Tensor(g.node("Concat", true_positions, mask, axis=1), context.types[name])
+    missing = g.emit_node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
+    shape = g.emit_node("Concat", g.emit_shape([context.batch]), missing, axis=0)
+    true_positions = g.emit_node("Expand", True, shape)
+    return Tensor(g.emit_node("Concat", true_positions, mask, axis=1), context.types[name])
 
 
 def _emit_optional_input(context: GenerationContext, name: str) -> str:
@@ -231,8 +233,8 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
     # An initializer with the name of an input is its default; its batch of 1 is expanded.
     code = ONNX_TYPE_CODES[context.types[name].dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
-    shape = g.node("Concat", g.shape([context.batch]), [1], axis=0)
-    return g.node("Expand", name, shape)
+    shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
+    return g.emit_node("Expand", name, shape)
 
 
 def make_prompt_carry(context: GenerationContext) -> LoopCarry:
@@ -304,7 +306,7 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
     g.site = LoweringSite(("start",))
     logits, shape = context.repeat_for_beams(initial), initial.shape
     if initial.rank == 3:
-        logits = g.node("Squeeze", logits, [1])
+        logits = g.emit_node("Squeeze", logits, [1])
     logits = emit_cast(g, logits, "f32", source_dtype=initial.dtype)
     return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
 
@@ -314,4 +316,4 @@ def find_empty_prompts(context: GenerationContext) -> str | None:
     mask, g = find_prompt_mask(context), context.g
     if mask is None:
         return None
-    return g.node("Equal", emit_count(g, mask, 1, keepdims=True), 0)
+    return g.emit_node("Equal", emit_count(g, mask, 1, keepdims=True), 0)

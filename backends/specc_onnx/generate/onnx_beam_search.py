@@ -35,7 +35,7 @@ SEQUENCES_DIM = Dim.symbol("sentences")
 class BeamState(NamedTuple):
     """Loop carries of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of live beams,
     `finished_scores` and `finished_sequences` of finished beams, `is_finished` bool[s, n] for
-    finished beams that exist, and `is_open` bool[s, 1]: whether a sequence can still improve.
+    finished beams that exist, and `can_improve` bool[s, 1]: whether a sequence can still improve.
     """
 
     scores: str
@@ -43,7 +43,7 @@ class BeamState(NamedTuple):
     finished_scores: str
     finished_sequences: str
     is_finished: str
-    is_open: str
+    can_improve: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,20 @@ def make_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> l
     of a sequence are equal, so only one of them has a score.
     """
     n = decoding.num_beams
-    shape = g.node("Concat", sequences, [n], axis=0)
-    first_only = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
-    no_tokens = g.node("Expand", 0, g.node("Concat", shape, [0], axis=0))
-    is_open = g.node("Expand", True, g.node("Concat", sequences, [1], axis=0))
+    shape = g.emit_node("Concat", sequences, [n], axis=0)
+    first_only = g.emit_node(
+        "Expand", g.emit_constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape
+    )
+    no_tokens = g.emit_node("Expand", 0, g.emit_node("Concat", shape, [0], axis=0))
+    is_open = g.emit_node("Expand", True, g.emit_node("Concat", sequences, [1], axis=0))
     scores = Type.of("f32", SEQUENCES_DIM, n)
     tokens = Type.of("i64", SEQUENCES_DIM, n, GENERATED_DIM)
     fields = (
         (scores, first_only),
         (tokens, no_tokens),
-        (scores, g.node("Expand", NO_SCORE, shape)),
+        (scores, g.emit_node("Expand", NO_SCORE, shape)),
         (tokens, no_tokens),
-        (Type.of("bool", SEQUENCES_DIM, n), g.node("Expand", False, shape)),
+        (Type.of("bool", SEQUENCES_DIM, n), g.emit_node("Expand", False, shape)),
         (Type.of("bool", SEQUENCES_DIM, 1), is_open),
     )
     return [LoopCarry(n, *field) for n, field in zip(BeamState._fields, fields, strict=True)]
@@ -102,159 +104,178 @@ class BeamSearchStep:
         return min(wanted, self.decoding.num_beams * self.vocabulary)
 
 
-def emit_beam_step(s: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenDecision:
+def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenDecision:
     """Emit a step from log-probabilities `[s·n, vocabulary]`; the first step may have `[s,
     vocabulary]`. Invalid logits of a live beam end the search with `NO_TOKEN` and a NaN score.
     """
-    g, n = s.g, s.decoding.num_beams
-    batch = emit_axis_length(g, s.state.scores, 0)
-    beam_count = g.node("Mul", batch, [n])
+    g, n = step.g, step.decoding.num_beams
+    batch = emit_axis_length(g, step.state.scores, 0)
+    beam_count = g.emit_node("Mul", batch, [n])
     # The first step may have one row of logits per sequence, the parent of all its beams.
-    beams_per_logit_row = g.node("Div", beam_count, emit_axis_length(g, log_probs, 0))
-    log_probs = g.node("Reshape", log_probs, g.node("Concat", batch, [-1, s.vocabulary], axis=0))
-    candidates = _emit_candidates(s, log_probs)
-    # Among equal scores `TopK` selects the first, like Python's stable sort.
-    unfinished = _emit_masked(g, candidates.scores, candidates.is_finished)
-    scores, indices = g.nodes("TopK", 2, unfinished, [n], axis=1)
-    tokens = g.node("GatherElements", candidates.tokens, indices, axis=1)
-    parents = _emit_flat_indices(
-        s, g.node("GatherElements", candidates.parents, indices, axis=1), n
+    beams_per_logit_row = g.emit_node("Div", beam_count, emit_axis_length(g, log_probs, 0))
+    log_probs = g.emit_node(
+        "Reshape", log_probs, g.emit_node("Concat", batch, [-1, step.vocabulary], axis=0)
     )
-    parents = g.node("Div", parents, beams_per_logit_row)
-    sequences = _emit_gathered_beams(s, candidates.sequences, indices, s.candidates)
-    finished_scores, finished_sequences, is_finished = _emit_finished_beams(s, candidates)
-    is_open = _emit_is_open(s, scores, finished_scores, is_finished)
-    is_invalid = g.node("Reshape", is_invalid_logits, g.node("Concat", batch, [-1], axis=0))
+    candidates = _emit_candidates(step, log_probs)
+    # Among equal scores `TopK` selects the first, like Python's stable sort.
+    unfinished = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
+    scores, indices = g.emit_nodes("TopK", 2, unfinished, [n], axis=1)
+    tokens = g.emit_node("GatherElements", candidates.tokens, indices, axis=1)
+    parents = _emit_flat_indices(
+        step, g.emit_node("GatherElements", candidates.parents, indices, axis=1), n
+    )
+    parents = g.emit_node("Div", parents, beams_per_logit_row)
+    sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidates)
+    finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
+    is_open = _emit_can_improve(step, scores, finished_scores, is_finished)
+    is_invalid = g.emit_node(
+        "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
+    )
     # open sequences fail with invalid logits of a live beam
-    is_live = g.node("Greater", s.state.scores, NO_SCORE)
-    has_failed = g.node("And", s.state.is_open, _emit_any(g, g.node("And", is_live, is_invalid)))
+    is_live = g.emit_node("Greater", step.state.scores, NO_SCORE)
+    has_failed = g.emit_node(
+        "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
+    )
     # NaN logits end the search of all sequences; the caller sees a score of NaN.
-    continues = g.node("And", _emit_any(g, is_open, 0), g.node("Not", _emit_any(g, has_failed, 0)))
-    continues = g.node("Squeeze", continues, [0, 1])
-    finished_scores = g.node("Where", has_failed, float("nan"), finished_scores)
-    finished_sequences = g.node(
+    continues = g.emit_node(
+        "And", _emit_any(g, is_open, 0), g.emit_node("Not", _emit_any(g, has_failed, 0))
+    )
+    continues = g.emit_node("Squeeze", continues, [0, 1])
+    finished_scores = g.emit_node("Where", has_failed, float("nan"), finished_scores)
+    finished_sequences = g.emit_node(
         "Where", emit_unsqueeze(g, has_failed, 2), NO_TOKEN, finished_sequences
     )
     next_state = BeamState(
         scores, sequences, finished_scores, finished_sequences, is_finished, is_open
     )
-    flat = g.node("Reshape", tokens, [-1])
+    flat = g.emit_node("Reshape", tokens, [-1])
     return TokenDecision(flat, parents, continues, next_state)
 
 
-def _emit_candidates(s: BeamSearchStep, log_probs: str) -> BeamCandidates:
-    g, n = s.g, s.decoding.num_beams
-    state = emit_unsqueeze(g, s.state.scores, 2)
+def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
+    g, n = step.g, step.decoding.num_beams
+    state = emit_unsqueeze(g, step.state.scores, 2)
     # An unused beam may have NaN logits.
-    is_live = g.node("Greater", state, NO_SCORE)
-    total = g.node("Where", is_live, g.node("Add", log_probs, state), NO_SCORE)
-    total = g.node("Reshape", total, [-1, n * s.vocabulary])
-    scores, indices = g.nodes("TopK", 2, total, [s.candidates], axis=1)
-    parents, tokens = (g.node(kind, indices, s.vocabulary) for kind in ("Div", "Mod"))
-    state = _emit_gathered_beams(s, s.state.sequences, parents, n)
-    sequences = g.node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
-    is_finished = g.node("GreaterOrEqual", s.length, s.limit)
-    for stop in s.decoding.stop:
-        is_finished = g.node("Or", is_finished, g.node("Equal", tokens, stop))
-    if not s.decoding.stop:
-        is_finished = g.node("Expand", is_finished, g.node("Shape", tokens))
+    is_live = g.emit_node("Greater", state, NO_SCORE)
+    total = g.emit_node("Where", is_live, g.emit_node("Add", log_probs, state), NO_SCORE)
+    total = g.emit_node("Reshape", total, [-1, n * step.vocabulary])
+    scores, indices = g.emit_nodes("TopK", 2, total, [step.candidates], axis=1)
+    parents, tokens = (g.emit_node(kind, indices, step.vocabulary) for kind in ("Div", "Mod"))
+    state = _emit_gathered_beams(step, step.state.sequences, parents, n)
+    sequences = g.emit_node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
+    is_finished = g.emit_node("GreaterOrEqual", step.length, step.limit)
+    for stop in step.decoding.stop:
+        is_finished = g.emit_node("Or", is_finished, g.emit_node("Equal", tokens, stop))
+    if not step.decoding.stop:
+        is_finished = g.emit_node("Expand", is_finished, g.emit_node("Shape", tokens))
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
 
-def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
+def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
     """Emit the best finished hypotheses: earlier ones and those that finish in this step."""
-    g, n = s.g, s.decoding.num_beams
+    g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
-    leading = g.constant([[c < n for c in range(s.candidates)]], "bool")
-    ends_now = g.node("And", g.node("And", candidates.is_finished, leading), s.state.is_open)
-    ends_now = g.node("And", ends_now, g.node("Greater", candidates.scores, NO_SCORE))
-    scores = _emit_masked(
-        g, _emit_normalized_scores(s, candidates.scores, s.length), g.node("Not", ends_now)
+    leading = g.emit_constant([[c < n for c in range(step.candidates)]], "bool")
+    ends_now = g.emit_node(
+        "And", g.emit_node("And", candidates.is_finished, leading), step.state.can_improve
     )
-    column = g.node("Concat", g.node("Shape", s.state.scores), [1], axis=0)
-    filler = g.node("Expand", s.decoding.fill_token, column)
+    ends_now = g.emit_node("And", ends_now, g.emit_node("Greater", candidates.scores, NO_SCORE))
+    scores = _emit_masked_scores(
+        g,
+        _emit_normalized_scores(step, candidates.scores, step.length),
+        g.emit_node("Not", ends_now),
+    )
+    column = g.emit_node("Concat", g.emit_node("Shape", step.state.scores), [1], axis=0)
+    filler = g.emit_node("Expand", step.decoding.fill_token, column)
     # Beams that finished earlier are filled up to the current length.
-    earlier_sequences = g.node("Concat", s.state.finished_sequences, filler, axis=2)
-    sequences = g.node("Concat", earlier_sequences, candidates.sequences, axis=1)
-    is_beam_finished = g.node(
-        "Concat", emit_cast(g, s.state.is_finished, "i64"), emit_cast(g, ends_now, "i64"), axis=1
+    earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, filler, axis=2)
+    sequences = g.emit_node("Concat", earlier_sequences, candidates.sequences, axis=1)
+    is_beam_finished = g.emit_node(
+        "Concat", emit_cast(g, step.state.is_finished, "i64"), emit_cast(g, ends_now, "i64"), axis=1
     )
-    merged = g.node("Concat", s.state.finished_scores, scores, axis=1)
-    best_scores, indices = g.nodes("TopK", 2, merged, [n], axis=1)
+    merged = g.emit_node("Concat", step.state.finished_scores, scores, axis=1)
+    best_scores, indices = g.emit_nodes("TopK", 2, merged, [n], axis=1)
     is_beam_finished = emit_cast(
-        g, g.node("GatherElements", is_beam_finished, indices, axis=1), "bool"
+        g, g.emit_node("GatherElements", is_beam_finished, indices, axis=1), "bool"
     )
-    finished_sequences = _emit_gathered_beams(s, sequences, indices, n + s.candidates)
-    finished_sequences = g.node(
-        "Where", emit_unsqueeze(g, is_beam_finished, 2), finished_sequences, s.decoding.fill_token
+    finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidates)
+    finished_sequences = g.emit_node(
+        "Where",
+        emit_unsqueeze(g, is_beam_finished, 2),
+        finished_sequences,
+        step.decoding.fill_token,
     )
     return best_scores, finished_sequences, is_beam_finished
 
 
-def _emit_is_open(s: BeamSearchStep, scores: str, finished_scores: str, is_finished: str) -> str:
+def _emit_can_improve(
+    step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
+) -> str:
     """Emit whether each sequence can still improve, bool[s, 1]. With `early_stopping` it can if it
     has a live beam and an unfinished one; otherwise if its best live beam beats its worst finished
     one.
     """
-    g = s.g
-    waits_for_limit = s.decoding.early_stopping == "never" and s.decoding.length_penalty > 0
+    g = step.g
+    waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
     best = emit_slice(g, scores, 1, 0, 1)
-    if s.decoding.early_stopping is True:
-        is_live = g.node("Greater", best, NO_SCORE)
-        can_improve = g.node("And", is_live, _emit_any(g, g.node("Not", is_finished)))
-        return g.node("And", s.state.is_open, can_improve)
+    if step.decoding.early_stopping is True:
+        is_live = g.emit_node("Greater", best, NO_SCORE)
+        can_improve = g.emit_node("And", is_live, _emit_any(g, g.emit_node("Not", is_finished)))
+        return g.emit_node("And", step.state.can_improve, can_improve)
     # Sums of log-probabilities only decrease: the best reachable score is the sum divided by the
     # maximum length divisor, which early_stopping="never" waits for.
-    best = _emit_normalized_scores(s, best, s.limit if waits_for_limit else s.length)
-    worst = emit_slice(g, finished_scores, 1, s.decoding.num_beams - 1, s.decoding.num_beams)
-    worst = g.node("Where", is_finished, worst, NO_SCORE)
-    can_improve = _emit_any(g, g.node("Greater", best, worst))
-    return g.node("And", s.state.is_open, can_improve)
+    best = _emit_normalized_scores(step, best, step.limit if waits_for_limit else step.length)
+    worst = emit_slice(g, finished_scores, 1, step.decoding.num_beams - 1, step.decoding.num_beams)
+    worst = g.emit_node("Where", is_finished, worst, NO_SCORE)
+    can_improve = _emit_any(g, g.emit_node("Greater", best, worst))
+    return g.emit_node("And", step.state.can_improve, can_improve)
 
 
-def _emit_normalized_scores(s: BeamSearchStep, scores: str, count: str) -> str:
+def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> str:
     """Emit `scores / count ** length_penalty` in f32: at least `MIN_SCORE`, or `NO_SCORE` for
     unused beams.
     """
-    g = s.g
+    g = step.g
     # Computed in f64 and rounded once, as in the Python implementation, so that ties are equal.
-    divisor = g.node(
-        "Pow", emit_cast(g, count, "f64"), g.constant(s.decoding.length_penalty, "f64")
+    divisor = g.emit_node(
+        "Pow", emit_cast(g, count, "f64"), g.emit_constant(step.decoding.length_penalty, "f64")
     )
-    normalized = emit_cast(g, g.node("Div", emit_cast(g, scores, "f64"), divisor), "f32")
-    normalized = g.node("Max", normalized, MIN_SCORE)
-    return _emit_masked(g, normalized, g.node("Equal", scores, NO_SCORE))
+    normalized = emit_cast(g, g.emit_node("Div", emit_cast(g, scores, "f64"), divisor), "f32")
+    normalized = g.emit_node("Max", normalized, MIN_SCORE)
+    return _emit_masked_scores(g, normalized, g.emit_node("Equal", scores, NO_SCORE))
 
 
-def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
+def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
     """Emit scores with `NO_SCORE` where the condition holds."""
-    return g.node("Where", condition, NO_SCORE, scores)
+    return g.emit_node("Where", condition, NO_SCORE, scores)
 
 
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
-    return g.node("Greater", emit_count(g, x, axis, keepdims=True), 0)
+    return g.emit_node("Greater", emit_count(g, x, axis, keepdims=True), 0)
 
 
-def _emit_flat_indices(s: BeamSearchStep, indices: str, width: int) -> str:
+def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
     """Emit indices among the `width` beams of a sequence, `[s, m]`, as indices among all beams,
     `[s·m]`.
     """
-    g = s.g
-    count = g.node("Squeeze", emit_axis_length(g, s.state.scores, 0), [0])
-    sequence_ids = g.node("Range", 0, count, 1)
-    offsets = g.node("Mul", emit_unsqueeze(g, sequence_ids, 1), width)
-    return g.node("Reshape", g.node("Add", indices, offsets), [-1])
+    g = step.g
+    count = g.emit_node("Squeeze", emit_axis_length(g, step.state.scores, 0), [0])
+    sequence_ids = g.emit_node("Range", 0, count, 1)
+    offsets = g.emit_node("Mul", emit_unsqueeze(g, sequence_ids, 1), width)
+    return g.emit_node("Reshape", g.emit_node("Add", indices, offsets), [-1])
 
 
-def _emit_gathered_beams(s: BeamSearchStep, x: str, indices: str, width: int) -> str:
+def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int) -> str:
     """Gather beams `[s, m]` of `x`, `[s, width, t]`, as `[s, m, t]`."""
-    g = s.g
+    g = step.g
     length = emit_axis_length(g, x, 2)
-    count = g.node("Mul", emit_axis_length(g, x, 0), [width])
+    count = g.emit_node("Mul", emit_axis_length(g, x, 0), [width])
     # `t` is 0 before the first step, so 0 must not copy an axis.
-    flat_beams = g.node("Reshape", x, g.node("Concat", count, length, axis=0), allowzero=1)
-    gathered = g.node("Gather", flat_beams, _emit_flat_indices(s, indices, width))
-    shape = g.node("Concat", g.node("Shape", indices), length, axis=0)
-    return g.node("Reshape", gathered, shape, allowzero=1)
+    flat_beams = g.emit_node(
+        "Reshape", x, g.emit_node("Concat", count, length, axis=0), allowzero=1
+    )
+    gathered = g.emit_node("Gather", flat_beams, _emit_flat_indices(step, indices, width))
+    shape = g.emit_node("Concat", g.emit_node("Shape", indices), length, axis=0)
+    return g.emit_node("Reshape", gathered, shape, allowzero=1)

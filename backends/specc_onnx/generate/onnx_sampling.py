@@ -50,42 +50,47 @@ def check_sampling_opset(opset: int) -> None:
 def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
     """Emit the key u64[] of the random stream `name` for a `seed` i64[]."""
     return emit_substream_key(
-        g, _emit_mix(g, emit_cast(g, seed, "u64")), g.constant(hash_fnv1a(name.encode()), "u64")
+        g,
+        _emit_mixed_bits(g, emit_cast(g, seed, "u64")),
+        g.emit_constant(hash_fnv1a(name.encode()), "u64"),
     )
 
 
-def emit_substream_key(g: Emitter, key: str, n: str) -> str:
-    """Emit the key of sub-stream `n`; u64 with shapes that broadcast."""
-    return _emit_mix(g, _emit_random_word(g, key, n))
+def emit_substream_key(g: Emitter, key: str, stream_index: str) -> str:
+    """Emit the key of sub-stream `stream_index`; u64 with shapes that broadcast."""
+    return _emit_mixed_bits(g, _emit_random_word(g, key, stream_index))
 
 
-def emit_uniform(g: Emitter, key: str) -> str:
+def emit_uniform_sample(g: Emitter, key: str) -> str:
     """Emit the first uniform number of each stream, f32 in [0, 1), a multiple of 2**-24."""
-    top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
+    top = _emit_right_shift(g, _emit_random_word(g, key, g.emit_constant(0, "u64")), 40)
     # f32 represents the remaining 24 bits exactly.
     mantissa = emit_cast(g, emit_cast(g, top, "i64"), "f32")
-    return g.node("Mul", mantissa, 2.0**-24)
+    return g.emit_node("Mul", mantissa, 2.0**-24)
 
 
-def _emit_random_word(g: Emitter, key: str, n: str) -> str:
-    """Emit word `n` of a stream (SplitMix64): `mix(key + n · GAMMA + GAMMA)`."""
-    steps = g.node("Mul", n, g.constant(SPLITMIX_GAMMA, "u64"))
-    return _emit_mix(g, g.node("Add", g.node("Add", key, g.constant(SPLITMIX_GAMMA, "u64")), steps))
+def _emit_random_word(g: Emitter, key: str, word_index: str) -> str:
+    """Emit word `word_index` of a stream (SplitMix64): `mix(key + n · GAMMA + GAMMA)`."""
+    steps = g.emit_node("Mul", word_index, g.emit_constant(SPLITMIX_GAMMA, "u64"))
+    return _emit_mixed_bits(
+        g,
+        g.emit_node("Add", g.emit_node("Add", key, g.emit_constant(SPLITMIX_GAMMA, "u64")), steps),
+    )
 
 
-def _emit_mix(g: Emitter, z: str) -> str:
-    z = g.node("Mul", _emit_xor_shift(g, z, 30), g.constant(SPLITMIX_MULTIPLIER_1, "u64"))
-    z = g.node("Mul", _emit_xor_shift(g, z, 27), g.constant(SPLITMIX_MULTIPLIER_2, "u64"))
+def _emit_mixed_bits(g: Emitter, z: str) -> str:
+    z = g.emit_node("Mul", _emit_xor_shift(g, z, 30), g.emit_constant(SPLITMIX_MULTIPLIER_1, "u64"))
+    z = g.emit_node("Mul", _emit_xor_shift(g, z, 27), g.emit_constant(SPLITMIX_MULTIPLIER_2, "u64"))
     return _emit_xor_shift(g, z, 31)
 
 
 def _emit_xor_shift(g: Emitter, z: str, bits: int) -> str:
     """Emit `z ^ z >> bits`."""
-    return g.node("BitwiseXor", z, _emit_right_shift(g, z, bits))
+    return g.emit_node("BitwiseXor", z, _emit_right_shift(g, z, bits))
 
 
 def _emit_right_shift(g: Emitter, z: str, bits: int) -> str:
-    return g.node("BitShift", z, g.constant(bits, "u64"), direction="RIGHT")
+    return g.emit_node("BitShift", z, g.emit_constant(bits, "u64"), direction="RIGHT")
 
 
 MAX_SAMPLED_CANDIDATES = 1000
@@ -113,15 +118,15 @@ def make_sampler(
 ) -> SamplerState:
     """Emit the loop-invariant sampling values; `batch_size` is i64[]."""
     temperature = settings["temperature"]
-    is_sampling = g.node("Greater", temperature, 0.0)
+    is_sampling = g.emit_node("Greater", temperature, 0.0)
     # Temperature 0 is greedy decoding: one candidate, divided by 1.
-    temperature_divisor = g.node("Where", is_sampling, temperature, 1.0)
-    sequence_ids = g.node("Range", 0, batch_size, 1)
+    temperature_divisor = g.emit_node("Where", is_sampling, temperature, 1.0)
+    sequence_ids = g.emit_node("Range", 0, batch_size, 1)
     keys = emit_substream_key(
         g, emit_stream_key(g, seed, "sample"), emit_cast(g, sequence_ids, "u64")
     )
     max_candidates = _emit_candidate_count(g, vocabulary, settings)
-    candidate_count = g.node("Where", is_sampling, max_candidates, 1)
+    candidate_count = g.emit_node("Where", is_sampling, max_candidates, 1)
     top_p, min_p = (emit_cast(g, settings[name], PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
     return SamplerState(
         temperature_divisor, emit_unsqueeze(g, candidate_count, 0), top_p, min_p, keys
@@ -130,95 +135,102 @@ def make_sampler(
 
 def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str]) -> str:
     """Emit the number of most likely tokens that sampling considers, i64[]."""
-    has_top_p = g.node("Less", settings["top_p"], 1.0)
-    has_cutoff = g.node("Or", has_top_p, g.node("Greater", settings["min_p"], 0.0))
+    has_top_p = g.emit_node("Less", settings["top_p"], 1.0)
+    has_cutoff = g.emit_node("Or", has_top_p, g.emit_node("Greater", settings["min_p"], 0.0))
     # Top-p and min-p sort only this many candidates instead of the whole vocabulary.
     cutoff_count = min(MAX_SAMPLED_CANDIDATES, vocabulary)
-    default_count = g.node("Where", has_cutoff, cutoff_count, vocabulary)
-    has_top_k = g.node("Greater", settings["top_k"], 0)
-    top_k = g.node("Min", settings["top_k"], vocabulary)
-    return g.node("Where", has_top_k, top_k, default_count)
+    default_count = g.emit_node("Where", has_cutoff, cutoff_count, vocabulary)
+    has_top_k = g.emit_node("Greater", settings["top_k"], 0)
+    top_k = g.emit_node("Min", settings["top_k"], vocabulary)
+    return g.emit_node("Where", has_top_k, top_k, default_count)
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
     """Emit which tokens each prompt i64[batch, n] contains, bool[batch, vocabulary]."""
-    is_token, is_known = g.node("GreaterOrEqual", prompt, 0), g.node("Less", prompt, vocabulary)
-    is_counted = g.node("And", is_token, is_known)
+    is_token, is_known = (
+        g.emit_node("GreaterOrEqual", prompt, 0),
+        g.emit_node("Less", prompt, vocabulary),
+    )
+    is_counted = g.emit_node("And", is_token, is_known)
     if padding_mask is not None:
-        is_counted = g.node("And", is_counted, padding_mask)
+        is_counted = g.emit_node("And", is_counted, padding_mask)
     # padding goes to an extra column, which is sliced off
-    columns = g.node("Where", is_counted, prompt, vocabulary)
-    shape = g.node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
-    no_tokens = g.node("Expand", False, shape)
+    columns = g.emit_node("Where", is_counted, prompt, vocabulary)
+    shape = g.emit_node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
+    no_tokens = g.emit_node("Expand", False, shape)
     return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
     """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] added."""
-    true = g.node("Expand", True, g.node("Shape", tokens))
-    return g.node("ScatterElements", seen, tokens, true, axis=1)
+    true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
+    return g.emit_node("ScatterElements", seen, tokens, true, axis=1)
 
 
 def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
     """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
     ones (arXiv:1909.05858, sec. 4.1, only divides).
     """
-    divided, multiplied = (g.node(kind, logits, penalty) for kind in ("Div", "Mul"))
-    changed = g.node("Where", g.node("Greater", logits, 0.0), divided, multiplied)
-    return g.node("Where", seen, changed, logits)
+    divided, multiplied = (g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul"))
+    changed = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
+    return g.emit_node("Where", seen, changed, logits)
 
 
-def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> str:
+def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: str) -> str:
     """Sample i64[batch] from logits `[batch, vocab]` at generation step `step`, i64[]."""
-    values, ids = g.nodes(
-        "TopK", 2, g.node("Div", logits, s.temperature), s.candidate_count, axis=1
+    values, ids = g.emit_nodes(
+        "TopK", 2, g.emit_node("Div", logits, sampler.temperature), sampler.candidate_count, axis=1
     )
     weights = _emit_top_p_filter(
-        g, s, g.node("Softmax", emit_cast(g, values, PROBABILITY_DTYPE), axis=1)
+        g, sampler, g.emit_node("Softmax", emit_cast(g, values, PROBABILITY_DTYPE), axis=1)
     )
-    sums = g.node("CumSum", weights, 1)
+    sums = g.emit_node("CumSum", weights, 1)
     # The uniform number is scaled to the sum of the remaining probabilities.
-    total = g.node("Slice", sums, [-1], [2**31 - 1], [1])
-    step_keys = emit_substream_key(g, s.keys, emit_cast(g, step, "u64"))
-    uniform = emit_cast(g, emit_uniform(g, step_keys), PROBABILITY_DTYPE)
-    is_below = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
+    total = g.emit_node("Slice", sums, [-1], [2**31 - 1], [1])
+    step_keys = emit_substream_key(g, sampler.keys, emit_cast(g, step, "u64"))
+    uniform = emit_cast(g, emit_uniform_sample(g, step_keys), PROBABILITY_DTYPE)
+    is_below = g.emit_node(
+        "LessOrEqual", sums, g.emit_node("Mul", emit_unsqueeze(g, uniform, 1), total)
+    )
     index = emit_count(g, is_below, 1, keepdims=True)
-    return g.node("Squeeze", g.node("GatherElements", ids, index, axis=1), [1])
+    return g.emit_node("Squeeze", g.emit_node("GatherElements", ids, index, axis=1), [1])
 
 
-def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
+def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) -> str:
     """Emit the sorted probabilities `[batch, k]` with zeros for those that top-p or min-p exclude;
     the first is always kept.
     """
-    preceding_sum = g.node("CumSum", probabilities, 1, exclusive=1)
+    preceding_sum = g.emit_node("CumSum", probabilities, 1, exclusive=1)
     # Rounded sums may exceed 1, so a top-p of 1 keeps all tokens explicitly.
-    keeps_all = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
-    is_kept = g.node("Or", g.node("Less", preceding_sum, s.top_p), keeps_all)
+    keeps_all = g.emit_node("GreaterOrEqual", sampler.top_p, g.emit_constant(1, PROBABILITY_DTYPE))
+    is_kept = g.emit_node("Or", g.emit_node("Less", preceding_sum, sampler.top_p), keeps_all)
     best = emit_slice(g, probabilities, 1, 0, 1)
-    is_kept = g.node(
-        "And", is_kept, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p))
+    is_kept = g.emit_node(
+        "And",
+        is_kept,
+        g.emit_node("GreaterOrEqual", probabilities, g.emit_node("Mul", best, sampler.min_p)),
     )
-    zero = g.constant(0, PROBABILITY_DTYPE)
-    is_kept = g.node("Or", is_kept, g.node("Equal", preceding_sum, zero))
-    return g.node("Where", is_kept, probabilities, zero)
+    zero = g.emit_constant(0, PROBABILITY_DTYPE)
+    is_kept = g.emit_node("Or", is_kept, g.emit_node("Equal", preceding_sum, zero))
+    return g.emit_node("Where", is_kept, probabilities, zero)
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
     """Emit whether logits `[batch, vocab]` contain NaN or have no finite maximum, bool[batch]."""
     # Not every kernel propagates NaN through a maximum.
-    has_nan = emit_cast(g, g.node("IsNaN", logits), "f32")
-    has_nan = g.node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
-    best = g.node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
-    return g.node("Or", has_nan, g.node("Not", g.node("Less", best, float("inf"))))
+    has_nan = emit_cast(g, g.emit_node("IsNaN", logits), "f32")
+    has_nan = g.emit_node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
+    best = g.emit_node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
+    return g.emit_node("Or", has_nan, g.emit_node("Not", g.emit_node("Less", best, float("inf"))))
 
 
 def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
     """Emit the log-probability of each batch element's token under `logits`, f32[batch]."""
     token_columns = emit_unsqueeze(g, tokens, 1)
-    log_probs = g.node(
-        "GatherElements", g.node("LogSoftmax", logits, axis=1), token_columns, axis=1
+    log_probs = g.emit_node(
+        "GatherElements", g.emit_node("LogSoftmax", logits, axis=1), token_columns, axis=1
     )
-    return g.node("Squeeze", log_probs, [1])
+    return g.emit_node("Squeeze", log_probs, [1])
 
 
 HISTORY_DIM = Dim.symbol("history")
@@ -251,24 +263,24 @@ def emit_prompt_history(
     if not padding_length:
         return prompt
     batch_size = emit_axis_length(g, prompt, 0)
-    shape = g.node("Concat", batch_size, [padding_length], axis=0)
-    empty = g.node("Expand", NO_TOKEN, shape)
-    return g.node("Concat", empty, prompt, axis=1)
+    shape = g.emit_node("Concat", batch_size, [padding_length], axis=0)
+    empty = g.emit_node("Expand", NO_TOKEN, shape)
+    return g.emit_node("Concat", empty, prompt, axis=1)
 
 
 def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
     """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
     is_token = emit_cast(g, padding_mask, "i64")
     length = emit_axis_length(g, prompt, 1)
-    later_count = g.node("CumSum", is_token, 1, exclusive=1, reverse=1)
-    columns = g.node("Sub", g.node("Sub", length, [1]), later_count)
+    later_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
+    columns = g.emit_node("Sub", g.emit_node("Sub", length, [1]), later_count)
     # padding goes to an extra column, which is sliced off
-    columns = g.node("Where", padding_mask, columns, length)
+    columns = g.emit_node("Where", padding_mask, columns, length)
     batch_size = emit_axis_length(g, prompt, 0)
-    shape = g.node("Concat", batch_size, g.node("Add", length, [1]), axis=0)
-    empty = g.node("Expand", NO_TOKEN, shape)
-    aligned = g.node("ScatterElements", empty, columns, prompt, axis=1)
-    return g.node("Slice", aligned, [0], length, [1])
+    shape = g.emit_node("Concat", batch_size, g.emit_node("Add", length, [1]), axis=0)
+    empty = g.emit_node("Expand", NO_TOKEN, shape)
+    aligned = g.emit_node("ScatterElements", empty, columns, prompt, axis=1)
+    return g.emit_node("Slice", aligned, [0], length, [1])
 
 
 def emit_banned_tokens(
@@ -282,27 +294,27 @@ def emit_banned_tokens(
     for length, sequences in groupby(ordered, key=len):
         masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
     if decoding.min_length and decoding.stop:
-        token_count = emit_count(g, g.node("GreaterOrEqual", history, 0), 1, keepdims=True)
-        is_early = g.node("Less", token_count, decoding.min_length)
-        masks.append(g.node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
+        token_count = emit_count(g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True)
+        is_early = g.emit_node("Less", token_count, decoding.min_length)
+        masks.append(g.emit_node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
     return masks
 
 
 def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
     """Emit which tokens are in a set, bool[1, vocabulary]."""
-    return g.constant([[i in tokens for i in range(vocabulary)]], "bool")
+    return g.emit_constant([[i in tokens for i in range(vocabulary)]], "bool")
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
     """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
     # Column s is the n-gram that starts at position s.
-    last_tokens = g.node("Slice", history, [size - 1], [SLICE_TO_END], [1])
-    is_repeat = g.node("Equal", last_tokens, last_tokens)
+    last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
+    is_repeat = g.emit_node("Equal", last_tokens, last_tokens)
     for n in range(size - 1):
         offset = n - size + 1
-        candidate = g.node("Slice", history, [n], [offset], [1])
-        last = g.node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
-        is_repeat = g.node("And", is_repeat, g.node("Equal", candidate, last))
+        candidate = g.emit_node("Slice", history, [n], [offset], [1])
+        last = g.emit_node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
+        is_repeat = g.emit_node("And", is_repeat, g.emit_node("Equal", candidate, last))
     return emit_prompt_tokens(g, last_tokens, is_repeat, vocabulary)
 
 
@@ -312,10 +324,10 @@ def _emit_completed_sequences(
     """Emit which tokens would complete one of `sequences` after the end of the history."""
     if length == 1:
         return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
-    tail = g.node("Slice", history, [1 - length], [SLICE_TO_END], [1])
-    prefixes = g.constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
-    matches = g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
-    hits = g.node("Equal", emit_count(g, matches, 2), length - 1)
-    last_tokens = g.constant([[sequence[-1] for sequence in sequences]], "i64")
-    tokens = g.node("Expand", last_tokens, g.node("Shape", hits))
+    tail = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
+    prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
+    matches = g.emit_node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
+    hits = g.emit_node("Equal", emit_count(g, matches, 2), length - 1)
+    last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
+    tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", hits))
     return emit_prompt_tokens(g, tokens, hits, vocabulary)

@@ -32,8 +32,8 @@ from specc_onnx.lower.grid_slices import (
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.predictive_local_attention import (
-    emit_near_sum,
-    emit_near_weights,
+    emit_window_sum,
+    emit_window_weights,
     find_window_center,
 )
 from specc_onnx.lower.registry import lower
@@ -51,14 +51,14 @@ def attend(
     key: Tensor,
     values: Tensor,
     mask: Tensor | None = None,
-    added: Tensor | None = None,
+    bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
     """Lower `Attend` to its result and its weights, "" if the weights are not computed."""
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
-        return emit_kv_buffer_attention(op, g, query, key, values, mask, added), ""
-    parts = AttentionParts(q=query, k=key, v=values, mask=mask, bias=added, sinks=sinks)
+        return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
+    parts = AttentionParts(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
     blocks = _plan_attention_blocks(g, parts)
     if isinstance(blocks, LocalAttention):
         result = emit_local_attention(op, g, parts, blocks)
@@ -146,7 +146,7 @@ def _get_weight_axes(x: Tensor) -> GridAxes:
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower a softmax over the visible positions."""
     if center := find_window_center(g, mask):
-        return emit_near_weights(g, center, (scores, mask), _emit_masked_softmax)
+        return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)
 
 
@@ -158,16 +158,16 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the one-hot of the first maximum of the visible scores."""
     dtype, axis = scores.dtype, scores.rank - 1
-    lowest = g.constant(float("-inf"), dtype)
-    visible = g.node("Where", mask, scores, lowest)
+    lowest = g.emit_constant(float("-inf"), dtype)
+    visible = g.emit_node("Where", mask, scores, lowest)
     # A score of -inf counts as masked.
-    is_maximum = g.node(
+    is_maximum = g.emit_node(
         "And",
-        g.node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keepdims=True)),
-        g.node("Greater", visible, lowest),
+        g.emit_node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keepdims=True)),
+        g.emit_node("Greater", visible, lowest),
     )
-    rank = g.node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
-    first = g.node("And", is_maximum, g.node("Equal", rank, g.constant(1, "i32")))
+    rank = g.emit_node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
+    first = g.emit_node("And", is_maximum, g.emit_node("Equal", rank, g.emit_constant(1, "i32")))
     return emit_cast(g, first, dtype)
 
 
@@ -177,10 +177,12 @@ def masked_normalization(
 ) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.dtype, scores.rank - 1
-    visible = g.node("Where", mask, g.node("Relu", scores), g.constant(0, dtype))
+    visible = g.emit_node("Where", mask, g.emit_node("Relu", scores), g.emit_constant(0, dtype))
     total = emit_reduce(g, "ReduceSum", visible, axis, keepdims=True)
-    empty = g.node("Equal", total, g.constant(0, dtype))
-    return g.node("Div", visible, g.node("Where", empty, g.constant(1, dtype), total))
+    empty = g.emit_node("Equal", total, g.emit_constant(0, dtype))
+    return g.emit_node(
+        "Div", visible, g.emit_node("Where", empty, g.emit_constant(1, dtype), total)
+    )
 
 
 @lower
@@ -188,13 +190,13 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
     """Lower to a sum over near keys, a blocked sum, or a matrix product."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})
-    result = emit_near_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
+    result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
     return emit_matmul(g, weights, values) if result is None else result
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
     """Record where the weights of an attention outside loops can be read."""
-    if len(g.bodies.open) == 1:
+    if len(g.bodies.open_bodies) == 1:
         g.attention_notes += (
             {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)
         )

@@ -106,13 +106,13 @@ def prepare_short_parts(
     mask, bias = parts.mask, parts.bias
 
     def emit_mask() -> Tensor:
-        whole_mask, whole_bias = (x and _recompute_whole(g, x) for x in (mask, bias))
+        whole_mask, whole_bias = (x and _recompute_full_mask(g, x) for x in (mask, bias))
         combined = emit_combined_mask(g, whole_mask, whole_bias, parts.grid[2:])
         assert combined is not None, "attention without a mask is not blocked"
         return combined
 
     def emit_short(x: Tensor) -> Tensor:
-        operand = partial(_recompute_whole, g, x)
+        operand = partial(_recompute_full_mask, g, x)
         return replace(x, name=_emit_short_operand(g, is_long, (x.value,), operand).name)
 
     if can_fuse_attention(op, g, parts):
@@ -124,7 +124,7 @@ def prepare_short_parts(
     return replace(parts, mask=mask, bias=bias), {n: t for n, t in notes.items() if t}
 
 
-def _recompute_whole(g: Emitter, x: Tensor) -> Tensor:
+def _recompute_full_mask(g: Emitter, x: Tensor) -> Tensor:
     """Recompute a mask or bias in the innermost body."""
     return recompute_mask(g, x) if x.value else x
 
@@ -144,10 +144,10 @@ def _emit_short_operand(
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
-    name = g.node("If", is_long, then_branch=unused_branch, else_branch=short_branch)
+    name = g.emit_node("If", is_long, then_branch=unused_branch, else_branch=short_branch)
     result = Tensor(name, operand.type)
     # Values of a loop body are visible only inside it.
-    if len(g.bodies.open) == 1:
+    if len(g.bodies.open_bodies) == 1:
         g.layouts.hoisted_masks[is_long, *key] = result
     return result
 
@@ -170,15 +170,15 @@ def emit_is_long_enough(
     """
     g.facts.add_branch_length(queries, local.length_threshold)
     with g.hoist_nodes("lengths"):
-        is_long = g.node("Greater", g.dim(queries), local.length_threshold)
+        is_long = g.emit_node("Greater", g.emit_length(queries), local.length_threshold)
         if not g.lengths.is_positive(batch):
-            has_batch = g.node("Greater", g.dim(batch), 0)
-            is_long = g.node("And", is_long, has_batch)
+            has_batch = g.emit_node("Greater", g.emit_length(batch), 0)
+            is_long = g.emit_node("And", is_long, has_batch)
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
-            scaled_count = g.node("Mul", g.node("Size", indices), GLOBAL_TOKEN_RATIO)
-            is_few = g.node("LessOrEqual", scaled_count, g.dim(queries))
-            is_long = g.node("And", is_long, is_few)
+            scaled_count = g.emit_node("Mul", g.emit_node("Size", indices), GLOBAL_TOKEN_RATIO)
+            is_few = g.emit_node("LessOrEqual", scaled_count, g.emit_length(queries))
+            is_long = g.emit_node("And", is_long, is_few)
     return is_long
 
 
@@ -187,14 +187,16 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
     any_condition = ""
     for condition in conditions:
         x = g.values.tensors[condition.value]
-        name = g.node("Not", x) if condition.is_negated else x.name
+        name = g.emit_node("Not", x) if condition.is_negated else x.name
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum, since the batch may be empty.
             total = emit_count(g, name, *other_axes, dtype="i32")
-            name = g.node("Greater", total, g.constant(0, "i32"))
-        any_condition = g.node("Or", any_condition, name) if any_condition else name
-    return g.node("Squeeze", g.node("NonZero", any_condition), [0]) if any_condition else ""
+            name = g.emit_node("Greater", total, g.emit_constant(0, "i32"))
+        any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
+    return (
+        g.emit_node("Squeeze", g.emit_node("NonZero", any_condition), [0]) if any_condition else ""
+    )
 
 
 @contextmanager
@@ -250,9 +252,9 @@ def emit_block_loop(
     over its keys.
     """
     block = [local.block_size]
-    length = g.shape([n])
-    rounded_up = g.node("Add", length, [local.block_size - 1])
-    count = g.node("Div", rounded_up, block)
+    length = g.emit_shape([n])
+    rounded_up = g.emit_node("Add", length, [local.block_size - 1])
+    count = g.emit_node("Div", rounded_up, block)
     with g.open_body() as body:
         block_index, condition = g.new_loop_inputs("block")
         with _enter_blocks_scope(g):
@@ -263,8 +265,8 @@ def emit_block_loop(
         next_condition = g.emit_identity(condition.name, g.make_scoped_name("on"))
     results, types = [next_condition, block_result.name], [condition.type, block_result.type]
     graph = make_body_graph("block", body, results, types, [block_index, condition])
-    block_count = g.node("Squeeze", count, [0])
-    stacked = g.node("Loop", block_count, True, body=graph)
+    block_count = g.emit_node("Squeeze", count, [0])
+    stacked = g.emit_node("Loop", block_count, True, body=graph)
     with _enter_blocks_scope(g):
         return _emit_concatenated_blocks(g, Tensor(stacked, block_result.type), count, local, n)
 
@@ -273,9 +275,9 @@ def _emit_query_span(
     g: Emitter, block_index: str, length: str, local: LocalAttention
 ) -> PositionSpan:
     """Emit the query positions of a block; the last block ends at the end of the sequence."""
-    first = g.node("Mul", g.node("Unsqueeze", block_index, [0]), [local.block_size])
-    start = g.node("Min", first, g.node("Sub", length, [local.block_size]))
-    stop = g.node("Add", start, [local.block_size])
+    first = g.emit_node("Mul", g.emit_node("Unsqueeze", block_index, [0]), [local.block_size])
+    start = g.emit_node("Min", first, g.emit_node("Sub", length, [local.block_size]))
+    stop = g.emit_node("Add", start, [local.block_size])
     return PositionSpan(start, stop, Dim.of(local.block_size))
 
 
@@ -283,25 +285,25 @@ def _emit_key_span(
     g: Emitter, queries: PositionSpan, length: str, local: LocalAttention
 ) -> PositionSpan:
     """Emit the key positions to which the queries of a block attend; the span is never empty."""
-    zero, one = g.shape([0]), [1]
+    zero, one = g.emit_shape([0]), [1]
     # The band bounds q - k: its upper end is the lookback, its negated lower end the lookahead.
     back, ahead = local.band.high, -local.band.low
     start, stop = zero, length
     if back != inf:
-        start = g.node("Sub", queries.start, [int(back)])
-        start = g.node("Max", start, zero)
+        start = g.emit_node("Sub", queries.start, [int(back)])
+        start = g.emit_node("Max", start, zero)
     if local.keys_per_block is not None:
         # Equal spans for all blocks: near the end the span starts earlier and the mask excludes
         # more keys.
-        start = g.node("Min", start, g.node("Sub", length, [local.keys_per_block]))
-        stop = g.node("Add", start, [local.keys_per_block])
+        start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
+        stop = g.emit_node("Add", start, [local.keys_per_block])
         return PositionSpan(start, stop, Dim.of(local.keys_per_block))
     # If the band excludes the position itself, a block at an end may have no visible keys.
     if back < 0:
-        start = g.node("Min", start, g.node("Sub", length, one))
+        start = g.emit_node("Min", start, g.emit_node("Sub", length, one))
     if ahead != inf:
-        stop = g.node("Min", g.node("Add", queries.stop, [int(ahead)]), length)
-        stop = g.node("Max", stop, one) if ahead < 0 else stop
+        stop = g.emit_node("Min", g.emit_node("Add", queries.stop, [int(ahead)]), length)
+        stop = g.emit_node("Max", stop, one) if ahead < 0 else stop
     return PositionSpan(start, stop, BLOCK_KEYS_DIM)
 
 
@@ -312,9 +314,9 @@ def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) 
         with set_lengths_nonempty(g, queries.length, keys.length):
             yield
         return
-    count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), [0])
+    count = g.emit_node("Squeeze", g.emit_node("Sub", keys.stop, keys.start), [0])
     if keys.global_positions:
-        count = g.node("Add", count, g.node("Size", keys.global_positions))
+        count = g.emit_node("Add", count, g.emit_node("Size", keys.global_positions))
     with set_lengths_nonempty(g, queries.length), set_length_known(g, BLOCK_KEYS_DIM, count):
         yield
 
@@ -342,19 +344,19 @@ def _emit_concatenated_blocks(
     width = blocks.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
-    batch_first = g.node("Transpose", blocks, perm=order)
-    concatenated = g.node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
+    batch_first = g.emit_node("Transpose", blocks, perm=order)
+    concatenated = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
     block_length, axis = [local.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the other blocks end. Its first new position is
     # number `leading_count` of the sequence and is at index `last_start`.
-    leading_count = g.node("Mul", g.node("Sub", count, [1]), block_length)
-    overlap_start = g.node("Sub", g.shape([n]), block_length)
-    last_start = g.node("Sub", g.node("Add", leading_count, leading_count), overlap_start)
-    stop = g.node("Add", leading_count, block_length)
-    first = g.node("Slice", concatenated, [0], leading_count, axis)
-    last = g.node("Slice", concatenated, last_start, stop, axis)
-    return g.node("Concat", first, last, axis=leading_axes)
+    leading_count = g.emit_node("Mul", g.emit_node("Sub", count, [1]), block_length)
+    overlap_start = g.emit_node("Sub", g.emit_shape([n]), block_length)
+    last_start = g.emit_node("Sub", g.emit_node("Add", leading_count, leading_count), overlap_start)
+    stop = g.emit_node("Add", leading_count, block_length)
+    first = g.emit_node("Slice", concatenated, [0], leading_count, axis)
+    last = g.emit_node("Slice", concatenated, last_start, stop, axis)
+    return g.emit_node("Concat", first, last, axis=leading_axes)
 
 
 # --- global queries -------------------------------------------------------------------
@@ -365,8 +367,8 @@ def _emit_global_queries(
 ) -> str:
     """Emit `result` with global queries replaced by one attention over all keys."""
     axis = result.rank - 2
-    count = g.node("Size", indices)
-    has_global_queries = g.node("Greater", count, 0)
+    count = g.emit_node("Size", indices)
+    has_global_queries = g.emit_node("Greater", count, 0)
 
     def emit_global_queries() -> list[str]:
         with set_length_known(g, GLOBAL_QUERIES_DIM, count):
@@ -375,9 +377,9 @@ def _emit_global_queries(
         with _enter_blocks_scope(g):
             # `ScatterElements` takes an index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
-            scatter_indices = g.node("Unsqueeze", indices, [*other_axes])
-            scatter_indices = g.node("Expand", scatter_indices, g.node("Shape", updates))
-            return [g.node("ScatterElements", result, scatter_indices, updates, axis=axis)]
+            scatter_indices = g.emit_node("Unsqueeze", indices, [*other_axes])
+            scatter_indices = g.emit_node("Expand", scatter_indices, g.emit_node("Shape", updates))
+            return [g.emit_node("ScatterElements", result, scatter_indices, updates, axis=axis)]
 
     branches = {"some": emit_global_queries, "none": lambda: [result.name]}
     return emit_if(g, has_global_queries, [result.type], branches)[0]

@@ -49,7 +49,7 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
             pads=[*zero, *op.padding_before, *zero, *op.padding_after],
             group=op.groups.number,
         )
-        return g.node("Squeeze", result, height_axes) if height_axes else result
+        return g.emit_node("Squeeze", result, height_axes) if height_axes else result
 
     return _EmptyWindowGuard(g, op).emit_channels_first(x, emit_windows)
 
@@ -61,7 +61,7 @@ def emit_convolution(
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     compute_dtype = "f32" if needs_f32 else dtype
     inputs = (name and emit_cast(g, name, compute_dtype, source_dtype=dtype) for name in operands)
-    return emit_cast(g, g.node(kind, *inputs, **attributes), dtype, source_dtype=compute_dtype)
+    return emit_cast(g, g.emit_node(kind, *inputs, **attributes), dtype, source_dtype=compute_dtype)
 
 
 @lower
@@ -89,7 +89,7 @@ def conv_transpose(
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
         stop = emit_checked_length(g, length, length)
-        result = g.node("Slice", result, [0], stop, [axis])
+        result = g.emit_node("Slice", result, [0], stop, [axis])
     return result
 
 
@@ -112,7 +112,7 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     for axis, (count, step, dilation) in enumerate(sides, 2):
         last = (count - 1) * dilation
         slices = [
-            g.node(
+            g.emit_node(
                 "Slice",
                 x,
                 [begin],
@@ -122,7 +122,7 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
             )
             for begin in range(0, last + 1, dilation)
         ]
-        x = g.node("Max", *slices) if count > 1 else slices[0]
+        x = g.emit_node("Max", *slices) if count > 1 else slices[0]
     return emit_cast(g, x, dtype, source_dtype=compute_dtype)
 
 
@@ -140,7 +140,7 @@ def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     # ONNX Runtime refuses padding that is at least as long as the window.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
-    return g.node("MaxPool", x, **_list_window_attributes(op), pads=pads)
+    return g.emit_node("MaxPool", x, **_list_window_attributes(op), pads=pads)
 
 
 def _emit_window_padding(
@@ -148,7 +148,7 @@ def _emit_window_padding(
 ) -> str:
     """Emit a feature map (NCHW) padded with `value`."""
     sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
-    return g.node("Pad", x, sides, g.constant(value, dtype))
+    return g.emit_node("Pad", x, sides, g.emit_constant(value, dtype))
 
 
 @lower
@@ -170,7 +170,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
                 op.end_overhang,
                 False,
             )
-        return g.node(
+        return g.emit_node(
             "AveragePool",
             name,
             kernel_shape=list(op.kernel),
@@ -187,14 +187,14 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
     """Lower to a max pool over the mask as floats; "all true" is computed as "none false"."""
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
-    flagged = keep.name if is_any else g.node("Not", keep)
+    flagged = keep.name if is_any else g.emit_node("Not", keep)
     flags = make_typed_tensor(emit_cast(g, flagged, "f32"), "f32", keep.shape)
     # A convolution allows an empty axis, a pool does not.
     guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
-    pooled = guard.remove_placeholder(g.node("Squeeze", result, [1]), flags)
-    mask = g.node("Greater", pooled, 0.5)
-    return mask if is_any else g.node("Not", mask)
+    pooled = guard.remove_placeholder(g.emit_node("Squeeze", result, [1]), flags)
+    mask = g.emit_node("Greater", pooled, 0.5)
+    return mask if is_any else g.emit_node("Not", mask)
 
 
 @dataclass(frozen=True)
@@ -226,23 +226,23 @@ class _EmptyWindowGuard:
 
     def _emit_length_checks(self, x: Tensor) -> str:
         """Emit a reshape of `x` that fails at run time if an axis is too short for a window."""
-        lengths = [self.g.shape([length]) for length in x.shape]
+        lengths = [self.g.emit_shape([length]) for length in x.shape]
         checked_lengths = list(lengths)
         for n in set(range(len(self.op.kernel))).difference(self._list_empty_axes(x)):
             axis = self.first_axis + n
             checked_lengths[axis] = self._require_positions(lengths[axis], x, n)
         if checked_lengths == lengths:
             return x.name
-        shape = self.g.node("Concat", *checked_lengths, axis=0)
-        return self.g.node("Reshape", x, shape, allowzero=1)
+        shape = self.g.emit_node("Concat", *checked_lengths, axis=0)
+        return self.g.emit_node("Reshape", x, shape, allowzero=1)
 
     def remove_placeholder(self, result: str, x: Tensor) -> str:
         """Return the result without the windows over the added zeros."""
         for n in self._list_empty_axes(x):
             axis = self.first_axis + n
             length = self.op.compute_length(x.shape[axis], n)
-            stop = self._require_positions(self.g.shape([length]), x, n)
-            result = self.g.node("Slice", result, [0], stop, [axis])
+            stop = self._require_positions(self.g.emit_shape([length]), x, n)
+            result = self.g.emit_node("Slice", result, [0], stop, [axis])
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
@@ -274,4 +274,4 @@ def _list_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> d
 
 def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
     """Transpose [b, t, c] to [b, c, t] or back; images are channels-first already."""
-    return g.node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x
+    return g.emit_node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

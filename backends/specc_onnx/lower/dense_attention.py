@@ -96,8 +96,8 @@ def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, wid
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
     """Emit `[b, t, h·d]` as `[b, h, t, d]`; the packed form is kept for reuse."""
     last = -1 if width.number is None else width.number
-    split = g.node("Reshape", packed, [0, 0, heads.number or 0, last])
-    result = g.node("Transpose", split, perm=[0, 2, 1, 3])
+    split = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, last])
+    result = g.emit_node("Transpose", split, perm=[0, 2, 1, 3])
     g.layouts.packed_heads[result] = packed
     return result
 
@@ -112,20 +112,20 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
     )
     rank = 4 if group_size is None else 5
     # Keys are `[.., t, d]`; the product takes `[.., d, t]`.
-    keys = g.node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
+    keys = g.emit_node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
     # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
-        queries = g.node("Mul", queries, g.constant(op.scale, dtype))
-    scores = g.node("MatMul", queries, keys)
+        queries = g.emit_node("Mul", queries, g.emit_constant(op.scale, dtype))
+    scores = g.emit_node("MatMul", queries, keys)
     leading = (b, h) if group_size is None else (b, parts.groups, group_size)
     scores = emit_reshape(g, scores, parts.grid, source_shape=(*leading, q, k))
     if op.cap > 0:
-        cap = g.constant(op.cap, dtype)
-        scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
+        cap = g.emit_constant(op.cap, dtype)
+        scores = g.emit_node("Mul", g.emit_node("Tanh", g.emit_node("Div", scores, cap)), cap)
     if parts.bias is not None:
-        scores = g.node("Add", scores, parts.bias)
+        scores = g.emit_node("Add", scores, parts.bias)
     weights = _emit_attention_weights(g, parts, scores)
-    result = g.node(
+    result = g.emit_node(
         "MatMul", emit_reshape(g, weights, (*leading, q, k), source_shape=parts.grid), values
     )
     e = parts.v.shape[3]
@@ -151,12 +151,14 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
     if parts.sinks is None:
         return emit_masked_softmax(g, scores, dtype, parts.mask, parts.bias is None)
     if parts.mask is not None and not is_always_true(parts.mask):
-        scores = g.node("Where", parts.mask, scores, g.constant(float("-inf"), dtype))
-    sinks = g.node(
-        "Expand", g.node("Reshape", parts.sinks, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
+        scores = g.emit_node("Where", parts.mask, scores, g.emit_constant(float("-inf"), dtype))
+    sinks = g.emit_node(
+        "Expand",
+        g.emit_node("Reshape", parts.sinks, g.emit_shape((1, h, 1, 1))),
+        g.emit_shape((b, 1, q, 1)),
     )
-    weights_and_sink = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
-    return g.node("Slice", weights_and_sink, [0], g.shape([k]), [3])
+    weights_and_sink = g.emit_node("Softmax", g.emit_node("Concat", scores, sinks, axis=3), axis=-1)
+    return g.emit_node("Slice", weights_and_sink, [0], g.emit_shape([k]), [3])
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
@@ -180,7 +182,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     types = [Type(dtype, shape), Type(dtype, parts.grid)][:count]
 
     def emit_attention() -> list[str]:
-        made = g.nodes("Attention", outputs, *operands, mask, **options)
+        made = g.emit_nodes("Attention", outputs, *operands, mask, **options)
         return [made[0], made[-1]][:count]
 
     maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
@@ -203,12 +205,12 @@ def _emit_nonempty_branch(
     """
     # The product is 0 if any length is 0.
     with g.hoist_nodes("lengths"):
-        is_nonempty = g.node("Greater", g.dim(multiply_dims(lengths)), 0)
+        is_nonempty = g.emit_node("Greater", g.emit_length(multiply_dims(lengths)), 0)
     nonempty = make_branch(g, "nonempty", types, emit_attention)
     empty = make_branch(
         g, "empty", types, lambda: [emit_full(g, 0, t.dtype, t.shape) for t in types]
     )
-    results = g.nodes("If", len(types), is_nonempty, then_branch=nonempty, else_branch=empty)
+    results = g.emit_nodes("If", len(types), is_nonempty, then_branch=nonempty, else_branch=empty)
     return [*results], {"node": nonempty.output[0].name, "guard": results[0]}
 
 
@@ -234,7 +236,7 @@ def emit_combined_mask(
     if combined is None:
         return None
     if mask is not None and bias is not None:
-        both = g.node("Where", mask, bias, g.constant(float("-inf"), bias.dtype))
+        both = g.emit_node("Where", mask, bias, g.emit_constant(float("-inf"), bias.dtype))
         lengths = [
             (mask_length if bias_length == 1 else bias_length)
             for mask_length, bias_length in zip(mask.shape, bias.shape, strict=True)

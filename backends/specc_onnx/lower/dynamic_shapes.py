@@ -44,10 +44,10 @@ class LengthResolver:
         """Emit a length as i64[]."""
         number = Dim.of(length).number
         if number is not None:
-            return g.constant(number, "i64")
+            return g.emit_constant(number, "i64")
         vector = self.emit_length(g, Dim.of(length))
         with g.hoist_nodes("lengths"):
-            return g.node("Squeeze", vector, [0])
+            return g.emit_node("Squeeze", vector, [0])
 
     def emit_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several lengths as i64[n]."""
@@ -55,18 +55,18 @@ class LengthResolver:
         parts: list[str] = []
         for is_static, group in groupby(map(Dim.of, dims), lambda d: d.number is not None):
             if is_static:
-                parts.append(g.constant([d.number for d in group], "i64"))
+                parts.append(g.emit_constant([d.number for d in group], "i64"))
             else:
                 parts += [self.emit_length(g, d) for d in group]
         if len(parts) < 2:
-            return parts[0] if parts else g.constant([], "i64")
+            return parts[0] if parts else g.emit_constant([], "i64")
         with g.hoist_nodes("lengths"):
-            return g.node("Concat", *parts, axis=0)
+            return g.emit_node("Concat", *parts, axis=0)
 
     def emit_length(self, g: "Emitter", length: Dim) -> str:
         """Emit a length as i64[1]."""
         if length.number is not None:
-            return g.constant([length.number], "i64")
+            return g.emit_constant([length.number], "i64")
         with g.hoist_nodes("lengths"):
             if length.name is not None:
                 return self._emit_symbol(g, length.name)
@@ -79,7 +79,7 @@ class LengthResolver:
             total = self._emit_term(g, *terms[0])
             for monomial, c in terms[1:]:
                 term = self._emit_term(g, monomial, abs(c))
-                total = g.node("Add" if c > 0 else "Sub", total, term)
+                total = g.emit_node("Add" if c > 0 else "Sub", total, term)
             return total
 
     def get_lower_bound(self, length: Dim) -> int:
@@ -102,11 +102,11 @@ class LengthResolver:
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
                     # Index 1 of a vector of length 1 makes every runtime fail.
-                    is_negative = g.node("Less", self.emit_length(g, length), [0])
-                    length_name = g.node(
+                    is_negative = g.emit_node("Less", self.emit_length(g, length), [0])
+                    length_name = g.emit_node(
                         "Gather",
                         length_name,
-                        g.node("Cast", is_negative, to=ONNX_TYPE_CODES["i64"]),
+                        g.emit_node("Cast", is_negative, to=ONNX_TYPE_CODES["i64"]),
                         axis=0,
                     )
         return length_name
@@ -124,10 +124,10 @@ class LengthResolver:
             for _ in range(power)
         ]
         if c != 1 or not factors:
-            factors.append(g.constant([c], "i64"))
+            factors.append(g.emit_constant([c], "i64"))
         total = factors[0]
         for factor in factors[1:]:
-            total = g.node("Mul", total, factor)
+            total = g.emit_node("Mul", total, factor)
         return total
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
@@ -137,21 +137,21 @@ class LengthResolver:
         left, right = (self.emit_length(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which no length reaches.
         if function.fn in ("min", "max"):
-            return g.node(function.fn.capitalize(), left, right)
+            return g.emit_node(function.fn.capitalize(), left, right)
         if not (function.args[1].number or self.is_positive(function.args[1])):
-            right = g.node("Where", g.node("Equal", right, [0]), [1], right)
+            right = g.emit_node("Where", g.emit_node("Equal", right, [0]), [1], right)
         if function.fn == "/":
             return emit_exact_quotient(g, left, right)
-        remainder = g.node("Mod", left, right)
+        remainder = g.emit_node("Mod", left, right)
         return (
             remainder
             if function.fn == "%"
-            else g.node("Div", g.node("Sub", left, remainder), right)
+            else g.emit_node("Div", g.emit_node("Sub", left, remainder), right)
         )
 
     def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.length_inputs:
-            return g.node("Unsqueeze", self.length_inputs[symbol], [0])
+            return g.emit_node("Unsqueeze", self.length_inputs[symbol], [0])
         source = self.sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
@@ -161,9 +161,9 @@ class LengthResolver:
 
 def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
     """Emit a symbol computed from an axis of an input, i64[1]."""
-    axis_length = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
+    axis_length = g.emit_node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.offset != 0:
-        axis_length = g.node("Sub", axis_length, lengths.emit_length(g, source.offset))
+        axis_length = g.emit_node("Sub", axis_length, lengths.emit_length(g, source.offset))
     if source.factor == 1:
         return axis_length
     return emit_exact_quotient(g, axis_length, [source.factor])
@@ -176,7 +176,7 @@ def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> s
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
     )
-    return g.node("Shape", name, start=axis, end=axis + 1)
+    return g.emit_node("Shape", name, start=axis, end=axis + 1)
 
 
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
@@ -193,6 +193,9 @@ def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
 
 def emit_exact_quotient(g: "Emitter", dividend: str, divisor: str | list[int]) -> str:
     """Emit `dividend / divisor`, i64[1]; the model fails at run time if there is a remainder."""
-    return g.node(
-        "Gather", g.node("Div", dividend, divisor), g.node("Mod", dividend, divisor), axis=0
+    return g.emit_node(
+        "Gather",
+        g.emit_node("Div", dividend, divisor),
+        g.emit_node("Mod", dividend, divisor),
+        axis=0,
     )

@@ -33,26 +33,28 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower `Arith` to one operator where ONNX has the same semantics; operands broadcast."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
-        return g.node(name, left, right) if name else emit_float_division(g, op.fn, left, right)
+        return (
+            g.emit_node(name, left, right) if name else emit_float_division(g, op.fn, left, right)
+        )
     if op.fn in EXACT_OPERATORS:
-        return g.node(EXACT_OPERATORS[op.fn], left, right)
+        return g.emit_node(EXACT_OPERATORS[op.fn], left, right)
     return INTEGER_RULES[op.fn](g, left, right)
 
 
 def emit_integer_sign(g: Emitter, x: Tensor) -> str:
     """Emit -1, 0 or 1 for an integer."""
     dtype = x.dtype
-    zero = g.constant(0, dtype)
-    is_positive = emit_cast(g, g.node("Less", zero, x), dtype)
-    return g.node("Sub", is_positive, emit_cast(g, g.node("Less", x, zero), dtype))
+    zero = g.emit_constant(0, dtype)
+    is_positive = emit_cast(g, g.emit_node("Less", zero, x), dtype)
+    return g.emit_node("Sub", is_positive, emit_cast(g, g.emit_node("Less", x, zero), dtype))
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit `%` of integers with the sign of the divisor; 0 for a zero divisor."""
     # Multiplied by 0 instead of a constant 0: the result keeps its shape.
     if find_tensor_constant(y) in (0, -1):
-        return g.node("Mul", x, g.constant(0, x.dtype))
-    return g.node("Mod", x, _emit_safe_divisor(g, y)[0])
+        return g.emit_node("Mul", x, g.emit_constant(0, x.dtype))
+    return g.emit_node("Mod", x, _emit_safe_divisor(g, y)[0])
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -63,27 +65,33 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
     # -1 wraps around in `Mul`, while `Div` crashes the process.
     if divisor_value in (0, -1):
-        return g.node("Mul", x, y)
+        return g.emit_node("Mul", x, y)
     divisor, is_special = _emit_safe_divisor(g, y)
-    quotient = g.node("Div", x, divisor)
+    quotient = g.emit_node("Div", x, divisor)
     is_nonnegative = _is_nonnegative_tensor(g, x)
     # For nonnegative operands the operator rounds as specified.
     if not (is_nonnegative and (divisor_value or 0) > 0) and not (
         is_nonnegative and _is_nonnegative_tensor(g, y)
     ):
-        remainder = g.node("Sub", x, g.node("Mul", quotient, divisor))
+        remainder = g.emit_node("Sub", x, g.emit_node("Mul", quotient, divisor))
         if divisor_value is not None:
             too_large = _emit_sign_difference(g, remainder, divisor_value, dtype)
         else:
-            too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x, divisor)))
-        quotient = g.node("Sub", quotient, emit_cast(g, too_large, dtype))
-    return g.node("Where", is_special, g.node("Mul", x, y), quotient) if is_special else quotient
+            too_large = g.emit_node(
+                "Not", g.emit_node("Equal", remainder, g.emit_node("Mod", x, divisor))
+            )
+        quotient = g.emit_node("Sub", quotient, emit_cast(g, too_large, dtype))
+    return (
+        g.emit_node("Where", is_special, g.emit_node("Mul", x, y), quotient)
+        if is_special
+        else quotient
+    )
 
 
 def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtype: str) -> str:
     """Emit whether a remainder has the sign opposite to that of a constant divisor."""
-    zero = g.constant(0, dtype)
-    return g.node("Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder)))
+    zero = g.emit_constant(0, dtype)
+    return g.emit_node("Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder)))
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
@@ -92,10 +100,12 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.dtype
-    is_special = g.node("Equal", y, g.constant(0, dtype))
+    is_special = g.emit_node("Equal", y, g.emit_constant(0, dtype))
     if not _is_nonnegative_tensor(g, y):
-        is_special = g.node("Or", is_special, g.node("Equal", y, g.constant(-1, dtype)))
-    return g.node("Where", is_special, g.constant(1, dtype), y), is_special
+        is_special = g.emit_node(
+            "Or", is_special, g.emit_node("Equal", y, g.emit_constant(-1, dtype))
+        )
+    return g.emit_node("Where", is_special, g.emit_constant(1, dtype), y), is_special
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -103,21 +113,21 @@ def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
-    one = g.constant(1, x.dtype)
+    one = g.emit_constant(1, x.dtype)
     if exponent == 0:
-        return g.node("Add", g.node("Mul", x, g.constant(0, x.dtype)), one)
+        return g.emit_node("Add", g.emit_node("Mul", x, g.emit_constant(0, x.dtype)), one)
     product, square = "", x.name
     while exponent:
         if exponent % 2:
-            product = g.node("Mul", product, square) if product else square
+            product = g.emit_node("Mul", product, square) if product else square
         exponent //= 2
-        square = g.node("Mul", square, square) if exponent else square
+        square = g.emit_node("Mul", square, square) if exponent else square
     return product
 
 
 INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
-    "min": lambda g, x, y: g.node("Where", g.node("Less", y, x), y, x),
-    "max": lambda g, x, y: g.node("Where", g.node("Less", x, y), y, x),
+    "min": lambda g, x, y: g.emit_node("Where", g.emit_node("Less", y, x), y, x),
+    "max": lambda g, x, y: g.emit_node("Where", g.emit_node("Less", x, y), y, x),
     "mod": emit_integer_mod,
     "floordiv": emit_integer_floordiv,
     "pow": emit_integer_power,
@@ -127,28 +137,32 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     """Emit `//` or `%` of floats; the remainder has the divisor's sign, `a // 0` is `a / 0`."""
     dtype = x.dtype
-    zero = g.constant(0, dtype)
+    zero = g.emit_constant(0, dtype)
     # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
-    remainder = g.node("Mod", x, y, fmod=1)
-    signs_differ = g.node("Less", g.node("Mul", g.node("Sign", remainder), g.node("Sign", y)), zero)
+    remainder = g.emit_node("Mod", x, y, fmod=1)
+    signs_differ = g.emit_node(
+        "Less", g.emit_node("Mul", g.emit_node("Sign", remainder), g.emit_node("Sign", y)), zero
+    )
     if fn == "mod":
-        return g.node("Where", signs_differ, g.node("Add", remainder, y), remainder)
+        return g.emit_node("Where", signs_differ, g.emit_node("Add", remainder, y), remainder)
     # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
     # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
-    quotient = g.node("Round", g.node("Div", g.node("Sub", x, remainder), y))
-    quotient = g.node("Sub", quotient, emit_cast(g, signs_differ, dtype))
+    quotient = g.emit_node("Round", g.emit_node("Div", g.emit_node("Sub", x, remainder), y))
+    quotient = g.emit_node("Sub", quotient, emit_cast(g, signs_differ, dtype))
     # A constant nonzero divisor needs no `Where`.
     if find_tensor_constant(y):
         return quotient
-    return g.node("Where", g.node("Equal", y, zero), g.node("Div", x, y), quotient)
+    return g.emit_node("Where", g.emit_node("Equal", y, zero), g.emit_node("Div", x, y), quotient)
 
 
 def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> str:
     """Emit a cast that truncates towards zero; NaN becomes 0, out-of-range values saturate."""
-    lowest, highest = (g.constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype])
+    lowest, highest = (
+        g.emit_constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype]
+    )
     # Casts of out-of-range values differ between machines.
-    without_nan = g.node("Where", g.node("IsNaN", x), g.constant(0, source_dtype), x)
-    return emit_cast(g, g.node("Clip", without_nan, lowest, highest), dtype)
+    without_nan = g.emit_node("Where", g.emit_node("IsNaN", x), g.emit_constant(0, source_dtype), x)
+    return emit_cast(g, g.emit_node("Clip", without_nan, lowest, highest), dtype)
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
@@ -156,8 +170,8 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x, axis)
     # The last element of the exact integer `CumSum`; an empty axis is padded with a zero.
-    sums = g.node("CumSum", emit_min_length_padding(g, x, axis), axis)
-    return g.node("Gather", sums, -1, axis=axis)
+    sums = g.emit_node("CumSum", emit_min_length_padding(g, x, axis), axis)
+    return g.emit_node("Gather", sums, -1, axis=axis)
 
 
 def is_small_integer(value: Value) -> bool:
@@ -204,9 +218,11 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
     compute_dtype = "f32" if dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS else dtype
     name = emit_cast(g, x, compute_dtype)
     if op.fn in DIRECT_FUNCTIONS:
-        result = g.node(op.fn.capitalize(), name)
+        result = g.emit_node(op.fn.capitalize(), name)
     else:
-        result = FUNCTION_FORMULAS[op.fn](g, name, lambda value: g.constant(value, compute_dtype))
+        result = FUNCTION_FORMULAS[op.fn](
+            g, name, lambda value: g.emit_constant(value, compute_dtype)
+        )
     return emit_cast(g, result, dtype, source_dtype=compute_dtype)
 
 
@@ -216,26 +232,33 @@ ConstantEmitter = Callable[[float], str]
 def emit_gelu(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     """Emit `x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
     if g.has_operator("Gelu"):
-        return g.node("Gelu", x)
+        return g.emit_node("Gelu", x)
     return _emit_gate(
-        g, x, g.node("Erf", g.node("Mul", x, emit_constant(math.sqrt(0.5)))), emit_constant
+        g,
+        x,
+        g.emit_node("Erf", g.emit_node("Mul", x, emit_constant(math.sqrt(0.5)))),
+        emit_constant,
     )
 
 
 def _emit_gate(g: Emitter, x: str, gate: str, emit_constant: ConstantEmitter) -> str:
     """Emit `x/2 · (1 + gate)`."""
-    return g.node(
-        "Mul", g.node("Mul", x, g.node("Add", gate, emit_constant(1.0))), emit_constant(0.5)
+    return g.emit_node(
+        "Mul",
+        g.emit_node("Mul", x, g.emit_node("Add", gate, emit_constant(1.0))),
+        emit_constant(0.5),
     )
 
 
 def emit_gelu_tanh(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     """Emit `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
     if g.has_operator("Gelu"):
-        return g.node("Gelu", x, approximate="tanh")
-    cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), emit_constant(0.044715))
-    inside = g.node("Mul", g.node("Add", x, cube), emit_constant(math.sqrt(2 / math.pi)))
-    return _emit_gate(g, x, g.node("Tanh", inside), emit_constant)
+        return g.emit_node("Gelu", x, approximate="tanh")
+    cube = g.emit_node(
+        "Mul", g.emit_node("Mul", g.emit_node("Mul", x, x), x), emit_constant(0.044715)
+    )
+    inside = g.emit_node("Mul", g.emit_node("Add", x, cube), emit_constant(math.sqrt(2 / math.pi)))
+    return _emit_gate(g, x, g.emit_node("Tanh", inside), emit_constant)
 
 
 def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
@@ -243,19 +266,30 @@ def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     Accuracy and Stability of Numerical Algorithms, sec. 1.14.1).
     """
     one = emit_constant(1.0)
-    exponential = g.node("Exp", x)
-    difference = g.node("Sub", exponential, one)
-    near = g.node("Mul", difference, g.node("Div", x, g.node("Log", exponential)))
+    exponential = g.emit_node("Exp", x)
+    difference = g.emit_node("Sub", exponential, one)
+    near = g.emit_node("Mul", difference, g.emit_node("Div", x, g.emit_node("Log", exponential)))
     return _emit_near_zero(
-        g, x, g.node("Where", g.node("Equal", exponential, one), x, near), difference, emit_constant
+        g,
+        x,
+        g.emit_node("Where", g.emit_node("Equal", exponential, one), x, near),
+        difference,
+        emit_constant,
     )
 
 
-def _emit_near_zero(g: Emitter, x: str, near: str, far: str, emit_constant: ConstantEmitter) -> str:
-    """Emit `near` for `|x| < 0.5`, else `far`, where nothing cancels and `u` may be infinite or
-    0.
+def _emit_near_zero(
+    g: Emitter, x: str, value_near_zero: str, value_elsewhere: str, emit_constant: ConstantEmitter
+) -> str:
+    """Emit `value_near_zero` for `|x| < 0.5`, else `value_elsewhere`, where nothing cancels and `u`
+    may be infinite or 0.
     """
-    return g.node("Where", g.node("Less", g.node("Abs", x), emit_constant(0.5)), near, far)
+    return g.emit_node(
+        "Where",
+        g.emit_node("Less", g.emit_node("Abs", x), emit_constant(0.5)),
+        value_near_zero,
+        value_elsewhere,
+    )
 
 
 def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
@@ -263,11 +297,11 @@ def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     rounding errors of `u` cancel (same source as `emit_expm1`).
     """
     one = emit_constant(1.0)
-    u = g.node("Add", x, one)
-    far = g.node("Log", u)
-    near = g.node("Mul", far, g.node("Div", x, g.node("Sub", u, one)))
+    u = g.emit_node("Add", x, one)
+    far = g.emit_node("Log", u)
+    near = g.emit_node("Mul", far, g.emit_node("Div", x, g.emit_node("Sub", u, one)))
     return _emit_near_zero(
-        g, x, g.node("Where", g.node("Equal", u, one), x, near), far, emit_constant
+        g, x, g.emit_node("Where", g.emit_node("Equal", u, one), x, near), far, emit_constant
     )
 
 
@@ -275,12 +309,12 @@ FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
     # `x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)
-    "quick_gelu": lambda g, x, emit_constant: g.node(
-        "Mul", x, g.node("Sigmoid", g.node("Mul", x, emit_constant(1.702)))
+    "quick_gelu": lambda g, x, emit_constant: g.emit_node(
+        "Mul", x, g.emit_node("Sigmoid", g.emit_node("Mul", x, emit_constant(1.702)))
     ),
-    "silu": lambda g, x, emit_constant: g.node("Mul", x, g.node("Sigmoid", x)),
+    "silu": lambda g, x, emit_constant: g.emit_node("Mul", x, g.emit_node("Sigmoid", x)),
     # `max(x, 0)²` (arXiv:2109.08668, sec. 3)
-    "relu2": lambda g, x, emit_constant: g.node("Mul", *[g.node("Relu", x)] * 2),
+    "relu2": lambda g, x, emit_constant: g.emit_node("Mul", *[g.emit_node("Relu", x)] * 2),
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }

@@ -31,7 +31,7 @@ from specc_onnx.lower.onnx_nodes import (
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES
 
 if TYPE_CHECKING:
-    from specc_onnx.lower.predictive_local_attention import NearKeys
+    from specc_onnx.lower.predictive_local_attention import WindowKeys
 
 CONTRIB_DOMAIN = "com.microsoft"
 
@@ -100,7 +100,7 @@ class NameTable:
 class ValueTable:
     """IR values and their names: `tensors`, set by `lower_nodes`; shared `constants`; `parameters`
     by the names in the spec; `stored_types` of weights; `narrow_weights`, which maps widened values
-    to their 16-bit initializers; and the KV `buffers` that attention appends to.
+    to their 16-bit initializers; and the KV `kv_buffers` that attention appends to.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class ValueTable:
     parameters: dict[str, Tensor] = field(default_factory=dict)
     stored_types: dict[str, Type] = field(default_factory=dict)
     narrow_weights: dict[str, str] = field(default_factory=dict)
-    buffers: set[Value] = field(default_factory=set)
+    kv_buffers: set[Value] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class BodyStack:
     (0, or a loop around a whole graph). Nodes of bodies below `isolated_index` are not reused.
     """
 
-    open: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
+    open_bodies: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
     root_index: int = 0
     isolated_index: int = 0
 
@@ -125,14 +125,14 @@ class BodyStack:
 @dataclass(slots=True)
 class LayoutCache:
     """Values in another layout: packed heads `[b, t, h*d]` of values `[b, h, t, d]`, padding mask
-    and packed output of `recurrent` layers, hoisted masks, and the `near_keys` outside of which
-    attention weights are zero (local-p).
+    and packed output of `time_major_outputs` layers, hoisted masks, and the `window_keys` outside
+    of which attention weights are zero (local-p).
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
-    recurrent: dict[str, tuple[str, str]] = field(default_factory=dict)
+    time_major_outputs: dict[str, tuple[str, str]] = field(default_factory=dict)
     hoisted_masks: dict[Hashable, Tensor] = field(default_factory=dict)
-    near_keys: dict[str, "NearKeys"] = field(default_factory=dict)
+    window_keys: dict[str, "WindowKeys"] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -187,11 +187,11 @@ class Emitter:
         """Return True if the target has no kernel of an operator for an element type."""
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
-    def node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
+    def emit_node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
         """Emit an ONNX node, or reuse an equal one; return its result."""
-        return self.nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
+        return self.emit_nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
-    def nodes(
+    def emit_nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
         """Emit an ONNX node, or reuse an equal one; return its first `result_count` results."""
@@ -201,15 +201,15 @@ class Emitter:
         present_attributes = {k: v for k, v in attributes.items() if v is not None}
         options = tuple((k, make_hashable(v)) for k, v in present_attributes.items())
         key = (kind, result_count, domain, tuple(input_names), options)
-        for body in self.bodies.open[self.bodies.isolated_index :]:
+        for body in self.bodies.open_bodies[self.bodies.isolated_index :]:
             if (known_results := body.results_by_key.get(key)) is not None:
                 return known_results
         name = self.reserve_name(self.make_scoped_name(kind))
         names = (name, *(self.reserve_name(f"{name}:{n}") for n in range(1, result_count)))
-        self.bodies.open[-1].nodes.append(
+        self.bodies.open_bodies[-1].nodes.append(
             make_node(kind, name, input_names, names, domain, present_attributes)
         )
-        self.bodies.open[-1].results_by_key[key] = names
+        self.bodies.open_bodies[-1].results_by_key[key] = names
         return names
 
     def make_scoped_name(self, suffix: str) -> str:
@@ -225,7 +225,9 @@ class Emitter:
     def emit_identity(self, name: str, preferred_name: str) -> str:
         """Emit an `Identity` in the innermost body; return the new name."""
         result = self.reserve_name(preferred_name)
-        self.bodies.open[-1].nodes.append(make_node("Identity", result, [name], [result], "", {}))
+        self.bodies.open_bodies[-1].nodes.append(
+            make_node("Identity", result, [name], [result], "", {})
+        )
         return result
 
     def reserve_name(self, preferred_name: str) -> str:
@@ -246,20 +248,20 @@ class Emitter:
     def open_body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
         """Open a body that collects emitted nodes; if `isolated`, it reuses no outer nodes."""
         site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
-        self.bodies.open.append(body)
+        self.bodies.open_bodies.append(body)
         if isolated:
-            self.bodies.isolated_index = len(self.bodies.open) - 1
+            self.bodies.isolated_index = len(self.bodies.open_bodies) - 1
         try:
             yield body
         finally:
-            self.bodies.open.pop()
+            self.bodies.open_bodies.pop()
             self.site, self.bodies.isolated_index = site, outer_isolated
 
     @contextmanager
     def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
         """Lower a separate graph, with its own `lengths`, into the innermost body."""
         outer_lengths, outer_root = self.lengths, self.bodies.root_index
-        self.lengths, self.bodies.root_index = lengths, len(self.bodies.open) - 1
+        self.lengths, self.bodies.root_index = lengths, len(self.bodies.open_bodies) - 1
         try:
             yield
         finally:
@@ -268,8 +270,8 @@ class Emitter:
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
         """Emit into the body that computes lengths, or into the main graph with `level` 0."""
-        bodies, site, isolated = self.bodies.open, self.site, self.bodies.isolated_index
-        self.bodies.open, self.site, self.bodies.isolated_index = (
+        bodies, site, isolated = self.bodies.open_bodies, self.site, self.bodies.isolated_index
+        self.bodies.open_bodies, self.site, self.bodies.isolated_index = (
             bodies[: (self.bodies.root_index if level is None else level) + 1],
             LoweringSite((scope,)),
             0,
@@ -277,9 +279,9 @@ class Emitter:
         try:
             yield
         finally:
-            self.bodies.open, self.site, self.bodies.isolated_index = bodies, site, isolated
+            self.bodies.open_bodies, self.site, self.bodies.isolated_index = bodies, site, isolated
 
-    def constant(self, value: object, dtype: str) -> str:
+    def emit_constant(self, value: object, dtype: str) -> str:
         """Emit a constant tensor, or reuse an equal one."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
         proto = make_tensor_proto(array, dtype)
@@ -296,11 +298,11 @@ class Emitter:
         self.names.used.add(name)
         return name
 
-    def dim(self, length: DimLike) -> str:
+    def emit_length(self, length: DimLike) -> str:
         """Emit a length as a scalar, i64[]."""
         return self.lengths.emit_scalar(self, length)
 
-    def shape(self, dims: Sequence[DimLike]) -> str:
+    def emit_shape(self, dims: Sequence[DimLike]) -> str:
         """Emit lengths as a vector, i64[n]; a constant if all lengths are static."""
         return self.lengths.emit_vector(self, dims)
 
@@ -319,10 +321,10 @@ def _emit_operand(g: Emitter, operand: Operand) -> str:
         case None:
             return ""
         case bool():
-            return g.constant(operand, "bool")
+            return g.emit_constant(operand, "bool")
         case float():
-            return g.constant(operand, "f32")
-    return g.constant(operand, "i64")
+            return g.emit_constant(operand, "f32")
+    return g.emit_constant(operand, "i64")
 
 
 def make_body_graph(
@@ -348,7 +350,7 @@ def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
     """Return results under distinct names defined in the innermost body, as ONNX requires;
     unchanged carries and outer values are copied.
     """
-    defined = {name for node in g.bodies.open[-1].nodes for name in node.output}
+    defined = {name for node in g.bodies.open_bodies[-1].nodes for name in node.output}
     names: list[str] = []
     for name in results:
         is_usable = name in defined and name not in names
@@ -384,7 +386,7 @@ def emit_if(
         make_branch(g, name, types, emit_results, isolated=name in isolated)
         for name, emit_results in branches.items()
     )
-    return g.nodes("If", len(types), condition, then_branch=then, else_branch=otherwise)
+    return g.emit_nodes("If", len(types), condition, then_branch=then, else_branch=otherwise)
 
 
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:

@@ -205,7 +205,7 @@ def slice_attention_parts(
         for x in (parts.mask, parts.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
-        mask = replace(mask, name=g.node("And", mask, _emit_not_duplicated(g, keys)))
+        mask = replace(mask, name=g.emit_node("And", mask, _emit_not_duplicated(g, keys)))
     q, k, v = _slice_operands(op, g, parts, (queries, keys, keys))
     return replace(parts, q=q, k=k, v=v, mask=mask, bias=bias)
 
@@ -274,11 +274,11 @@ def recompute_mask(
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
     """Emit a mask that is false for global keys inside the window, because they occur twice."""
-    is_before = g.node("Less", keys.global_positions, keys.start)
-    is_after = g.node("GreaterOrEqual", keys.global_positions, keys.stop)
-    window_length = g.node("Sub", keys.stop, keys.start)
-    in_window = g.node("Expand", True, window_length)
-    return g.node("Concat", g.node("Or", is_before, is_after), in_window, axis=0)
+    is_before = g.emit_node("Less", keys.global_positions, keys.start)
+    is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
+    window_length = g.emit_node("Sub", keys.stop, keys.start)
+    in_window = g.emit_node("Expand", True, window_length)
+    return g.emit_node("Concat", g.emit_node("Or", is_before, is_after), in_window, axis=0)
 
 
 def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None) -> Tensor:
@@ -306,7 +306,7 @@ def slice_positions(
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
             name = _gather_positions(g, name, axis, span)
-    g.bodies.open[-1].types[name] = type
+    g.bodies.open_bodies[-1].types[name] = type
     return Tensor(name, type)
 
 
@@ -325,20 +325,20 @@ def _slice_contiguous(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpa
     """Emit one `Slice` over all axes whose span has no global positions."""
     starts = _emit_index_vector(g, [span.start for _, span in spans])
     stops = _emit_index_vector(g, [span.stop for _, span in spans])
-    return g.node("Slice", x, starts, stops, [axis for axis, _ in spans])
+    return g.emit_node("Slice", x, starts, stops, [axis for axis, _ in spans])
 
 
 def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
     """Emit the global positions of an axis, followed by those of the span."""
-    global_positions = g.node("Gather", x, span.global_positions, axis=axis)
+    global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions
-    window = g.node("Slice", x, span.start, span.stop, [axis])
-    return g.node("Concat", global_positions, window, axis=axis)
+    window = g.emit_node("Slice", x, span.start, span.stop, [axis])
+    return g.emit_node("Concat", global_positions, window, axis=axis)
 
 
 def _emit_index_vector(g: Emitter, indices: Sequence[str]) -> str:
-    return indices[0] if len(indices) == 1 else g.node("Concat", *indices, axis=0)
+    return indices[0] if len(indices) == 1 else g.emit_node("Concat", *indices, axis=0)
 
 
 def _set_axis_length(type: Type, axis: int, length: Dim) -> Type:

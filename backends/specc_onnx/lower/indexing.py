@@ -27,9 +27,9 @@ from specc_onnx.lower.tensor_helpers import (
 @lower
 def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Emit a full `TopK`; ONNX orders equal elements by index."""
-    count = g.shape([x.shape[op.axis]])
+    count = g.emit_shape([x.shape[op.axis]])
     largest = int(op.descending)
-    return g.nodes("TopK", 2, x, count, axis=op.axis, largest=largest, sorted=1)
+    return g.emit_nodes("TopK", 2, x, count, axis=op.axis, largest=largest, sorted=1)
 
 
 @lower
@@ -37,7 +37,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Emit one operator; ONNX orders equal elements by index."""
     rest = x.shape[op.axis] - op.k
     count = emit_checked_length(g, op.k, op.k, rest)
-    return g.nodes("TopK", 2, x, count, axis=op.axis, largest=op.largest, sorted=1)
+    return g.emit_nodes("TopK", 2, x, count, axis=op.axis, largest=op.largest, sorted=1)
 
 
 @lower
@@ -46,7 +46,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
     length = x.shape[op.axis]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
     stop = emit_checked_length(g, op.stop, length - op.stop, op.step - 1)
-    return g.node("Slice", x, start, stop, [op.axis], g.shape([op.step]))
+    return g.emit_node("Slice", x, start, stop, [op.axis], g.emit_shape([op.step]))
 
 
 @lower
@@ -59,7 +59,7 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
         return x.name
     first = emit_slice(g, x, op.axis, length - shift, length)
     second = emit_slice(g, x, op.axis, 0, length - shift)
-    return g.node("Concat", first, second, axis=op.axis)
+    return g.emit_node("Concat", first, second, axis=op.axis)
 
 
 @lower
@@ -73,11 +73,11 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
     first, *others = op.list_nonnegative_lengths(length)
     start_width = emit_checked_length(g, op.padding_before, first, *others)
-    widths = [g.shape([end]) for end in ends]
+    widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
-    value = g.constant(op.value, x.dtype) if op.mode == "constant" else None
-    all_widths = g.node("Concat", *widths, axis=0)
-    return g.node("Pad", x, all_widths, value, mode=op.mode)
+    value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
+    all_widths = g.emit_node("Concat", *widths, axis=0)
+    return g.emit_node("Pad", x, all_widths, value, mode=op.mode)
 
 
 CUBIC_COEFFICIENT = -0.75
@@ -101,7 +101,7 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
         elif op.interpolates:
             name = sampler.emit_interpolated(name, axis, x.rank)
         else:
-            name = g.node("Gather", name, sampler.emit_nearest(), axis=axis)
+            name = g.emit_node("Gather", name, sampler.emit_nearest(), axis=axis)
     return name
 
 
@@ -124,18 +124,18 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
-        np.frexp(_compute_scale(n, m, factor))[0] == 0.5  # a power of two
+        np.frexp(_compute_scale_factor(n, m, factor))[0] == 0.5  # a power of two
         for (n, m), factor in zip(lengths, factors, strict=True)
     )
 
 
-def _compute_scale(length: Dim, size: Dim, factor: float | None) -> float:
+def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None) -> float:
     """Return the scale factor of an axis; 0 if it is unknown."""
     if factor is not None and factor == int(factor):
         return factor
-    if length.number is None or size.number is None:
+    if length.number is None or target_length.number is None:
         return 0.0
-    ratio = size.number / length.number
+    ratio = target_length.number / length.number
     return ratio if factor in (None, ratio) else 0.0
 
 
@@ -148,22 +148,22 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     shape = [x.shape[n] for n in order]
     unchanged = shape[: rank - count]
     unit_axes = [Dim.of(1)] * (2 if count == 1 else 1)
-    name = g.node("Transpose", x, perm=order) if is_transposed else x.name
+    name = g.emit_node("Transpose", x, perm=order) if is_transposed else x.name
     result_shape = (multiply_dims(unchanged), *unit_axes, *op.sizes)
     source_shape = (multiply_dims(unchanged), *unit_axes, *shape[rank - count :])
-    resized = g.node(
+    resized = g.emit_node(
         "Resize",
         emit_reshape(g, name, source_shape, source_shape=shape),
         None,
         None,
-        g.shape(result_shape),
+        g.emit_shape(result_shape),
         mode="linear",
         coordinate_transformation_mode="half_pixel",
     )
     resized = emit_reshape(g, resized, (*unchanged, *op.sizes), source_shape=result_shape)
     if not is_transposed:
         return resized
-    return g.node("Transpose", resized, perm=[order.index(n) for n in range(rank)])
+    return g.emit_node("Transpose", resized, perm=[order.index(n) for n in range(rank)])
 
 
 LINEAR_GRID_SINCE = 20
@@ -180,7 +180,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
     compute_dtype = "f32" if dtype in HALF_DTYPES else dtype
     names = (x.name, emit_reshape(g, grid, points))
     mode = "linear" if op.mode == "bilinear" and g.opset >= LINEAR_GRID_SINCE else op.mode
-    sampled = g.node(
+    sampled = g.emit_node(
         "GridSample",
         *(emit_cast(g, name, compute_dtype, source_dtype=dtype) for name in names),
         mode=mode,
@@ -195,13 +195,15 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 
 
 def compute_antialias_weights(
-    mode: str, length: int, size: int
+    mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return source positions and weights of `size` output positions, one pair per filter tap."""
-    step = length / size
+    """Return source positions and weights of `target_length` output positions, one pair per filter
+    tap.
+    """
+    step = length / target_length
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
-    centers = (np.arange(size) + 0.5) * step
+    centers = (np.arange(target_length) + 0.5) * step
     first = np.floor(centers - radius + 0.5)
     # positions × points
     positions = first + np.arange(np.ceil(2 * radius) + 1)[:, None]
@@ -244,8 +246,8 @@ class _AxisSampler:
         g = self.g
         points = emit_cast(g, emit_arange(g, self.target_length), "f32")
         if self.op.mode == "nearest_exact":
-            points = g.node("Add", points, 0.5)
-        nearest = g.node("Floor", g.node("Mul", points, self._emit_step("f32")))
+            points = g.emit_node("Add", points, 0.5)
+        nearest = g.emit_node("Floor", g.emit_node("Mul", points, self._emit_step("f32")))
         return self._clamp_positions(emit_cast(g, nearest, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
@@ -255,33 +257,35 @@ class _AxisSampler:
         assert size is not None, "of both"
         parts = []
         for indices, weights in compute_antialias_weights(self.op.mode, length, size):
-            values = g.node("Gather", x, indices.tolist(), axis=axis)
-            weight = g.constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
-            parts.append(g.node("Mul", values, weight))
+            values = g.emit_node("Gather", x, indices.tolist(), axis=axis)
+            weight = g.emit_constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
+            parts.append(g.emit_node("Mul", values, weight))
         return self._emit_weighted_sum(parts)
 
     def _emit_weighted_sum(self, parts: list[str]) -> str:
         total = parts[0]
         for part in parts[1:]:
-            total = self.g.node("Add", total, part)
+            total = self.g.emit_node("Add", total, part)
         return total
 
     def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
         """Emit linear or cubic interpolation between neighboring positions."""
         g, coordinates = self.g, self._emit_positions()
         if self.op.mode == "bilinear":
-            coordinates = g.node("Max", coordinates, g.constant(0.0, "f64"))
-        low = g.node("Floor", coordinates)
-        fraction = emit_cast(g, g.node("Sub", coordinates, low), "f32")
+            coordinates = g.emit_node("Max", coordinates, g.emit_constant(0.0, "f64"))
+        low = g.emit_node("Floor", coordinates)
+        fraction = emit_cast(g, g.emit_node("Sub", coordinates, low), "f32")
         fraction = emit_unsqueeze(g, fraction, *range(1, rank - axis))
         first = emit_cast(g, low, "i64")
         if self.op.mode == "bilinear":
             left, right = (self._emit_neighbor(x, axis, first, step) for step in (0, 1))
-            left_weight = g.node("Sub", 1.0, fraction)
+            left_weight = g.emit_node("Sub", 1.0, fraction)
             # both are weighted: a difference of two infinities is NaN
-            return g.node("Add", g.node("Mul", left, left_weight), g.node("Mul", right, fraction))
+            return g.emit_node(
+                "Add", g.emit_node("Mul", left, left_weight), g.emit_node("Mul", right, fraction)
+            )
         parts = [
-            g.node(
+            g.emit_node(
                 "Mul", self._emit_neighbor(x, axis, first, step), self._emit_weight(fraction, step)
             )
             for step in (-1, 0, 1, 2)
@@ -292,45 +296,46 @@ class _AxisSampler:
         """Emit the sampled coordinates in float64."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.target_length), "f64")
-        half = g.constant(0.5, "f64")
+        half = g.emit_constant(0.5, "f64")
         if self.op.align_corners:
             # a single point has no second corner
-            last_index = g.node("Max", g.dim(self.target_length - 1), 1)
-            last_source = emit_cast(g, g.dim(self.length - 1), "f64")
-            step = g.node("Div", last_source, emit_cast(g, last_index, "f64"))
-            return g.node("Mul", points, step)
-        shifted = g.node("Mul", g.node("Add", points, half), self._emit_step("f64"))
-        return g.node("Sub", shifted, half)
+            last_index = g.emit_node("Max", g.emit_length(self.target_length - 1), 1)
+            last_source = emit_cast(g, g.emit_length(self.length - 1), "f64")
+            step = g.emit_node("Div", last_source, emit_cast(g, last_index, "f64"))
+            return g.emit_node("Mul", points, step)
+        shifted = g.emit_node("Mul", g.emit_node("Add", points, half), self._emit_step("f64"))
+        return g.emit_node("Sub", shifted, half)
 
     def _emit_step(self, dtype: str) -> str:
         """Emit the distance between two sampled coordinates as a float."""
         g = self.g
         if self.op.factors:
-            return g.constant(1 / self.op.factors[self.index], dtype)
-        return g.node(
-            "Div", *(emit_cast(g, g.dim(d), dtype) for d in (self.length, self.target_length))
+            return g.emit_constant(1 / self.op.factors[self.index], dtype)
+        return g.emit_node(
+            "Div",
+            *(emit_cast(g, g.emit_length(d), dtype) for d in (self.length, self.target_length)),
         )
 
     def _emit_neighbor(self, x: str, axis: int, first: str, step: int) -> str:
         """Emit the values `step` positions after the first, clamped to the border."""
         g = self.g
-        positions = g.node("Add", first, step) if step else first
+        positions = g.emit_node("Add", first, step) if step else first
         if self.op.mode == "bicubic":
-            positions = g.node("Max", positions, 0)
-        return g.node("Gather", x, self._clamp_positions(positions), axis=axis)
+            positions = g.emit_node("Max", positions, 0)
+        return g.emit_node("Gather", x, self._clamp_positions(positions), axis=axis)
 
     def _clamp_positions(self, positions: str) -> str:
-        return self.g.node("Min", positions, self.g.dim(self.length - 1))
+        return self.g.emit_node("Min", positions, self.g.emit_length(self.length - 1))
 
     def _emit_weight(self, fraction: str, step: int) -> str:
         """Emit the cubic kernel at distance `|fraction - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
-        distance = g.node("Abs", g.node("Sub", fraction, float(step)))
+        distance = g.emit_node("Abs", g.emit_node("Sub", fraction, float(step)))
         is_inner = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1, and ((a d - 5 a) d + 8 a) d - 4 a beyond 1
         coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
-        total = g.constant(coefficients[0], "f32")
+        total = g.emit_constant(coefficients[0], "f32")
         for coefficient in coefficients[1:]:
-            total = g.node("Mul", total, distance)
-            total = g.node("Add", total, coefficient) if coefficient else total
+            total = g.emit_node("Mul", total, distance)
+            total = g.emit_node("Add", total, coefficient) if coefficient else total
         return total

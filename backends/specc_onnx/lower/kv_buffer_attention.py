@@ -69,7 +69,7 @@ def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
     if x.value is None:
         return False
     node = _split_scale(x.value)[1].node
-    return node is not None and bool(node.args) and node.args[0] in g.values.buffers
+    return node is not None and bool(node.args) and node.args[0] in g.values.kv_buffers
 
 
 def _split_scale(value: Value) -> tuple[Value | None, Value]:
@@ -111,7 +111,7 @@ def emit_kv_buffer_attention(
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
-        query = g.node("Concat", placeholders, query, axis=1)
+        query = g.emit_node("Concat", placeholders, query, axis=1)
     buffers = (keys, values)
     call = _GroupQueryCall(
         op=op,
@@ -144,9 +144,9 @@ def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[s
     takes them.
     """
     with g.hoist_nodes("lengths"):
-        total = emit_cast(g, g.dim(total_length), "i32")
-        last_position = emit_cast(g, g.dim(total_length - 1), "i32")
-        return g.node("Expand", last_position, g.shape([batch])), total
+        total = emit_cast(g, g.emit_length(total_length), "i32")
+        last_position = emit_cast(g, g.emit_length(total_length - 1), "i32")
+        return g.emit_node("Expand", last_position, g.emit_shape([batch])), total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class _GroupQueryCall:
         rotation = [None, None, None]  # optional rotary operands
         buffers = [x.past.name for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
-        return g.nodes(
+        return g.emit_nodes(
             "GroupQueryAttention",
             3,
             *(*self.packed_operands, *buffers, *self.sequence_lengths, *rotation, bias, *scales),
@@ -198,12 +198,12 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str
     """Emit whether a mask makes every key up to the query itself visible, bool[]."""
     queries, keys = grid
     with g.hoist_nodes("lengths"):
-        offset = g.dim(keys - queries)
-        query = emit_unsqueeze(g, g.node("Add", emit_arange(g, queries), offset), 1)
-        later = g.node("Greater", emit_arange(g, keys), query)
-    is_visible = g.node("Or", mask, later)
-    minimum = g.node("ReduceMin", emit_cast(g, is_visible, "i32"), keepdims=0)
-    return g.node("Equal", minimum, g.constant(1, "i32"))
+        offset = g.emit_length(keys - queries)
+        query = emit_unsqueeze(g, g.emit_node("Add", emit_arange(g, queries), offset), 1)
+        later = g.emit_node("Greater", emit_arange(g, keys), query)
+    is_visible = g.emit_node("Or", mask, later)
+    minimum = g.emit_node("ReduceMin", emit_cast(g, is_visible, "i32"), keepdims=0)
+    return g.emit_node("Equal", minimum, g.emit_constant(1, "i32"))
 
 
 def _get_int8_operands(
@@ -223,8 +223,8 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     if (known := g.layouts.packed_heads.get(x.name)) is not None:
         return known
     _, h, _, d = x.shape
-    time_major = g.node("Transpose", x, perm=[0, 2, 1, 3])
-    return g.node("Reshape", time_major, [0, 0, (h.number or 0) * (d.number or 0)])
+    time_major = g.emit_node("Transpose", x, perm=[0, 2, 1, 3])
+    return g.emit_node("Reshape", time_major, [0, 0, (h.number or 0) * (d.number or 0)])
 
 
 def _emit_attention_bias(
@@ -232,15 +232,17 @@ def _emit_attention_bias(
 ) -> Tensor | None:
     """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
     if bias is None and mask is not None and not is_always_true(mask):
-        bias = make_typed_tensor(g.constant(0.0, dtype), dtype, (1, 1, 1, 1))
+        bias = make_typed_tensor(g.emit_constant(0.0, dtype), dtype, (1, 1, 1, 1))
     return emit_combined_mask(g, mask, bias, grid)
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
     """Emit zeros for queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
-    visible_count = g.node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
-    has_visible_key = g.node("Transpose", visible_count, perm=[0, 2, 1])
-    return g.node("Where", emit_cast(g, has_visible_key, "bool"), result, g.constant(0, dtype))
+    visible_count = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
+    has_visible_key = g.emit_node("Transpose", visible_count, perm=[0, 2, 1])
+    return g.emit_node(
+        "Where", emit_cast(g, has_visible_key, "bool"), result, g.emit_constant(0, dtype)
+    )
 
 
 MIN_KV_BUFFER_OPSET = 18

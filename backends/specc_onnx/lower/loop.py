@@ -41,7 +41,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         return _emit_chunks(op, g, args, recurrence)
     g.facts.add_branch_length(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
-        is_long = g.node("Greater", g.dim(length), MAX_LOOP_LENGTH)
+        is_long = g.emit_node("Greater", g.emit_length(length), MAX_LOOP_LENGTH)
 
     def compute_chunks() -> tuple[str, ...]:
         with set_lengths_nonempty(g, length):
@@ -69,7 +69,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     body = _build_scan_body(op, g, operands)
     directions = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carry_count
-    results = g.nodes(
+    results = g.emit_nodes(
         "Scan",
         len(op.body.outputs),
         *operands.initial_carries,
@@ -115,7 +115,7 @@ def _move_axis(g: Emitter, x: str, axis: int, target: int, rank: int) -> str:
     """Emit `x` with `axis` moved to index `target`."""
     order = [n for n in range(rank) if n != axis]
     order.insert(target, axis)
-    return x if axis == target else g.node("Transpose", x, perm=order)
+    return x if axis == target else g.emit_node("Transpose", x, perm=order)
 
 
 def _emit_without_placeholder(
@@ -126,7 +126,7 @@ def _emit_without_placeholder(
     length: Dim,
 ) -> tuple[str, ...]:
     """Return the results without the placeholder position of an empty axis."""
-    has_positions = g.node("Greater", g.dim(length), 0)
+    has_positions = g.emit_node("Greater", g.emit_length(length), 0)
     final_carries = [
         emit_where(g, initial.dtype, has_positions, final, initial)
         for initial, final in zip(initial_carries, results[: op.carry_count], strict=True)
@@ -169,12 +169,12 @@ def lower_scan_body(
     for name, value in op.body.parameters.items():
         g.values.tensors[value] = g.values.parameters[name]
     if op.unfrozen_output_count:
-        names = _lower_lasting_body(op, g)
+        names = _lower_body_with_early_exit(op, g)
     else:
         lower_nodes(g, op.body)
         names = g.list_names(values)
     if position_mask is not None:
-        zeros = [g.constant(0, v.type.dtype) for v in values[op.carry_count :]]
+        zeros = [g.emit_constant(0, v.type.dtype) for v in values[op.carry_count :]]
         previous = [*g.list_names(body_inputs.initial_carries), *zeros]
         triples = zip(values, names, previous, strict=True)
         names = [
@@ -184,7 +184,7 @@ def lower_scan_body(
     return emit_body_results(g, names)
 
 
-def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
+def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
     """Lower the outputs of every iteration, and the other outputs inside an `If` for unfinished
     sequences.
     """
@@ -221,14 +221,14 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Emit a `Loop` node that runs to the last position, or until all sequences are done."""
     operands = op.split_operands(args)
     length = operands.scanned[0].shape[op.axis]
-    iterations = g.dim(length)
+    iterations = g.emit_length(length)
     body = _build_loop_body(op, g, operands, iterations)
     has_early_exit = _has_early_exit(op)
     condition = None
     if has_early_exit:
         condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
-    results = g.nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
+    results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
     # if all iterations run and there is at least one, no output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
@@ -238,7 +238,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         if not has_all_iterations:
             collected = _emit_zero_filled(op, g, collected, type, iterations)
         if op.reverse:
-            collected = g.node("Slice", collected, [-1], [-(2**62)], [0], [-1])
+            collected = g.emit_node("Slice", collected, [-1], [-(2**62)], [0], [-1])
         stacked.append(_move_axis(g, collected, 0, op.axis, type.rank))
     return (*results[: op.carry_count], *stacked)
 
@@ -258,13 +258,13 @@ def _build_loop_body(
         ]
         position = iteration.name
         if op.reverse:
-            position = g.node("Sub", g.node("Sub", iterations, 1), position)
+            position = g.emit_node("Sub", g.emit_node("Sub", iterations, 1), position)
         for (_, value), x in zip(body_inputs, operands.scanned, strict=False):
-            position_value = g.node("Gather", x, position, axis=op.axis)
+            position_value = g.emit_node("Gather", x, position, axis=op.axis)
             g.values.tensors[value] = Tensor(position_value, value.type, value)
         keep = operands.keep
         position_mask = keep and Tensor(
-            g.node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
+            g.emit_node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
         )
         results = lower_scan_body(op, g, operands.captured, position_mask)
         # ONNX forbids an output with the name of an input.
@@ -288,8 +288,8 @@ def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
     """Emit whether any sequence is unfinished. A sum is used, because it is defined for an empty
     batch.
     """
-    count = emit_count(g, g.node("Not", done), dtype="i32")
-    return g.node("Greater", count, g.constant(0, "i32"))
+    count = emit_count(g, g.emit_node("Not", done), dtype="i32")
+    return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 
 
 def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
@@ -297,9 +297,9 @@ def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterat
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(g, stacked, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
-    shape = g.node("Concat", run_count, g.shape(element_shape), axis=0)
-    collected = g.node("Reshape", stacked, shape, allowzero=1)
-    missing = g.node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
-    shape = g.node("Concat", missing, g.shape(element_shape), axis=0)
-    zeros = g.node("Expand", g.constant(0, type.dtype), shape)
-    return g.node("Concat", collected, zeros, axis=0)
+    shape = g.emit_node("Concat", run_count, g.emit_shape(element_shape), axis=0)
+    collected = g.emit_node("Reshape", stacked, shape, allowzero=1)
+    missing = g.emit_node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
+    shape = g.emit_node("Concat", missing, g.emit_shape(element_shape), axis=0)
+    zeros = g.emit_node("Expand", g.emit_constant(0, type.dtype), shape)
+    return g.emit_node("Concat", collected, zeros, axis=0)

@@ -31,18 +31,18 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 @lower
-def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None) -> str:
+def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     """Lower to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and weight layout."""
-    w, is_transposed = _find_stored_weight(g, w)
+    weight, is_transposed = _find_stored_weight(g, weight)
     shape = x.shape
     if len(shape) == 1:
-        factors = (w.name, x.name) if is_transposed else (x.name, w.name)
-        return _emit_bias_add(g, g.node("MatMul", *factors), bias)
+        factors = (weight.name, x.name) if is_transposed else (x.name, weight.name)
+        return _emit_bias_add(g, g.emit_node("MatMul", *factors), bias)
     # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
     if g.target.linear_operator == "product" and len(shape) > 2 and x.dtype == "f32":
-        return _emit_bias_add(g, _emit_linear_product(g, x, w, is_transposed), bias)
-    operands = (emit_flatten(g, x), w.name, bias.name if bias else None)
-    result = g.node("Gemm", *operands, transB=1 if is_transposed else None)
+        return _emit_bias_add(g, _emit_linear_product(g, x, weight, is_transposed), bias)
+    operands = (emit_flatten(g, x), weight.name, bias.name if bias else None)
+    result = g.emit_node("Gemm", *operands, transB=1 if is_transposed else None)
     result_shape = g.site.types[0].shape
     return result if len(shape) == 2 else emit_unflatten(g, result, result_shape)
 
@@ -56,15 +56,15 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
 
 
 def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
-    return product if bias is None else g.node("Add", product, bias)
+    return product if bias is None else g.emit_node("Add", product, bias)
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
     """Emit `x @ w.T` by ONNX Runtime's FusedMatMul, or `x @ w` by `MatMul`."""
     if not is_transposed:
-        return g.node("MatMul", x, w)
-    name = g.node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
-    g.bodies.open[-1].types[name] = g.site.types[0]
+        return g.emit_node("MatMul", x, w)
+    name = g.emit_node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
+    g.bodies.open_bodies[-1].types[name] = g.site.types[0]
     return name
 
 
@@ -80,7 +80,7 @@ def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> str:
     """Lower to `LayerNormalization`; a missing scale is ones."""
-    return g.node(
+    return g.emit_node(
         "LayerNormalization",
         _emit_norm_input(g, x),
         _emit_norm_scale(g, x, scale),
@@ -109,19 +109,21 @@ def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | Non
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None
-    return g.node("Sum", *(g.values.tensors[a].name for a in terms))
+    return g.emit_node("Sum", *(g.values.tensors[a].name for a in terms))
 
 
 @lower
 def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     """Lower to `RMSNormalization`, or to its formula in older opsets."""
     if g.has_operator("RMSNormalization"):
-        return g.node("RMSNormalization", x, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps)
+        return g.emit_node(
+            "RMSNormalization", x, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps
+        )
     last = x.rank - 1
-    mean = emit_reduce(g, "ReduceMean", g.node("Mul", x, x), last, keepdims=True)
-    root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.dtype)))
-    result = g.node("Div", x, root)
-    return g.node("Mul", result, scale) if scale else result
+    mean = emit_reduce(g, "ReduceMean", g.emit_node("Mul", x, x), last, keepdims=True)
+    root = g.emit_node("Sqrt", g.emit_node("Add", mean, g.emit_constant(op.eps, x.dtype)))
+    result = g.emit_node("Div", x, root)
+    return g.emit_node("Mul", result, scale) if scale else result
 
 
 def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
@@ -130,18 +132,18 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     width = x.shape[-1]
     # The operator requires a scale.
     if width.number is not None:
-        return g.constant([1.0] * width.number, x.dtype)
-    return g.node("Expand", g.constant(1.0, x.dtype), g.shape([width]))
+        return g.emit_constant([1.0] * width.number, x.dtype)
+    return g.emit_node("Expand", g.emit_constant(1.0, x.dtype), g.emit_shape([width]))
 
 
 lower.add_rules(
     {
-        ops.Embedding: lambda op, g, ids, table: g.node(
+        ops.Embedding: lambda op, g, ids, table: g.emit_node(
             "Gather", table, emit_checked_indices(g, ids), axis=0
         ),
         # ONNX models are for inference
         ops.Dropout: lambda op, g, x: x.name,
-        ops.Softmax: lambda op, g, x: g.node("Softmax", x, axis=op.axis),
+        ops.Softmax: lambda op, g, x: g.emit_node("Softmax", x, axis=op.axis),
     }
 )
 
@@ -153,34 +155,34 @@ def emit_masked_softmax(
     visible or all scores are -inf; `finite` excludes infinite scores.
     """
     has_mask = mask is not None and not is_always_true(mask)
-    lowest = g.constant(float("-inf"), dtype)
+    lowest = g.emit_constant(float("-inf"), dtype)
     if mask is not None and has_mask:
-        scores = g.node("Where", mask, scores, lowest)
-    weights, zero = g.node("Softmax", scores, axis=-1), g.constant(0, dtype)
+        scores = g.emit_node("Where", mask, scores, lowest)
+    weights, zero = g.emit_node("Softmax", scores, axis=-1), g.emit_constant(0, dtype)
     # A bias of -inf also masks out keys.
     if not finite:
         compute_dtype = "f32" if g.lacks_kernel("Equal", dtype) else dtype
-        negative_infinity = g.constant(float("-inf"), compute_dtype)
-        is_empty = g.node(
+        negative_infinity = g.emit_constant(float("-inf"), compute_dtype)
+        is_empty = g.emit_node(
             "Equal", emit_cast(g, scores, compute_dtype, source_dtype=dtype), negative_infinity
         )
-        return g.node("Where", is_empty, zero, weights)
+        return g.emit_node("Where", is_empty, zero, weights)
     if mask is None or not has_mask:
         return weights
-    return g.node("Where", mask, weights, zero)
+    return g.emit_node("Where", mask, weights, zero)
 
 
 @lower
 def patch_embedding(
-    op: ops.PatchEmbedding, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None
+    op: ops.PatchEmbedding, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
     """Lower to a convolution with stride = kernel size, and flatten the result in row-major
     order.
     """
-    patch_height, patch_width = w.shape[2], w.shape[3]
+    patch_height, patch_width = weight.shape[2], weight.shape[3]
     assert None not in (patch_height.number, patch_width.number), "patch sizes are static"
     size = [patch_height.number, patch_width.number]
-    operands, dtype = (x.name, w, b), x.dtype
+    operands, dtype = (x.name, weight, bias), x.dtype
     grid = emit_convolution(g, "Conv", operands, dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
     grid_shape = (
@@ -188,12 +190,16 @@ def patch_embedding(
         divide_dims_exactly(x.shape[3], patch_width),
     )
     flat = emit_reshape(g, grid, (batch, width, count), source_shape=(batch, width, *grid_shape))
-    return g.node("Transpose", flat, perm=[0, 2, 1])
+    return g.emit_node("Transpose", flat, perm=[0, 2, 1])
 
 
 @lower
 def group_norm(
-    op: ops.GroupNorm, g: Emitter, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
+    op: ops.GroupNorm,
+    g: Emitter,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> str:
     """Lower to a layer norm over groups: ONNX's `GroupNormalization` computes the variance as a
     difference of two means, which cancels for large means.
@@ -202,21 +208,21 @@ def group_norm(
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
     in_order = order == [*range(rank)]
     shape = [x.shape[n] for n in order]
-    name = x.name if in_order else g.node("Transpose", x, perm=order)
+    name = x.name if in_order else g.emit_node("Transpose", x, perm=order)
     size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
     grouped = (shape[0], op.groups, size)
     name = emit_reshape(g, name, grouped, source_shape=shape)
     if g.lengths.is_positive(size):
         ones = emit_full(g, 1.0, dtype, [size])
-        name = g.node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
+        name = g.emit_node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
     else:
         name = _emit_centered_norm(g, name, dtype, op.eps)
     name = emit_reshape(g, name, shape, source_shape=grouped)
     # Scale and bias are per channel, not per group: they follow the layer norm.
-    name = _emit_channel_scale(g, name, gain, bias, rank)
+    name = _emit_channel_scale(g, name, weight, bias, rank)
     if in_order:
         return name
-    return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
+    return g.emit_node("Transpose", name, perm=[order.index(n) for n in range(rank)])
 
 
 def _emit_channel_scale(
@@ -225,16 +231,18 @@ def _emit_channel_scale(
     """Emit the scale and the bias of the channels on axis 1."""
     for kind, weight in (("Mul", gain), ("Add", bias)):
         if weight is not None:
-            name = g.node(kind, name, emit_unsqueeze(g, weight, *range(1, rank - 1)))
+            name = g.emit_node(kind, name, emit_unsqueeze(g, weight, *range(1, rank - 1)))
     return name
 
 
 def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:
     """Emit `(x - mean) / sqrt(var + eps)` over the last of three axes, which may be empty."""
-    centered = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keepdims=True))
-    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centered, centered), 2, keepdims=True)
-    spread = g.node("Sqrt", g.node("Add", variance, g.constant(eps, dtype)))
-    return g.node("Div", centered, spread)
+    centered = g.emit_node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keepdims=True))
+    variance = emit_reduce(
+        g, "ReduceMean", g.emit_node("Mul", centered, centered), 2, keepdims=True
+    )
+    spread = g.emit_node("Sqrt", g.emit_node("Add", variance, g.emit_constant(eps, dtype)))
+    return g.emit_node("Div", centered, spread)
 
 
 @lower
@@ -248,18 +256,18 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         frequencies = op.base ** (-exponents / max(half - 1, 1))
     else:
         frequencies = op.base ** (-2 * exponents / op.dim.number)
-    angles = g.node(
-        "Mul", _emit_position_column(g, positions), g.constant(frequencies.tolist(), "f64")
+    angles = g.emit_node(
+        "Mul", _emit_position_column(g, positions), g.emit_constant(frequencies.tolist(), "f64")
     )
-    sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
+    sines, cosines = g.emit_node("Sin", angles), g.emit_node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.rank
         columns = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
-        pairs = g.node("Concat", *columns, axis=rank + 1)
+        pairs = g.emit_node("Concat", *columns, axis=rank + 1)
         # 0 copies the length of the input's axis at this index
-        table = g.node("Reshape", pairs, [*[0] * rank, op.dim.number])
+        table = g.emit_node("Reshape", pairs, [*[0] * rank, op.dim.number])
     else:
-        table = g.node("Concat", sines, cosines, axis=positions.rank)
+        table = g.emit_node("Concat", sines, cosines, axis=positions.rank)
     return emit_cast(g, table, g.site.types[0].dtype, source_dtype="f64")
 
 
@@ -275,14 +283,14 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str
         frequencies = (op.theta ** (-exponents / op.dim.number)).tolist()
     columns = [_emit_position_column(g, axis_positions) for axis_positions in positions]
     if len(positions) > 1:
-        all_positions = g.node("Concat", *columns, axis=positions[0].rank)
-        columns = [g.node("Gather", all_positions, [*op.axes], axis=positions[0].rank)]
-    angles = g.node("Mul", columns[0], g.constant(frequencies, "f64"))
+        all_positions = g.emit_node("Concat", *columns, axis=positions[0].rank)
+        columns = [g.emit_node("Gather", all_positions, [*op.axes], axis=positions[0].rank)]
+    angles = g.emit_node("Mul", columns[0], g.emit_constant(frequencies, "f64"))
     results = []
     for kind in ("Cos", "Sin"):
-        value = g.node(kind, angles)
+        value = g.emit_node(kind, angles)
         if op.factor != 1.0:
-            value = g.node("Mul", value, g.constant(op.factor, "f64"))
+            value = g.emit_node("Mul", value, g.emit_constant(op.factor, "f64"))
         results.append(emit_cast(g, value, g.site.types[0].dtype, source_dtype="f64"))
     return results[0], results[1]
 
@@ -307,7 +315,7 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     result = emit_rotation(g, head, c, s, rotated_width)
     if rotated_width == width:
         return result
-    return g.node("Concat", result, emit_slice(g, x, 3, rotated_width, width), axis=3)
+    return g.emit_node("Concat", result, emit_slice(g, x, 3, rotated_width, width), axis=3)
 
 
 def _emit_rotary_embedding(
@@ -321,32 +329,32 @@ def _emit_rotary_embedding(
         "interleaved": int(op.pairs == "interleaved"),
         "rotary_embedding_dim": rotary_dim,
     }
-    result = g.node("RotaryEmbedding", x, *tables, **options)
+    result = g.emit_node("RotaryEmbedding", x, *tables, **options)
     # Attention may read packed heads: rotating these too makes the transposes unused.
     packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
-        g.layouts.packed_heads[result] = g.node("RotaryEmbedding", packed, *tables, **options)
+        g.layouts.packed_heads[result] = g.emit_node("RotaryEmbedding", packed, *tables, **options)
     return result
 
 
-def _emit_rotate_half(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+def _emit_rotate_half(g: Emitter, x: str, cosines: str, sines: str, width: Dim) -> str:
     middle = Dim.of((width.number or 0) // 2)
     a, b = emit_slice(g, x, 3, 0, middle), emit_slice(g, x, 3, middle, width)
-    return g.node("Concat", *_emit_rotated_pair(g, a, b, c, s), axis=3)
+    return g.emit_node("Concat", *_emit_rotated_pair(g, a, b, cosines, sines), axis=3)
 
 
-def _emit_rotate_interleaved(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+def _emit_rotate_interleaved(g: Emitter, x: str, cosines: str, sines: str, width: Dim) -> str:
     stop, axis, step = [width.number or 0], [3], [2]
-    a = g.node("Slice", x, [0], stop, axis, step)
-    b = g.node("Slice", x, [1], stop, axis, step)
-    parts = [emit_unsqueeze(g, part, 4) for part in _emit_rotated_pair(g, a, b, c, s)]
-    pairs = g.node("Concat", *parts, axis=4)
-    return g.node("Reshape", pairs, [0, 0, 0, width.number or 0])
+    a = g.emit_node("Slice", x, [0], stop, axis, step)
+    b = g.emit_node("Slice", x, [1], stop, axis, step)
+    parts = [emit_unsqueeze(g, part, 4) for part in _emit_rotated_pair(g, a, b, cosines, sines)]
+    pairs = g.emit_node("Concat", *parts, axis=4)
+    return g.emit_node("Reshape", pairs, [0, 0, 0, width.number or 0])
 
 
-def _emit_rotated_pair(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
+def _emit_rotated_pair(g: Emitter, a: str, b: str, cosines: str, sines: str) -> tuple[str, str]:
     """Emit `(a·c − b·s, b·c + a·s)`."""
-    first = g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s))
-    second = g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s))
+    first = g.emit_node("Sub", g.emit_node("Mul", a, cosines), g.emit_node("Mul", b, sines))
+    second = g.emit_node("Add", g.emit_node("Mul", b, cosines), g.emit_node("Mul", a, sines))
     return first, second

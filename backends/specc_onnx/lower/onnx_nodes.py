@@ -113,9 +113,9 @@ def make_value_info(name: str, type: Type) -> ValueInfoProto:
     return info
 
 
-def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes on which `wanted` depends."""
-    read, live = set(wanted), []
+def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> list[NodeProto]:
+    """Return the nodes on which `required_names` depends."""
+    read, live = set(required_names), []
     for node in reversed(nodes):
         if not read.isdisjoint(node.output):
             live.append(node)

@@ -21,7 +21,7 @@ from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.grid_slices import PositionSpan, recompute_slice, slice_positions
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
-NEAR_KEYS_DIM = Dim.symbol("near.keys")
+WINDOW_KEYS_DIM = Dim.symbol("near.keys")
 """The number of keys near the window center of any batch element."""
 
 WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
@@ -32,13 +32,13 @@ MIN_KEYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class NearKeys:
-    """The span of keys inside the window, and `is_few_keys`, bool[]: whether only these keys are
-    read.
+class WindowKeys:
+    """The span of keys inside the window, and `reads_window_only`, bool[]: whether only these keys
+    are read.
     """
 
     keys: PositionSpan
-    is_few_keys: str
+    reads_window_only: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
@@ -114,41 +114,45 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
     return value
 
 
-def _emit_near_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> NearKeys:
+def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> WindowKeys:
     """Emit the span from the minimum to the maximum center, extended by the radius plus 1 on both
     sides.
     """
     span_ends = {}
-    margin = g.node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
-    margin = g.node("Add", margin, 1.0)
-    length = g.node("Cast", g.dim(keys), to=1)
+    margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
+    margin = g.emit_node("Add", margin, 1.0)
+    length = g.emit_node("Cast", g.emit_length(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
         # A placeholder at the other end makes the span of an empty batch minimal.
-        placeholder = length if kind == "ReduceMin" else g.constant(0.0, "f32")
-        end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, placeholder), margin))
-        inside = g.node("Min", g.node("Max", end, 0.0), length)
-        span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "i64"), [0])
-    one, all_keys = [1], g.shape([keys])
-    start = g.node("Min", span_ends["ReduceMin"], g.node("Sub", all_keys, one))
-    stop = g.node("Add", g.node("Max", span_ends["ReduceMax"], start), one)
-    stop = g.node("Min", stop, all_keys)
-    span_length = g.node("Sub", stop, start)
-    is_few_keys = g.node("Less", g.node("Add", span_length, span_length), all_keys)
-    return NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), g.node("Squeeze", is_few_keys, [0]))
+        placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
+        end = g.emit_node(
+            "Floor", g.emit_node(shift, _emit_extreme(g, center, kind, placeholder), margin)
+        )
+        inside = g.emit_node("Min", g.emit_node("Max", end, 0.0), length)
+        span_ends[kind] = g.emit_node("Unsqueeze", emit_cast(g, inside, "i64"), [0])
+    one, all_keys = [1], g.emit_shape([keys])
+    start = g.emit_node("Min", span_ends["ReduceMin"], g.emit_node("Sub", all_keys, one))
+    stop = g.emit_node("Add", g.emit_node("Max", span_ends["ReduceMax"], start), one)
+    stop = g.emit_node("Min", stop, all_keys)
+    span_length = g.emit_node("Sub", stop, start)
+    is_few_keys = g.emit_node("Less", g.emit_node("Add", span_length, span_length), all_keys)
+    return WindowKeys(
+        PositionSpan(start, stop, WINDOW_KEYS_DIM), g.emit_node("Squeeze", is_few_keys, [0])
+    )
 
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
     """Emit the minimum or maximum of a value and a placeholder, as f32[]."""
     x = g.values.tensors[value]
-    elements = g.node("Reshape", emit_cast(g, x, "f32"), [-1])
+    elements = g.emit_node("Reshape", emit_cast(g, x, "f32"), [-1])
     placeholder_value = (
-        g.constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
+        g.emit_constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
     )
-    placeholder_value = g.node("Unsqueeze", placeholder_value, [0])
-    return emit_reduce(g, kind, g.node("Concat", elements, placeholder_value, axis=0), 0)
+    placeholder_value = g.emit_node("Unsqueeze", placeholder_value, [0])
+    return emit_reduce(g, kind, g.emit_node("Concat", elements, placeholder_value, axis=0), 0)
 
 
-def emit_near_weights(
+def emit_window_weights(
     g: Emitter,
     center: tuple[Value, Value],
     operands: tuple[Tensor, Tensor],
@@ -158,44 +162,48 @@ def emit_near_weights(
     type = g.site.types[0]
     keys = type.shape[-1]
     with g.hoist_nodes("lengths"):
-        has_many_keys = g.node("Greater", g.dim(keys), MIN_KEYS)
+        has_many_keys = g.emit_node("Greater", g.emit_length(keys), MIN_KEYS)
     index_type = Type.of("i64", 1)
     types = [type, index_type, index_type, Type("bool", ())]
 
     def weigh_near() -> tuple[str, ...]:
-        near = _emit_near_keys(g, *center, keys)
-        weights = _emit_few_key_weights(g, near, operands, emit_weights)
-        return weights, near.keys.start, near.keys.stop, near.is_few_keys
+        near = _emit_window_keys(g, *center, keys)
+        weights = _emit_window_or_all_weights(g, near, operands, emit_weights)
+        return weights, near.keys.start, near.keys.stop, near.reads_window_only
 
     def emit_all_weights() -> tuple[str, ...]:
         weights = _emit_all_key_weights(g, operands, emit_weights)
-        return weights, g.shape([0]), g.shape([0]), g.constant(False, "bool")
+        return weights, g.emit_shape([0]), g.emit_shape([0]), g.emit_constant(False, "bool")
 
     branches = {"many": weigh_near, "few": emit_all_weights}
     result, start, stop, is_few_keys = emit_if(g, has_many_keys, types, branches, isolated=branches)
-    g.layouts.near_keys[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), is_few_keys)
+    g.layouts.window_keys[result] = WindowKeys(
+        PositionSpan(start, stop, WINDOW_KEYS_DIM), is_few_keys
+    )
     return result
 
 
-def _emit_few_key_weights(
-    g: Emitter, near: NearKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
+def _emit_window_or_all_weights(
+    g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
     """Emit the weights of near keys only if these are few, else those of all keys."""
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 
     def weigh_near() -> list[str]:
-        with _set_near_count_known(g, near):
-            weights = emit_weights(g, *(_recompute_keys(g, x, near.keys) for x in operands))
-            keys_after = g.node("Sub", g.shape([type.shape[-1]]), near.keys.stop)
-            ends = g.node("Concat", zero_starts, near.keys.start, zero_starts, keys_after, axis=0)
-            return [g.node("Pad", weights, ends)]
+        with _set_window_length_known(g, window):
+            weights = emit_weights(g, *(_recompute_keys(g, x, window.keys) for x in operands))
+            keys_after = g.emit_node("Sub", g.emit_shape([type.shape[-1]]), window.keys.stop)
+            ends = g.emit_node(
+                "Concat", zero_starts, window.keys.start, zero_starts, keys_after, axis=0
+            )
+            return [g.emit_node("Pad", weights, ends)]
 
     def emit_all_weights() -> list[str]:
         return [_emit_all_key_weights(g, operands, emit_weights)]
 
     branches = {"near": weigh_near, "all": emit_all_weights}
-    return emit_if(g, near.is_few_keys, [type], branches, isolated=["all"])[0]
+    return emit_if(g, window.reads_window_only, [type], branches, isolated=["all"])[0]
 
 
 def _emit_all_key_weights(
@@ -210,33 +218,33 @@ def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
     return recompute_slice(g, x, (None, x.rank - 1), (None, keys), recompute_single_axis=True)
 
 
-def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
+def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
     """Emit the weighted sum over the keys near the center; None if other keys may have nonzero
     weights.
     """
-    near = _find_near_keys(g, weights.value)
+    near = _find_window_keys(g, weights.value)
     if near is None:
         return None
     type = g.site.types[0]
 
     def add_near() -> list[str]:
-        with _set_near_count_known(g, near):
+        with _set_window_length_known(g, near):
             near_weights = slice_positions(g, weights, (weights.rank - 1,), (near.keys,))
             near_values = slice_positions(g, values, (values.rank - 2,), (near.keys,))
             return [emit_matmul(g, near_weights, near_values)]
 
     branches = {"near": add_near, "all": lambda: [emit_matmul(g, weights, values)]}
-    return emit_if(g, near.is_few_keys, [type], branches)[0]
+    return emit_if(g, near.reads_window_only, [type], branches)[0]
 
 
-def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
+def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
     """Return the near keys with which attention weights, or one of their factors, were computed."""
     pending = [value]
     while pending:
         value = pending.pop()
         if value is None or value not in g.values.tensors:
             continue
-        if (near := g.layouts.near_keys.get(g.values.tensors[value].name)) is not None:
+        if (near := g.layouts.window_keys.get(g.values.tensors[value].name)) is not None:
             return near
         match value.node:
             case Node(ops.Arith(fn="mul"), factors):
@@ -246,7 +254,7 @@ def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
     return None
 
 
-def _set_near_count_known(g: Emitter, near: NearKeys) -> AbstractContextManager[None]:
+def _set_window_length_known(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
     """Bind the number of near keys inside the context."""
-    count = g.node("Sub", near.keys.stop, near.keys.start)
-    return set_length_known(g, NEAR_KEYS_DIM, g.node("Squeeze", count, [0]))
+    count = g.emit_node("Sub", window.keys.stop, window.keys.start)
+    return set_length_known(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

@@ -46,7 +46,7 @@ def quantized_linear(
     tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
     product = _emit_quantized_product(op, g, tokens, weights, scales, result_shape)
-    product = product if bias is None else g.node("Add", product, bias)
+    product = product if bias is None else g.emit_node("Add", product, bias)
     return emit_reshape(g, product, g.site.types[0].shape, source_shape=result_shape)
 
 
@@ -88,8 +88,8 @@ def _emit_matmul_nbits(
 ) -> str:
     """Emit `MatMulNBits` (group-wise quantized weights)."""
     if op.rounding == "row":
-        x = _emit_rounded_tokens(g, x)
-    name = g.node(
+        x = _emit_fake_quantized_tokens(g, x)
+    name = g.emit_node(
         "MatMulNBits",
         x,
         w,
@@ -101,7 +101,7 @@ def _emit_matmul_nbits(
         block_size=op.group_size,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies.open[-1].types[name] = Type(x.dtype, result_shape)
+    g.bodies.open_bodies[-1].types[name] = Type(x.dtype, result_shape)
     return name
 
 
@@ -118,84 +118,86 @@ def _emit_integer_product(
     # `QuantizeLinear` has no per-token scales, so it gets scaled tokens and scale 1. CUDA has only
     # signed products, and no `QGemm`.
     is_signed = g.target.quantized_operators == "weights"
-    zero_point = g.constant(0, "i8") if is_signed else g.constant(128, "u8")
-    codes = g.node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
+    zero_point = g.emit_constant(0, "i8") if is_signed else g.emit_constant(128, "u8")
+    codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
     if op.layout == "rows" and g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, Tensor(codes, x.type))
-        operands = (flat_codes, 1.0, zero_point, w, 1.0, g.constant(0, "i8"))
-        product = g.node("QGemm", *operands, domain=CONTRIB_DOMAIN, transB=1)
+        operands = (flat_codes, 1.0, zero_point, w, 1.0, g.emit_constant(0, "i8"))
+        product = g.emit_node("QGemm", *operands, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
-        g.bodies.open[-1].types[product] = flat_type
+        g.bodies.open_bodies[-1].types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
     else:
         matrix = _emit_columns(op, g, w)
-        product = g.node("MatMulInteger", codes, matrix, None if is_signed else zero_point)
+        product = g.emit_node("MatMulInteger", codes, matrix, None if is_signed else zero_point)
         sums = emit_cast(g, product, "f32")
-    return g.node("Mul", g.node("Mul", sums, scales), token_scales)
+    return g.emit_node("Mul", g.emit_node("Mul", sums, scales), token_scales)
 
 
 def _emit_per_tensor_product(
     op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
     """Emit an integer product with one activation scale, in a form that ONNX Runtime fuses."""
-    codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x)
-    product = g.node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
+    codes, scale, zero_point = g.emit_nodes("DynamicQuantizeLinear", 3, x)
+    product = g.emit_node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
     sums = emit_cast(g, product, "f32")
-    return g.node("Mul", sums, g.node("Mul", scale, scales))
+    return g.emit_node("Mul", sums, g.emit_node("Mul", scale, scales))
 
 
 def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tensor | str:
     """Emit a stored matrix as `[in, out]`."""
-    return g.node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
+    return g.emit_node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
 
 
 def _emit_token_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
     """Emit the scale of each token, and the tokens divided by their scale, from -127 to 127."""
-    scale = g.node("Div", _emit_token_maximum(g, x), g.constant(127, x.dtype))
-    return scale, g.node("Div", x, scale)
+    scale = g.emit_node("Div", _emit_token_maximum(g, x), g.emit_constant(127, x.dtype))
+    return scale, g.emit_node("Div", x, scale)
 
 
 def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last, dtype = x.rank - 1, x.dtype
-    maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x), last, keepdims=True)
+    maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last, keepdims=True)
     # Over an empty axis, ONNX Runtime's `ReduceMax` keeps the width instead of 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
         maximum = emit_slice(g, maximum, last, 0, 1)
-    return g.node("Max", maximum, g.constant(MIN_TOKEN_MAXIMUM, dtype))
+    return g.emit_node("Max", maximum, g.emit_constant(MIN_TOKEN_MAXIMUM, dtype))
 
 
-def _emit_rounded_tokens(g: Emitter, x: Tensor) -> Tensor:
+def _emit_fake_quantized_tokens(g: Emitter, x: Tensor) -> Tensor:
     """Quantize and dequantize each token with its own scale."""
     scale, scaled = _emit_token_scales(g, x)
-    return Tensor(g.node("Mul", _emit_int8_codes(g, scaled, x.dtype), scale), x.type)
+    return Tensor(g.emit_node("Mul", _emit_int8_codes(g, scaled, x.dtype), scale), x.type)
 
 
 def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
     """Emit `x` rounded and clipped to the range of int8, without a change of its dtype."""
-    return g.node("Clip", g.node("Round", x), g.constant(-128, dtype), g.constant(127, dtype))
+    return g.emit_node(
+        "Clip", g.emit_node("Round", x), g.emit_constant(-128, dtype), g.emit_constant(127, dtype)
+    )
 
 
-def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
+def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tensor:
     """Quantize and dequantize each group of a token with its own scale."""
     *leading, width = x.shape
-    count = count_groups(width.number or 0, block)
-    padded_width = Dim.of(count * block)
+    count = count_groups(width.number or 0, group_size)
+    padded_width = Dim.of(count * group_size)
     name, dtype = x.name, x.dtype
     if padded_width != width:
-        pads = [0] * (2 * len(leading) + 1) + [count * block - (width.number or 0)]
-        name = g.node("Pad", name, pads)
-    shape = (*leading, Dim.of(count), Dim.of(block))
+        pads = [0] * (2 * len(leading) + 1) + [count * group_size - (width.number or 0)]
+        name = g.emit_node("Pad", name, pads)
+    shape = (*leading, Dim.of(count), Dim.of(group_size))
     blocks = make_typed_tensor(
         emit_reshape(g, name, shape, source_shape=(*leading, padded_width)), dtype, shape
     )
     maximum = _emit_token_maximum(g, blocks)
-    scale = g.node("Div", maximum, g.constant(127, dtype))
+    scale = g.emit_node("Div", maximum, g.emit_constant(127, dtype))
     # Like the kernel: multiplying by the reciprocal rounds differently from dividing.
-    inverse_scale = g.node("Div", g.constant(127, dtype), maximum)
-    codes = g.node("Round", g.node("Mul", blocks, inverse_scale))
+    inverse_scale = g.emit_node("Div", g.emit_constant(127, dtype), maximum)
+    codes = g.emit_node("Round", g.emit_node("Mul", blocks, inverse_scale))
     values = emit_reshape(
-        g, g.node("Mul", codes, scale), (*leading, padded_width), source_shape=shape
+        g, g.emit_node("Mul", codes, scale), (*leading, padded_width), source_shape=shape
     )
     if padded_width != width:
         values = emit_slice(g, values, len(leading), 0, width)
@@ -207,12 +209,12 @@ def _emit_dequantized_product(
 ) -> str:
     """Emit a product with dequantized weights."""
     if op.rounding == "row":
-        x = _emit_rounded_tokens(g, x)
+        x = _emit_fake_quantized_tokens(g, x)
     elif op.rounding == "block":
-        x = _emit_rounded_groups(g, x, op.group_size)
+        x = _emit_fake_quantized_groups(g, x, op.group_size)
     width = x.shape[-1]
     matrix = _emit_dequantized_matrix(op, g, w, scales, width)
-    return g.node("MatMul", x, _emit_columns(op, g, matrix))
+    return g.emit_node("MatMul", x, _emit_columns(op, g, matrix))
 
 
 @lower
@@ -232,14 +234,14 @@ def quantized_embedding(
     token_scales = _emit_gathered_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
     values = _emit_dequantized_matrix(op, g, codes, token_scales, op.width)
     if is_transposed:
-        values = g.node("Transpose", values, perm=[1, 0])
+        values = g.emit_node("Transpose", values, perm=[1, 0])
     return emit_reshape(g, values, shape, source_shape=(count, op.width)) if rank != 1 else values
 
 
 def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis: int) -> Tensor:
     """Gather tokens along an axis of a quantized table."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    return make_typed_tensor(g.node("Gather", x, indices, axis=axis), x.dtype, shape)
+    return make_typed_tensor(g.emit_node("Gather", x, indices, axis=axis), x.dtype, shape)
 
 
 def _emit_gather_block_quantized(
@@ -247,8 +249,8 @@ def _emit_gather_block_quantized(
 ) -> str:
     """Emit `GatherBlockQuantized`, and remove the padding of the last group."""
     out, count, _ = table.shape
-    flat = g.node("Reshape", table, [out.number or 0, -1])
-    values = g.node(
+    flat = g.emit_node("Reshape", table, [out.number or 0, -1])
+    values = g.emit_node(
         "GatherBlockQuantized",
         flat,
         ids,
@@ -261,18 +263,22 @@ def _emit_gather_block_quantized(
     )
     *lead, width = g.site.types[0].shape
     padded_width = count * op.group_size
-    g.bodies.open[-1].types[values] = Type(scales.dtype, (*lead, padded_width))
+    g.bodies.open_bodies[-1].types[values] = Type(scales.dtype, (*lead, padded_width))
     return values if padded_width == width else emit_slice(g, values, len(lead), 0, width)
 
 
 @lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """Lower to Div, Round and Clip: `QuantizeLinear` has scales along one axis only."""
-    return emit_cast(g, _emit_int8_codes(g, g.node("Div", x, scale), x.dtype), "i8")
+    return emit_cast(g, _emit_int8_codes(g, g.emit_node("Div", x, scale), x.dtype), "i8")
 
 
 lower.add_rules(
-    {ops.Dequantize: lambda op, g, x, scale: g.node("Mul", emit_cast(g, x, scale.dtype), scale)}
+    {
+        ops.Dequantize: lambda op, g, x, scale: g.emit_node(
+            "Mul", emit_cast(g, x, scale.dtype), scale
+        )
+    }
 )
 
 
@@ -290,7 +296,7 @@ def _emit_dequantized_matrix(
         # a scale per output: along the last axis if stored by columns, else along the first
         in_columns = op.layout == "columns"
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
-        return g.node("Mul", codes, per_output)
+        return g.emit_node("Mul", codes, per_output)
     if op.layout == "columns":
         return _emit_dequantized_columns(g, w, scales, width, block)
     if op.bits == 4:
@@ -298,38 +304,42 @@ def _emit_dequantized_matrix(
     out, count = scales.shape
     shape = (out, count, Dim.of(block))
     # Group-wise codes are stored unsigned, with 0 in the middle of the range.
-    zero_point = g.constant(float(2 ** (op.bits - 1)), dtype)
-    codes = g.node("Sub", emit_cast(g, w, dtype), zero_point)
-    values = g.node("Mul", codes, emit_unsqueeze(g, scales, 2))
+    zero_point = g.emit_constant(float(2 ** (op.bits - 1)), dtype)
+    codes = g.emit_node("Sub", emit_cast(g, w, dtype), zero_point)
+    values = g.emit_node("Mul", codes, emit_unsqueeze(g, scales, 2))
     padded_width = count * block
     flat = emit_reshape(g, values, (out, padded_width), source_shape=shape)
     return flat if padded_width == width else emit_slice(g, flat, 1, 0, width)
 
 
-def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, width: Dim, block: int) -> str:
+def _emit_dequantized_columns(
+    g: Emitter, w: Tensor, scales: Tensor, width: Dim, group_size: int
+) -> str:
     """Dequantize a matrix with group-wise scales along its first axis."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a weight outside the body that dequantizes it.
         with g.hoist_nodes(g.site.scope, level=0):
-            return g.node("DequantizeLinear", w, scales, axis=0, block_size=block)
+            return g.emit_node("DequantizeLinear", w, scales, axis=0, block_size=group_size)
     # Without group-wise `DequantizeLinear`, each scale is repeated for the inputs of its group.
-    repeated = g.node("Expand", emit_unsqueeze(g, scales, 1), [1, block, 1])
+    repeated = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
     count, out = scales.shape
-    padded_width = count * block
-    flat = emit_reshape(g, repeated, (padded_width, out), source_shape=(count, Dim.of(block), out))
+    padded_width = count * group_size
+    flat = emit_reshape(
+        g, repeated, (padded_width, out), source_shape=(count, Dim.of(group_size), out)
+    )
     if padded_width != width:
         flat = emit_slice(g, flat, 0, 0, width)
-    return g.node("Mul", emit_cast(g, w, scales.dtype), flat)
+    return g.emit_node("Mul", emit_cast(g, w, scales.dtype), flat)
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Unpack bytes of two int4 values each, low nibble first."""
     # Arithmetic instead of `BitwiseAnd`, which needs opset 18; a model may use 17.
-    sixteen = g.constant(16, "u8")
-    high = g.node("Div", w, sixteen)
-    low = g.node("Sub", w, g.node("Mul", high, sixteen))
+    sixteen = g.emit_constant(16, "u8")
+    high = g.emit_node("Div", w, sixteen)
+    low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))
     *lead, bytes_ = w.shape
-    both = g.node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
+    both = g.emit_node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
     shape = (*lead, bytes_ * 2)
     name = emit_reshape(g, both, shape, source_shape=(*lead, bytes_, Dim.of(2)))
     return make_typed_tensor(name, "u8", shape)

@@ -48,21 +48,21 @@ class RecurrentBatchLayout:
         """Return the name of the padding mask; "." without padding."""
         return self.keep.name if self.keep else "."
 
-    def pack_sequence(self, x: Tensor, *, zero_padding: bool = False) -> str:
+    def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
         """Emit `[b, t, d]` as right-padded `[t, b, d]`; with `zero_padding`, padded positions are
         zeros.
         """
-        if known := _find_packed_operand(self, x):
+        if known := _find_time_major_operand(self, x):
             return known
         g, name = self.g, x.name
         if zero_padding and self.keep:
             keep = emit_unsqueeze(g, self.keep, 2)
-            name = g.node("Where", keep, x, g.constant(0.0, x.dtype))
+            name = g.emit_node("Where", keep, x, g.emit_constant(0.0, x.dtype))
         if not self.is_right_padded:
             name = _gather_positions(g, name, _emit_source_positions(self))
-        return g.node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
+        return g.emit_node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
 
-    def unpack_sequence(self, out: str) -> str:
+    def convert_from_time_major(self, out: str) -> str:
         """Emit results at their original positions, with zeros at padded positions."""
         out = self.remove_placeholder(out, (self.batch, self.length))
         if self.is_right_padded:
@@ -83,7 +83,7 @@ class RecurrentBatchLayout:
             _emit_placeholder_count(g, d) if is_empty else [0]
             for d, is_empty in zip(shape, may_be_empty, strict=True)
         ]
-        return g.node("Pad", x, g.node("Concat", *[[0]] * len(shape), *ends, axis=0))
+        return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
         """Remove the positions that `pad_empty_axes` added; `shape` is the leading axes of `x`."""
@@ -91,15 +91,17 @@ class RecurrentBatchLayout:
         if all(g.lengths.is_positive(d) for d in shape):
             return x
         axes = range(len(shape))
-        return g.node("Slice", x, [*[0 for _ in axes]], g.shape(shape), [*axes])
+        return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
         """Pad `lengths` as `pad_empty_axes` pads the batch axis; CUDA has no `Pad` for i32."""
         g = self.g
         if g.lengths.is_positive(self.batch):
             return lengths
-        placeholder = g.node("Expand", g.constant(0, "i32"), _emit_placeholder_count(g, self.batch))
-        return g.node("Concat", lengths, placeholder, axis=0)
+        placeholder = g.emit_node(
+            "Expand", g.emit_constant(0, "i32"), _emit_placeholder_count(g, self.batch)
+        )
+        return g.emit_node("Concat", lengths, placeholder, axis=0)
 
     def select_final_state(
         self, final: str, initial: Tensor | None, lengths: str | None, dtype: str
@@ -109,28 +111,30 @@ class RecurrentBatchLayout:
         # The operator ran over the position that `pad_empty_axes` added, and ONNX leaves the result
         # undefined for a sequence of length 0.
         if lengths is not None:
-            has_positions = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
+            has_positions = g.emit_node(
+                "Greater", emit_unsqueeze(g, lengths, 1), g.emit_constant(0, "i32")
+            )
         elif not g.lengths.is_positive(self.length):
-            has_positions = g.node("Greater", g.dim(self.length), 0)
+            has_positions = g.emit_node("Greater", g.emit_length(self.length), 0)
         else:
             return final
-        return g.node("Where", has_positions, final, initial or g.constant(0.0, dtype))
+        return g.emit_node("Where", has_positions, final, initial or g.emit_constant(0.0, dtype))
 
 
-def _find_packed_operand(sequence: RecurrentBatchLayout, x: Tensor) -> str | None:
+def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | None:
     """Return the time-major output of the previous layer, or of its two directions."""
-    g, operands = sequence.g, [x]
+    g, operands = layout.g, [x]
     node = x.value.node if x.value else None
-    if x.name not in g.layouts.recurrent and node is not None and node.op == ops.Concat(2):
+    if x.name not in g.layouts.time_major_outputs and node is not None and node.op == ops.Concat(2):
         operands = _find_emitted_operands(g, node)
         if len(operands) < len(node.args):
             return None
-    cached = [g.layouts.recurrent.get(operand.name, ("", "")) for operand in operands]
+    cached = [g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands]
     # Another mask moves positions differently.
-    if any(mask != sequence.padding_mask for mask, _ in cached):
+    if any(mask != layout.padding_mask for mask, _ in cached):
         return None
     packed = [name for _, name in cached]
-    return packed[0] if len(packed) == 1 else g.node("Concat", *packed, axis=2)
+    return packed[0] if len(packed) == 1 else g.emit_node("Concat", *packed, axis=2)
 
 
 def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
@@ -140,35 +144,37 @@ def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
     """Emit [1] if a length is 0, else [0]."""
-    return g.node("Max", g.node("Sub", [1], g.shape([length])), [0])
+    return g.emit_node("Max", g.emit_node("Sub", [1], g.emit_shape([length])), [0])
 
 
-def _emit_target_positions(sequence: RecurrentBatchLayout) -> str:
+def _emit_target_positions(layout: RecurrentBatchLayout) -> str:
     """Emit the target index of each position: valid positions first, then padded ones, each in
     their order. For `x . y`, where the second position is padding, the indices are 0 2 1.
     """
-    g, keep = sequence.g, sequence.keep
+    g, keep = layout.g, layout.keep
     assert keep is not None
     valid = emit_cast(g, keep, "i64")
-    padded = emit_cast(g, g.node("Not", keep), "i64")
-    valid_index = g.node("Sub", g.node("CumSum", valid, 1), 1)
-    count = g.node("ReduceSum", valid, [1], keepdims=True)
-    padded_index = g.node("Add", g.node("Sub", g.node("CumSum", padded, 1), 1), count)
-    return g.node("Where", keep, valid_index, padded_index)
+    padded = emit_cast(g, g.emit_node("Not", keep), "i64")
+    valid_index = g.emit_node("Sub", g.emit_node("CumSum", valid, 1), 1)
+    count = g.emit_node("ReduceSum", valid, [1], keepdims=True)
+    padded_index = g.emit_node(
+        "Add", g.emit_node("Sub", g.emit_node("CumSum", padded, 1), 1), count
+    )
+    return g.emit_node("Where", keep, valid_index, padded_index)
 
 
-def _emit_source_positions(sequence: RecurrentBatchLayout) -> str:
+def _emit_source_positions(layout: RecurrentBatchLayout) -> str:
     """Emit the source index of each position, the inverse of `_emit_target_positions`."""
-    g, shape = sequence.g, (sequence.batch, sequence.length)
-    indices = make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:])
+    g, shape = layout.g, (layout.batch, layout.length)
+    indices = make_typed_tensor(emit_arange(g, layout.length), "i64", shape[1:])
     positions = emit_expand(g, indices, shape)
     # Each position is written exactly once, so the initial zeros do not matter.
     zeros = emit_full(g, 0, "i64", shape)
-    return g.node("ScatterElements", zeros, _emit_target_positions(sequence), positions, axis=1)
+    return g.emit_node("ScatterElements", zeros, _emit_target_positions(layout), positions, axis=1)
 
 
 def _gather_positions(g: Emitter, x: str, positions: str) -> str:
-    return g.node("GatherND", x, emit_unsqueeze(g, positions, 2), batch_dims=1)
+    return g.emit_node("GatherND", x, emit_unsqueeze(g, positions, 2), batch_dims=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,7 @@ class GateOrder:
 
 def emit_ordered_weights(
     g: Emitter,
-    cell: GateOrder,
+    gate_order: GateOrder,
     weights: tuple[Tensor, Tensor],
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
@@ -191,33 +197,33 @@ def emit_ordered_weights(
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights computed inside a loop body are not visible outside.
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
-        bias = _emit_joined_bias(g, cell, biases, weights[0].shape[axis].number or 0)
-        ordered = (emit_gates_in_order(g, w, cell, axis) for w in weights)
+        bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
+        ordered = (emit_gates_in_order(g, w, gate_order, axis) for w in weights)
         return [*(emit_unsqueeze(g, w, 0) for w in ordered), bias]
 
 
 def _emit_joined_bias(
-    g: Emitter, cell: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
+    g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> str | None:
     """Emit both biases concatenated, as ONNX takes them; zeros replace a missing one."""
     if not any(biases):
         return None
-    zeros = g.constant([0.0] * length, next(b.dtype for b in biases if b))
-    parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
-    return emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
+    zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
+    parts = [emit_gates_in_order(g, b, gate_order) if b else zeros for b in biases]
+    return emit_unsqueeze(g, g.emit_node("Concat", *parts, axis=0), 0)
 
 
-def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int = 0) -> str:
+def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
     """Emit a weight whose gates, concatenated along `axis`, are in ONNX's order."""
-    count = len(cell.order)
+    count = len(gate_order.order)
     if count == 1:
         return weights.name
     size = divide_dims_exactly(weights.shape[axis], count)
-    sizes = g.shape([size] * count)
-    parts = list(g.nodes("Split", count, weights, sizes, axis=axis))
-    if cell.negated is not None:
-        parts[cell.negated] = g.node("Neg", parts[cell.negated])
-    return g.node("Concat", *(parts[n] for n in cell.order), axis=axis)
+    sizes = g.emit_shape([size] * count)
+    parts = list(g.emit_nodes("Split", count, weights, sizes, axis=axis))
+    if gate_order.negated is not None:
+        parts[gate_order.negated] = g.emit_node("Neg", parts[gate_order.negated])
+    return g.emit_node("Concat", *(parts[n] for n in gate_order.order), axis=axis)
 
 
 FUSED_LAYER_DTYPES = ("f32", "f16")
@@ -269,17 +275,17 @@ class _RecurrentLayer:
 
     g: Emitter
     op: RecurrentOp | ops.QuantizedLstm
-    args: tuple[Tensor | None, ...]
-    cell: GateOrder
+    tensors: tuple[Tensor | None, ...]
+    gate_order: GateOrder
 
     @cached_property
     def operands(self) -> ops.RecurrentOperands[Tensor]:
         """The operands by name."""
         is_quantized = isinstance(self.op, ops.QuantizedLstm)
-        return ops.RecurrentOperands.from_operands(self.args, quantized=is_quantized)
+        return ops.RecurrentOperands.from_operands(self.tensors, quantized=is_quantized)
 
     @property
-    def sequence(self) -> RecurrentBatchLayout:
+    def layout(self) -> RecurrentBatchLayout:
         """The sequence with its padding mask."""
         shape = self.operands.sequence.shape
         return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
@@ -288,7 +294,7 @@ class _RecurrentLayer:
         """Return True if ONNX's operator can compute the layer with this feature ("" for none)."""
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
-        lengths = "lengths" if self.sequence.keep else ""
+        lengths = "lengths" if self.layout.keep else ""
         return {feature, lengths} - {""} <= self.g.target.recurrent_features
 
 
@@ -302,27 +308,27 @@ def _emit_layer(
     assert not isinstance(op, ops.QuantizedLstm), (
         "quantization plans check that the target has `QuantizedLstm`"
     )
-    return lower_expansion(layer.g, layer.args, lambda b, x: expand_to_scan(b, op, x, scope))
+    return lower_expansion(layer.g, layer.tensors, lambda b, x: expand_to_scan(b, op, x, scope))
 
 
 def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
-    g, sequence, x = layer.g, layer.sequence, layer.operands
+    g, layout, x = layer.g, layer.layout, layer.operands
     # the number of valid positions, i32[b]; None if all are valid
     lengths = emit_count(g, x.keep, 1, dtype="i32") if x.keep else None
-    padded_lengths = lengths and sequence.pad_lengths(lengths)
+    padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
-    states = [_emit_initial_state(sequence, state) for state in initial_states]
-    packed = sequence.pack_sequence(x.sequence, zero_padding=x.scales is not None)
+    states = [_emit_initial_state(layout, state) for state in initial_states]
+    packed = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_ordered_weights(
-        g, layer.cell, (x.weights, x.state_weights), (x.bias, x.state_bias), axis
+        g, layer.gate_order, (x.weights, x.state_weights), (x.bias, x.state_bias), axis
     )
     # the cell gate has no peephole weights, [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
     peepholes = x.peepholes and emit_unsqueeze(g, emit_gates_in_order(g, x.peepholes, order), 0)
-    hidden_states, *final_states = g.nodes(
+    hidden_states, *final_states = g.emit_nodes(
         kind,
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
         *(packed, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
@@ -331,23 +337,23 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )
-    stacked = g.node("Squeeze", hidden_states, [1])
-    output = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
+    stacked = g.emit_node("Squeeze", hidden_states, [1])
+    output = layout.convert_from_time_major(g.emit_node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer reads the time-major output, without transposes.
-    g.layouts.recurrent[output] = sequence.padding_mask, stacked
+    g.layouts.time_major_outputs[output] = layout.padding_mask, stacked
     results = [output]
     for final, initial in zip(final_states, initial_states, strict=False):
-        state = sequence.remove_placeholder(g.node("Squeeze", final, [0]), (sequence.batch,))
+        state = layout.remove_placeholder(g.emit_node("Squeeze", final, [0]), (layout.batch,))
         dtype = x.sequence.dtype
-        results.append(sequence.select_final_state(state, initial, lengths, dtype))
+        results.append(layout.select_final_state(state, initial, lengths, dtype))
     return tuple(results)
 
 
-def _emit_initial_state(sequence: RecurrentBatchLayout, state: Tensor | None) -> str | None:
+def _emit_initial_state(layout: RecurrentBatchLayout, state: Tensor | None) -> str | None:
     """Emit an initial state with a directions axis."""
     if state is None:
         return None
-    return emit_unsqueeze(sequence.g, sequence.pad_empty_axes(state.name, state.shape), 0)
+    return emit_unsqueeze(layout.g, layout.pad_empty_axes(state.name, state.shape), 0)
 
 
 def _emit_scales(layer: _RecurrentLayer) -> list[str]:
@@ -356,6 +362,6 @@ def _emit_scales(layer: _RecurrentLayer) -> list[str]:
     results: list[str] = []
     for scales in layer.operands.scales or ():
         # signed codes have zero point 0
-        reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
-        results += reordered, g.constant([0], "i8")
+        reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.gate_order), 0)
+        results += reordered, g.emit_constant([0], "i8")
     return results

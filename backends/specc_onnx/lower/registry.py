@@ -24,15 +24,17 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 """One rule per op; complete once `specc_onnx.lower.rules` is imported."""
 
 
-def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or the nodes in `only`, and restore the emitter's site."""
+def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
+    """Lower the nodes of `graph`, or the nodes in `selected_nodes`, and restore the
+    emitter's site.
+    """
     outer_site = g.site
     use_counts = count_users(graph)
     # The counts of the whole graph also apply to recomputed parts.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
     for node, results in graph.nodes:
-        if only is None or node in only:
+        if selected_nodes is None or node in selected_nodes:
             g.site = LoweringSite(
                 graph.node_origins.get(node, NodeOrigin()).scopes,
                 tuple(r.type for r in results),
@@ -44,7 +46,7 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
 
 def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
     """Lower one node by the rule of its op; record the tensors and types of its results."""
-    nodes = g.bodies.open[-1].nodes
+    nodes = g.bodies.open_bodies[-1].nodes
     first_new = len(nodes)
     operands = (None if a is None else g.values.tensors[a] for a in node.args)
     names = lower[node.op](node.op, g, *operands)
@@ -54,7 +56,7 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
     names = (names,) if isinstance(names, str) else names
     for result, name in zip(results, names, strict=True):
         g.values.tensors[result] = Tensor(name, result.type, result)
-        g.bodies.open[-1].types[name] = result.type
+        g.bodies.open_bodies[-1].types[name] = result.type
 
 
 def lower_expansion(

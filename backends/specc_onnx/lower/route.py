@@ -58,7 +58,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
         operands=routed,
         tokens=emit_flatten(g, routed.x),
         gates=emit_flatten(g, routed.gates),
-        ids=_emit_expert_ids(op, g, routed),
+        expert_ids=_emit_expert_ids(op, g, routed),
         result_type=sums_type,
     )
     start = emit_full(g, 0, dtype, sums_type.shape)
@@ -90,22 +90,22 @@ def _emit_expert_ids(
     """Emit the expert ids of each token, i64[n, k]; the id after the last expert means no
     expert.
     """
-    no_expert = g.dim(op.num_experts)
+    no_expert = g.emit_length(op.num_experts)
     ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
-    is_valid = g.node("Less", ids, no_expert)
-    is_negative = g.node("Less", ids, 0)
-    is_valid = g.node("And", is_valid, g.node("Not", is_negative))
+    is_valid = g.emit_node("Less", ids, no_expert)
+    is_negative = g.emit_node("Less", ids, 0)
+    is_valid = g.emit_node("And", is_valid, g.emit_node("Not", is_negative))
     if operands.keep is not None:
         shape = operands.keep.shape
         keep = emit_reshape(g, operands.keep, (multiply_dims(shape), 1))
-        is_valid = g.node("And", is_valid, keep)
+        is_valid = g.emit_node("And", is_valid, keep)
     return emit_where(g, "i64", is_valid, ids, no_expert)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """Emitter of the experts of a layer: `tokens` [n, d], `gates` and `ids` [n, k]; `result_type`
-    is the type of the summed outputs.
+    """Emitter of the experts of a layer: `tokens` [n, d], `gates` and `expert_ids` [n, k];
+    `result_type` is the type of the summed outputs.
     """
 
     op: ops.MixtureOfExperts
@@ -113,17 +113,19 @@ class _ExpertEmitter:
     operands: MixtureOfExpertsOperands[Tensor]
     tokens: str
     gates: str
-    ids: str
+    expert_ids: str
     result_type: Type
 
-    def emit_loop(self, start: str) -> str:
+    def emit_loop(self, initial_sums: str) -> str:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
         # ascending, so that a token's summation order does not depend on other tokens
-        used_experts = g.node("Squeeze", g.node("NonZero", used_mask), [0])
-        iterations = g.node("Size", used_experts)
-        return g.node("Loop", iterations, None, start, body=self._emit_iteration(used_experts))
+        used_experts = g.emit_node("Squeeze", g.emit_node("NonZero", used_mask), [0])
+        iterations = g.emit_node("Size", used_experts)
+        return g.emit_node(
+            "Loop", iterations, None, initial_sums, body=self._emit_iteration(used_experts)
+        )
 
     def _emit_iteration(self, used_experts: str) -> GraphProto:
         """Return the loop body with inputs iteration, condition and sums so far."""
@@ -131,21 +133,21 @@ class _ExpertEmitter:
         with g.open_body() as body:
             iteration, condition = g.new_loop_inputs("iteration")
             sums = g.new_tensor("sums", self.result_type)
-            expert = g.node("Gather", used_experts, iteration, axis=0)
+            expert = g.emit_node("Gather", used_experts, iteration, axis=0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
             new_sums = self._add_expert_output(sums.name, expert, expert_weights)
             results = emit_body_results(g, [condition.name, *new_sums])
         name, types = g.make_scoped_name(EXPERT_LOOP_NAME), [condition.type, self.result_type]
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
-    def emit_unrolled(self, start: str) -> str:
+    def emit_unrolled(self, initial_sums: str) -> str:
         """Emit an `If` per expert."""
-        g, total, count = self.g, start, self.op.num_experts.number or 0
+        g, total, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):
-            expert = g.constant(index, "i64")
+            expert = g.emit_constant(index, "i64")
             expert_weights = [weights[index] for weights in parts]
-            is_used = g.node("Gather", self._emit_used_experts(), expert, axis=0)
+            is_used = g.emit_node("Gather", self._emit_used_experts(), expert, axis=0)
             add_output = partial(self._add_expert_output, total, expert, expert_weights)
             branches = {"used": add_output, "unused": partial(tuple[str], [total])}
             (total,) = emit_if(g, is_used, [self.result_type], branches)
@@ -154,25 +156,25 @@ class _ExpertEmitter:
     def _emit_used_experts(self) -> str:
         """Emit which experts have tokens, bool[experts + 1]; the last element is for no expert."""
         g, count = self.g, self.op.num_experts + 1
-        flat_ids = g.node("Reshape", self.ids, [-1])
-        ones = g.node("Expand", True, g.node("Shape", flat_ids))
+        flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
+        ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))
         zeros = emit_full(g, False, "bool", [count])
-        return g.node("ScatterElements", zeros, flat_ids, ones, axis=0)
+        return g.emit_node("ScatterElements", zeros, flat_ids, ones, axis=0)
 
     def _add_expert_output(
         self, sums: str, expert: str, expert_weights: Sequence[Tensor]
     ) -> tuple[str, ...]:
         """Add the output of one expert to the sums of its tokens."""
         g = self.g
-        token_ids, token_gates = self._select_tokens(g.node("Equal", self.ids, expert))
+        token_ids, token_gates = self._select_tokens(g.emit_node("Equal", self.expert_ids, expert))
         output = self._lower_expert(token_ids, expert_weights)
         dtype = self.operands.gates.dtype
         factors = (
             emit_cast(g, x, self.result_type.dtype, source_dtype=dtype)
             for x in (output, token_gates)
         )
-        added = g.node("Mul", *factors)
-        return g.nodes(
+        added = g.emit_node("Mul", *factors)
+        return g.emit_nodes(
             "ScatterND", 1, sums, emit_unsqueeze(g, token_ids, 1), added, reduction="add"
         )
 
@@ -180,10 +182,10 @@ class _ExpertEmitter:
         """Return the distinct tokens routed to this expert, i64[m], and their gates [m, 1]."""
         g, dtype = self.g, self.operands.gates.dtype
         any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "i64"), 1)
-        token_ids = g.node("Squeeze", g.node("NonZero", any_chosen), [0])
-        gates = emit_where(g, dtype, is_chosen, self.gates, g.constant(0, dtype))
+        token_ids = g.emit_node("Squeeze", g.emit_node("NonZero", any_chosen), [0])
+        gates = emit_where(g, dtype, is_chosen, self.gates, g.emit_constant(0, dtype))
         token_gates = emit_reduce(g, "ReduceSum", gates, 1, keepdims=True)
-        return token_ids, g.node("Gather", token_gates, token_ids, axis=0)
+        return token_ids, g.emit_node("Gather", token_gates, token_ids, axis=0)
 
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
         """Lower the body of the expert for the tokens with these indices; return its output [m,
@@ -192,7 +194,7 @@ class _ExpertEmitter:
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
-        name = g.node("Gather", self.tokens, token_ids, axis=0)
+        name = g.emit_node("Gather", self.tokens, token_ids, axis=0)
         x = Tensor(emit_unsqueeze(g, name, *range(lead_axes)), value.type, value)
         g.values.tensors[value] = x
         g.values.tensors.update(
@@ -204,22 +206,24 @@ class _ExpertEmitter:
         output = g.values.tensors[op.get_body_output()]
         if not lead_axes:
             return output.name
-        return g.node("Squeeze", output, [*range(lead_axes)])
+        return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
         """Split a stacked weight outside loops, where a runtime can fold the split."""
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):
-            parts = g.nodes("Split", count, stored, [1] * count, axis=0)
-            return [self._widen_part(stacked, g.node("Squeeze", part, [0])) for part in parts]
+            parts = g.emit_nodes("Split", count, stored, [1] * count, axis=0)
+            return [
+                self._cast_expert_part(stacked, g.emit_node("Squeeze", part, [0])) for part in parts
+            ]
 
     def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
         """Emit the expert's slice of a stacked weight."""
         stored = self.g.values.narrow_weights.get(stacked.name, stacked.name)
-        return self._widen_part(stacked, self.g.node("Gather", stored, expert, axis=0))
+        return self._cast_expert_part(stacked, self.g.emit_node("Gather", stored, expert, axis=0))
 
-    def _widen_part(self, stacked: Tensor, part: str) -> Tensor:
+    def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
         """Emit one expert's part of a stacked weight, cast to the computed type."""
         values, dtype = self.g.values, stacked.dtype
         stored = values.narrow_weights.get(stacked.name)

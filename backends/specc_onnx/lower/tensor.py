@@ -32,19 +32,19 @@ from specc_onnx.lower.tensor_helpers import (
 
 lower.add_rules(
     {
-        ops.Constant: lambda op, g: g.constant(op.value, op.dtype),
+        ops.Constant: lambda op, g: g.emit_constant(op.value, op.dtype),
         ops.Range: lambda op, g: emit_arange(g, op.length),
         ops.Extent: lambda op, g, x: emit_arange(g, x.shape[op.axis]),
-        ops.Size: lambda op, g: g.dim(op.length),
-        ops.And: lambda op, g, left, right: g.node("And", left, right),
-        ops.Or: lambda op, g, left, right: g.node("Or", left, right),
-        ops.Not: lambda op, g, x: g.node("Not", x),
+        ops.Size: lambda op, g: g.emit_length(op.length),
+        ops.And: lambda op, g, left, right: g.emit_node("And", left, right),
+        ops.Or: lambda op, g, left, right: g.emit_node("Or", left, right),
+        ops.Not: lambda op, g, x: g.emit_node("Not", x),
         ops.Where: lambda op, g, condition, yes, no: emit_where(g, yes.dtype, condition, yes, no),
         ops.Split: lambda op, g, x: emit_reshape(g, x, g.site.types[0].shape),
         ops.Insert: lambda op, g, x: emit_unsqueeze(g, x, op.axis),
-        ops.Squeeze: lambda op, g, x: g.node("Squeeze", x, [op.axis]),
-        ops.Last: lambda op, g, x: g.node("Gather", x, -1, axis=op.axis),
-        ops.CumSum: lambda op, g, x: g.node("CumSum", x, op.axis),
+        ops.Squeeze: lambda op, g, x: g.emit_node("Squeeze", x, [op.axis]),
+        ops.Last: lambda op, g, x: g.emit_node("Gather", x, -1, axis=op.axis),
+        ops.CumSum: lambda op, g, x: g.emit_node("CumSum", x, op.axis),
         ops.MatMul: lambda op, g, left, right: emit_matmul(g, left, right),
     }
 )
@@ -64,10 +64,10 @@ COMPARE_OPERATORS = {
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower to one operator; `ne` and `same_group` need several."""
     if op.fn == "same_group":
-        positive = g.node("Greater", left, g.constant(0, left.dtype))
-        return g.node("And", g.node("Equal", left, right), positive)
-    result = g.node(COMPARE_OPERATORS[op.fn], left, right)
-    return g.node("Not", result) if op.fn == "ne" else result
+        positive = g.emit_node("Greater", left, g.emit_constant(0, left.dtype))
+        return g.emit_node("And", g.emit_node("Equal", left, right), positive)
+    result = g.emit_node(COMPARE_OPERATORS[op.fn], left, right)
+    return g.emit_node("Not", result) if op.fn == "ne" else result
 
 
 @lower
@@ -88,7 +88,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for attention
     kernels.
     """
-    result = g.node("Transpose", x, perm=list(op.order))
+    result = g.emit_node("Transpose", x, perm=list(op.order))
     node = x.value.node if x.value else None
     if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
         match node.op:
@@ -115,18 +115,18 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
     """Expand an axis of length 1; ones elsewhere keep the shape."""
     target = [Dim.of(1)] * x.rank
     target[op.axis] = op.length
-    return x.name if op.length == 1 else g.node("Expand", x, g.shape(target))
+    return x.name if op.length == 1 else g.emit_node("Expand", x, g.emit_shape(target))
 
 
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
     # a placeholder name: attention replaces it by the written buffer
-    if parts[0].value in g.values.buffers:
+    if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
         return parts[0].name
-    return g.node("Concat", *(p.name for p in parts), axis=op.axis)
+    return g.emit_node("Concat", *(p.name for p in parts), axis=op.axis)
 
 
 @lower
@@ -140,14 +140,14 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     length = x.shape[op.axis]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
     stop = emit_checked_length(g, op.stop, length - op.stop)
-    return g.node("Slice", x, start, stop, [op.axis])
+    return g.emit_node("Slice", x, start, stop, [op.axis])
 
 
 def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
     """Emit a `Split` into all pieces of a partitioned axis; return one piece."""
     begins = [0, *ends[:-1]]
     sizes = [b - a for a, b in zip(begins, ends, strict=True)]
-    pieces = g.nodes("Split", len(ends), x, [*sizes], axis=op.axis)
+    pieces = g.emit_nodes("Split", len(ends), x, [*sizes], axis=op.axis)
     return pieces[begins.index(op.start.number or 0)]
 
 
@@ -155,32 +155,32 @@ def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int])
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` of one position."""
     if op.index.number is not None:
-        return g.node("Gather", x, g.dim(op.index), axis=op.axis)
+        return g.emit_node("Gather", x, g.emit_length(op.index), axis=op.axis)
     at = emit_checked_length(g, op.index, op.index)
-    return g.node("Gather", x, g.node("Squeeze", at, [0]), axis=op.axis)
+    return g.emit_node("Gather", x, g.emit_node("Squeeze", at, [0]), axis=op.axis)
 
 
 @lower
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
-        return g.node("Gather", table, emit_checked_indices(g, ids), axis=0)
+        return g.emit_node("Gather", table, emit_checked_indices(g, ids), axis=0)
     # GatherND copies single elements: five times slower
     if op.axis == table.rank - 1:
-        return g.node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
+        return g.emit_node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
     indices = emit_cast(
         g, emit_checked_indices(g, ids), "i64", source_dtype=ids.dtype
     )  # GatherND takes no other
     index_columns = emit_unsqueeze(g, indices, ids.rank)
-    return g.node("GatherND", table, index_columns, batch_dims=op.axis)
+    return g.emit_node("GatherND", table, index_columns, batch_dims=op.axis)
 
 
 @lower
 def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` with descending positions."""
     length = x.shape[op.axis]
-    positions = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
-    return g.node("Gather", x, positions, axis=op.axis)
+    positions = g.emit_node("Sub", g.emit_length(length - 1), emit_arange(g, length))
+    return g.emit_node("Gather", x, positions, axis=op.axis)
 
 
 @lower
@@ -191,7 +191,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     shape = list(x.shape)
     length, shape[op.axis] = shape[op.axis], Dim.of(op.steps)
     padding = emit_full(g, op.fill_value, x.dtype, shape)
-    padded = g.node("Concat", padding, x, axis=op.axis)
+    padded = g.emit_node("Concat", padding, x, axis=op.axis)
     return emit_slice(g, padded, op.axis, 0, length)
 
 
@@ -204,24 +204,24 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
     if op.fn in kinds:
         return emit_reduce(g, kinds[op.fn], x.name, op.axis)
     is_any = op.fn == "any"
-    count = emit_count(g, x if is_any else g.node("Not", x), op.axis, dtype="i32")
-    return g.node("Greater" if is_any else "Equal", count, g.constant(0, "i32"))
+    count = emit_count(g, x if is_any else g.emit_node("Not", x), op.axis, dtype="i32")
+    return g.emit_node("Greater" if is_any else "Equal", count, g.emit_constant(0, "i32"))
 
 
 @lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """Emit the first index of the maximum."""
     if g.lacks_kernel("ArgMax", x.dtype):
-        _, index = g.nodes("TopK", 2, x, [1], axis=op.axis)
-        return g.node("Squeeze", index, [op.axis])
-    return g.node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
+        _, index = g.emit_nodes("TopK", 2, x, [1], axis=op.axis)
+        return g.emit_node("Squeeze", index, [op.axis])
+    return g.emit_node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
 
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     """Compare with position indices: an index out of range gives zeros."""
     classes = emit_cast(g, emit_arange(g, op.size), x.dtype, source_dtype="i64")
-    is_class = g.node("Equal", emit_unsqueeze(g, x, x.rank), classes)
+    is_class = g.emit_node("Equal", emit_unsqueeze(g, x, x.rank), classes)
     return emit_cast(g, is_class, g.site.types[0].dtype)
 
 
@@ -232,7 +232,7 @@ class EinsumTerm:
     tensor: Tensor
     axes: tuple[str, ...]
 
-    def dims(self, names: Sequence[str]) -> list[Dim]:
+    def get_lengths(self, names: Sequence[str]) -> list[Dim]:
         """Return the lengths of the named axes."""
         return [self.tensor.shape[self.axes.index(n)] for n in names]
 
@@ -256,17 +256,17 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     return _transpose_term(g, product, out).name
 
 
-def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -> EinsumTerm:
+def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later_axes: set[str]) -> EinsumTerm:
     """Emit the product of two terms, summed over the shared axes that are not used later."""
     a, b = (
-        _sum_unshared_axes(g, a, later | {*b.axes}),
-        _sum_unshared_axes(g, b, later | {*a.axes}),
+        _sum_unshared_axes(g, a, later_axes | {*b.axes}),
+        _sum_unshared_axes(g, b, later_axes | {*a.axes}),
     )
     # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` and `k` are rows and
     # columns.
     shared = [n for n in a.axes if n in b.axes]
-    batch = [n for n in shared if n in later]
-    summed = [n for n in shared if n not in later]
+    batch = [n for n in shared if n in later_axes]
+    summed = [n for n in shared if n not in later_axes]
     rows = [n for n in a.axes if n not in b.axes]
     columns = [n for n in b.axes if n not in a.axes]
     left = _to_matrix(g, a, batch, rows, summed)
@@ -274,7 +274,7 @@ def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -
     product = emit_matmul(g, left, right)
     flat = (*left.shape[:-1], right.shape[-1])
     axes = (*batch, *rows, *columns)
-    shape = (*a.dims(batch), *a.dims(rows), *b.dims(columns))
+    shape = (*a.get_lengths(batch), *a.get_lengths(rows), *b.get_lengths(columns))
     name = emit_reshape(g, product, shape, source_shape=flat)
     return EinsumTerm(make_typed_tensor(name, a.tensor.dtype, shape), axes)
 
@@ -284,8 +284,11 @@ def _to_matrix(
 ) -> Tensor:
     """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
     transposed = _transpose_term(g, term, (*batch, *rows, *columns))
-    row_count, column_count = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
-    shape = (*term.dims(batch), row_count, column_count)
+    row_count, column_count = (
+        multiply_dims(term.get_lengths(rows)),
+        multiply_dims(term.get_lengths(columns)),
+    )
+    shape = (*term.get_lengths(batch), row_count, column_count)
     name = emit_reshape(g, transposed, shape)
     return make_typed_tensor(name, transposed.dtype, shape)
 
@@ -297,7 +300,7 @@ def _sum_unshared_axes(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> Ein
         if term.axes[axis] not in used_axes:
             name = emit_reduce(g, "ReduceSum", term.tensor, axis)
             axes = term.axes[:axis] + term.axes[axis + 1 :]
-            summed = make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
+            summed = make_typed_tensor(name, term.tensor.dtype, term.get_lengths(axes))
             term = EinsumTerm(summed, axes)
     return term
 
@@ -306,8 +309,8 @@ def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor
     if tuple(axes) == term.axes:
         return term.tensor
     order = [term.axes.index(n) for n in axes]
-    name = g.node("Transpose", term.tensor, perm=order)
-    return make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
+    name = g.emit_node("Transpose", term.tensor, perm=order)
+    return make_typed_tensor(name, term.tensor.dtype, term.get_lengths(axes))
 
 
 def _emit_einsum_operator(
@@ -318,4 +321,4 @@ def _emit_einsum_operator(
     letter = dict(zip(axis_names, string.ascii_letters, strict=False))
     *operand_terms, result_term = ["".join(letter[n] for n in term) for term in (*names, out)]
     equation = f"{','.join(operand_terms)}->{result_term}"
-    return g.node("Einsum", *(a.name for a in args), equation=equation)
+    return g.emit_node("Einsum", *(a.name for a in args), equation=equation)

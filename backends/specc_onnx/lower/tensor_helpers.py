@@ -30,8 +30,8 @@ def emit_reshape(
         return x
     constant = _find_constant_target(source_shape, shape)
     if constant is not None:
-        return g.node("Reshape", x, constant)
-    return g.node("Reshape", x, g.shape(shape), allowzero=1)
+        return g.emit_node("Reshape", x, constant)
+    return g.emit_node("Reshape", x, g.emit_shape(shape), allowzero=1)
 
 
 def _find_constant_target(
@@ -71,55 +71,59 @@ def emit_expand(g: Emitter, x: Tensor, shape: Sequence[DimLike]) -> str:
     """Emit `x` broadcast to `shape`."""
     if x.shape == tuple(shape):
         return x.name
-    return g.node("Expand", x, g.shape(shape))
+    return g.emit_node("Expand", x, g.emit_shape(shape))
 
 
 def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[DimLike]) -> str:
     """Emit a tensor filled with `value`."""
-    scalar = g.constant(value, dtype)
-    return g.node("Expand", scalar, g.shape(shape)) if shape else scalar
+    scalar = g.emit_constant(value, dtype)
+    return g.emit_node("Expand", scalar, g.emit_shape(shape)) if shape else scalar
 
 
 def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: DimLike) -> str:
     """Emit positions `start` to `stop` (exclusive) of an axis."""
-    return g.node("Slice", x, g.shape([start]), g.shape([stop]), [axis])
+    return g.emit_node("Slice", x, g.emit_shape([start]), g.emit_shape([stop]), [axis])
 
 
 def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
     """Emit a length, i64[1]; the model fails at run time if one of `nonnegative` is negative."""
-    return g.lengths.emit_length_check(g, g.shape([length]), *nonnegative)
+    return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
 def emit_axis_length(g: Emitter, x: str | Tensor, axis: int) -> str:
     """Emit the length of an axis, i64[1]."""
-    return g.node("Shape", x, start=axis, end=axis + 1)
+    return g.emit_node("Shape", x, start=axis, end=axis + 1)
 
 
 def emit_unsqueeze(g: Emitter, x: str | Tensor, *axes: int) -> str:
     """Emit `x` with new axes of length 1 at `axes` of the result."""
     name = x.name if isinstance(x, Tensor) else x
-    return g.node("Unsqueeze", name, [*axes]) if axes else name
+    return g.emit_node("Unsqueeze", name, [*axes]) if axes else name
 
 
 def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keepdims: bool = False) -> str:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
     if kind == "ReduceSum" or g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
-        return g.node(kind, x, [axis], keepdims=keepdims)
-    return g.node(kind, x, axes=[axis], keepdims=keepdims)
+        return g.emit_node(kind, x, [axis], keepdims=keepdims)
+    return g.emit_node(kind, x, axes=[axis], keepdims=keepdims)
 
 
 def emit_count(
     g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> str:
     """Emit the number of true elements along `axes`, or of all elements."""
-    return g.node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keepdims)
+    return g.emit_node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keepdims)
 
 
 def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Operand) -> str:
     """Emit `Where`, or its logic for booleans, which ONNX Runtime's `Where` rejects."""
     if dtype != "bool":
-        return g.node("Where", condition, yes, no)
-    return g.node("Or", g.node("And", condition, yes), g.node("And", g.node("Not", condition), no))
+        return g.emit_node("Where", condition, yes, no)
+    return g.emit_node(
+        "Or",
+        g.emit_node("And", condition, yes),
+        g.emit_node("And", g.emit_node("Not", condition), no),
+    )
 
 
 def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -136,7 +140,7 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
             if needs_expand
             else operand.name
         )
-    return g.node("MatMul", *names)
+    return g.emit_node("MatMul", *names)
 
 
 def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = "") -> str:
@@ -145,12 +149,12 @@ def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = ""
     """
     if isinstance(x, Tensor):
         source_dtype, x = x.dtype, x.name
-    return x if source_dtype == dtype else g.node("Cast", x, to=ONNX_TYPE_CODES[dtype])
+    return x if source_dtype == dtype else g.emit_node("Cast", x, to=ONNX_TYPE_CODES[dtype])
 
 
 def emit_arange(g: Emitter, length: Dim) -> str:
     """Emit `0, 1, …, length - 1`, i64."""
-    return g.node("Range", 0, g.dim(length), 1)
+    return g.emit_node("Range", 0, g.emit_length(length), 1)
 
 
 def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 1) -> str:
@@ -158,13 +162,13 @@ def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 
     length = x.shape[axis]
     if g.lengths.get_lower_bound(length) >= min_length:
         return x.name
-    deficit = g.node("Sub", [min_length], g.shape([length]))
-    missing = g.node("Max", deficit, [0])
-    lengths = [g.shape([d]) for d in x.shape]
+    deficit = g.emit_node("Sub", [min_length], g.emit_shape([length]))
+    missing = g.emit_node("Max", deficit, [0])
+    lengths = [g.emit_shape([d]) for d in x.shape]
     lengths[axis] = missing
-    zero = g.constant(0, x.dtype)
-    return g.node(
-        "Concat", x, g.node("Expand", zero, g.node("Concat", *lengths, axis=0)), axis=axis
+    zero = g.emit_constant(0, x.dtype)
+    return g.emit_node(
+        "Concat", x, g.emit_node("Expand", zero, g.emit_node("Concat", *lengths, axis=0)), axis=axis
     )
 
 
@@ -204,15 +208,15 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.dtype
-    is_negative = g.node("Less", ids, g.constant(0, dtype))
-    return g.node("Where", is_negative, g.constant(MAX_INTEGERS[dtype], dtype), ids)
+    is_negative = g.emit_node("Less", ids, g.emit_constant(0, dtype))
+    return g.emit_node("Where", is_negative, g.emit_constant(MAX_INTEGERS[dtype], dtype), ids)
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
     """Replace negative indices at padded positions by 0."""
-    zero = g.constant(0, ids.dtype)
-    is_padding = g.node("And", g.node("Not", keep), g.node("Less", ids, zero))
-    return g.node("Where", is_padding, zero, ids)
+    zero = g.emit_constant(0, ids.dtype)
+    is_padding = g.emit_node("And", g.emit_node("Not", keep), g.emit_node("Less", ids, zero))
+    return g.emit_node("Where", is_padding, zero, ids)
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
@@ -225,7 +229,7 @@ class SignAnalysis:
     """Search for integers that are nonnegative because of the ops that compute them."""
 
     lengths: LengthResolver
-    known: dict[Value, bool] = field(default_factory=dict)
+    known_signs: dict[Value, bool] = field(default_factory=dict)
     depth: int = 0
 
     def are_nonnegative(self, *values: Value | None) -> bool:
@@ -233,15 +237,15 @@ class SignAnalysis:
         return all(v is not None and self._is_nonnegative(v) for v in values)
 
     def _is_nonnegative(self, value: Value) -> bool:
-        if value not in self.known:
+        if value not in self.known_signs:
             self.depth += 1
-            self.known[value] = (
+            self.known_signs[value] = (
                 value.node is not None
                 and self.depth <= MAX_SIGN_SEARCH_DEPTH
                 and (is_position_id_source(value) or self._is_nonnegative_node(value.node))
             )
             self.depth -= 1
-        return self.known[value]
+        return self.known_signs[value]
 
     def _is_nonnegative_node(self, node: Node) -> bool:
         """Return whether the results of a node are nonnegative, overflow aside."""

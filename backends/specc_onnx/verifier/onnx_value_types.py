@@ -33,38 +33,38 @@ class OperandMismatchError(Exception):
 @dataclass(kw_only=True)
 class InferredTypes:
     """Inferred types of the values of a model at concrete `lengths`, and the values of small
-    integer `constants`. They must agree with the `declared` types. `unknown_lengths` are declared
-    lengths without a value in `lengths` (value, axis, formula). `is_reached` is False in a branch
-    that may not run.
+    integer `constants`. They must agree with the `declared_types` types. `unknown_lengths` are
+    declared lengths without a value in `lengths` (value, axis, formula). `is_reached` is False in a
+    branch that may not run.
     """
 
     lengths: Mapping[str, int]
     opsets: Mapping[str, int]
     types: dict[str, TypeProto] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
-    declared: dict[str, TypeProto] = field(default_factory=dict)
+    declared_types: dict[str, TypeProto] = field(default_factory=dict)
     unknown_lengths: list[tuple[str, int, str]] = field(default_factory=list)
     is_reached: bool = True
 
-    def add_value(self, name: str, type: TypeProto, elements: Array | None = None) -> None:
+    def add_value(self, name: str, type: TypeProto, constant_value: Array | None = None) -> None:
         """Add a value. Raise UnsoundModelError if its type contradicts the declared one."""
-        declared = self.declared.get(name)
+        declared = self.declared_types.get(name)
         if declared is not None:
             if reason := find_type_conflict(declared, type):
                 raise UnsoundModelError(f"`{name}`: {reason}")
             type = merge_types(declared, type)
         self.types[name] = type
         if (
-            elements is not None
-            and elements.size <= MAX_FOLDED_ELEMENTS
+            constant_value is not None
+            and constant_value.size <= MAX_FOLDED_ELEMENTS
             and type.tensor_type.elem_type in FOLDED_DTYPES
         ):
-            self.constants[name] = elements
+            self.constants[name] = constant_value
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
         """Add the types that the model declares."""
         for value in values:
-            self.declared[value.name] = substitute_type_lengths(value.type, self.lengths)
+            self.declared_types[value.name] = substitute_type_lengths(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
                 if dim.dim_param and _evaluate_length(dim, self.lengths) is None:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
@@ -137,12 +137,12 @@ def choose_distinct_lengths(
 
 def _choose_primes(
     symbols: Sequence[str],
-    fixed: set[int],
+    excluded_lengths: set[int],
     graph: Graph,
     lower_limits: Mapping[str, int],
     upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return ascending primes for the symbols, different from the `fixed` lengths."""
+    """Return ascending primes for the symbols, different from the `excluded_lengths` lengths."""
     primes: dict[str, int] = {}
     # Smaller numbers are common as widths and head counts.
     number = 10
@@ -150,7 +150,7 @@ def _choose_primes(
         has_limit = symbol in lower_limits
         low = lower_limits[symbol] + 1 if has_limit else 0
         low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
-        prime = _find_prime(low, fixed | {*primes.values()})
+        prime = _find_prime(low, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
         # Lengths are large only where required.
         number = number if has_limit else primes[symbol]

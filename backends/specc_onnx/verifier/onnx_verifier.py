@@ -271,32 +271,33 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 """Rules of operators with subgraphs."""
 
 
-def verify_built_model(built: BuiltModel, *, load: bool = True) -> None:
+def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
     """Run all checks. Raise E0923 if ONNX Runtime cannot load it, else UnsoundModelError."""
-    model = make_weights_inputs(built)
-    verify_without_runtime(built, model)
-    if load and built.target.provider == "cpu":
+    model = make_weights_inputs(built_model)
+    verify_without_runtime(built_model, model)
+    if load and built_model.target.provider == "cpu":
         open_ort_model_bytes(model.SerializeToString())
 
 
-def verify_without_runtime(built: BuiltModel, model: ModelProto) -> InferredTypes:
+def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
     """Check a model without weights; return the inferred types of its values."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise UnsoundModelError(
-            f"the model for {built.target.name} is not valid: {error}"
+            f"the model for {built_model.target.name} is not valid: {error}"
         ) from error
-    return check_value_types(built, model)
+    return check_value_types(built_model, model)
 
 
-def make_weights_inputs(built: BuiltModel) -> ModelProto:
+def make_weights_inputs(built_model: BuiltModel) -> ModelProto:
     """Return a copy of the model in which weights are inputs."""
-    names = {tensor.name for tensor in built.weights.values()}
-    source = built.model.graph
+    names = {tensor.name for tensor in built_model.weights.values()}
+    source = built_model.model.graph
     kept = [t for t in source.initializer if t.name not in names]
     weight_inputs = [
-        helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in built.weights.values()
+        helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+        for t in built_model.weights.values()
     ]
     graph = GraphProto(
         name=source.name,
@@ -307,37 +308,37 @@ def make_weights_inputs(built: BuiltModel) -> ModelProto:
         value_info=source.value_info,
     )
     return ModelProto(
-        ir_version=built.model.ir_version,
+        ir_version=built_model.model.ir_version,
         graph=graph,
-        opset_import=built.model.opset_import,
-        producer_name=built.model.producer_name,
+        opset_import=built_model.model.opset_import,
+        producer_name=built_model.model.producer_name,
     )
 
 
-def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
+def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
     """Compare the types of inputs, outputs and weights with the graph, and the declared types of
     all values with the types inferred at distinct lengths. Return the inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):
-        expected = make_value_info(value.name, built.types[value.name])
+        expected = make_value_info(value.name, built_model.types[value.name])
         if expected.type != value.type:
             raise UnsoundModelError(
                 f"`{value.name}` is {_format_value_type(value)} in the model, "
                 f"{_format_value_type(expected)} in the graph"
             )
-    inferred = _infer_at_lengths(built, model, _choose_lengths(built, {}))
-    long_lengths = _choose_lengths(built, built.branch_lengths)
+    inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
+    long_lengths = _choose_lengths(built_model, built_model.branch_lengths)
     # Long inputs may take other branches, so they are checked too.
-    if built.branch_lengths and all(
-        long_lengths.get(s, 0) > n for s, n in built.branch_lengths.items()
+    if built_model.branch_lengths and all(
+        long_lengths.get(s, 0) > n for s, n in built_model.branch_lengths.items()
     ):
-        inferred = _infer_at_lengths(built, model, long_lengths)
+        inferred = _infer_at_lengths(built_model, model, long_lengths)
     return inferred
 
 
-def _choose_lengths(built: BuiltModel, lower_limits: Mapping[str, int]) -> dict[str, int]:
-    graph = built.graph
-    types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
+def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) -> dict[str, int]:
+    graph = built_model.graph
+    types = (*built_model.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
     # Trial lengths must not exceed position tables.
     max_lengths = find_max_lengths(graph)
@@ -345,10 +346,12 @@ def _choose_lengths(built: BuiltModel, lower_limits: Mapping[str, int]) -> dict[
 
 
 def _infer_at_lengths(
-    built: BuiltModel, model: ModelProto, lengths: Mapping[str, int]
+    built_model: BuiltModel, model: ModelProto, lengths: Mapping[str, int]
 ) -> InferredTypes:
     scalars = {
-        name: lengths[symbol] for symbol, name in built.length_inputs.items() if symbol in lengths
+        name: lengths[symbol]
+        for symbol, name in built_model.length_inputs.items()
+        if symbol in lengths
     }
     return infer_model_types(model, lengths, scalars)
 

@@ -59,7 +59,7 @@ class OperatorShapes:
     required_attributes: Mapping[str, int] = field(default_factory=dict)
     types_from_operands: bool = True
 
-    def bind(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
+    def bind_lengths(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
         """Return the lengths of each axis name, from operands and attributes. Raise
         OperandMismatchError if they disagree.
         """
@@ -84,9 +84,9 @@ class OperatorShapes:
             if inferred.get_element_type(node.input[index]) != type_code:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
 
-    def infer(self, inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+    def infer_types(self, inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
         """Return the result types; lengths without a source are unknown."""
-        bound = self.bind(inferred, node)
+        bound = self.bind_lengths(inferred, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
         for result_type, term in zip(self.result_types, results, strict=False):
@@ -231,13 +231,13 @@ def _check_reshape_count(
 
 
 CONTRIB_SHAPE_RULES: Mapping[tuple[str, str], ShapeRule] = {
-    **{(CONTRIB_DOMAIN, kind): shapes.infer for kind, shapes in CONTRIB_SHAPES.items()},
+    **{(CONTRIB_DOMAIN, kind): shapes.infer_types for kind, shapes in CONTRIB_SHAPES.items()},
     ("", "TopK"): _infer_top_k,
 }
 SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
     "Reshape": _check_reshape_count,
     **{
-        kind: lambda inferred, node, _: RECURRENT_SHAPES[node.op_type].bind(inferred, node)
+        kind: lambda inferred, node, _: RECURRENT_SHAPES[node.op_type].bind_lengths(inferred, node)
         for kind in RECURRENT_SHAPES
     },
 }

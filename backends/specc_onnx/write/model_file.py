@@ -20,7 +20,12 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedProduct, Subgraphs, WeightFootprint
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file, read_regular_file
+from specc.io.safe_read import (
+    UnreadableFileError,
+    escape_text,
+    open_regular_file,
+    read_regular_file,
+)
 from specc.ir.array import Array
 from specc_onnx.emit.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
@@ -30,8 +35,8 @@ from specc_onnx.emit.instrumentation import (
 )
 from specc_onnx.emit.quantization_probes import (
     expose_quantized_products,
-    has_per_tensor_rounding,
-    remove_activation_rounding,
+    has_per_tensor_activation_scales,
+    remove_activation_quantization,
 )
 from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
@@ -151,13 +156,13 @@ class OnnxModelFile:
 
     def has_per_tensor_scales(self) -> bool:
         """Return True if a node quantizes activations with one scale per tensor."""
-        return has_per_tensor_rounding(self.model)
+        return has_per_tensor_activation_scales(self.model)
 
-    def open_without_rounding(self, provider: str, threads: int = 0) -> OrtModel:
+    def open_without_activation_quantization(self, provider: str, threads: int = 0) -> OrtModel:
         """Open a copy without activation rounding."""
         copy = _copy_model(self.model)
-        remove_activation_rounding(copy)
-        return self._open_model(copy, provider, threads, without_rounding=True)
+        remove_activation_quantization(copy)
+        return self._open_model(copy, provider, threads, without_activation_quantization=True)
 
     def open_with_quantized_products(
         self, provider: str
@@ -175,12 +180,16 @@ class OnnxModelFile:
     def open_with_execution_counts(self, provider: str) -> OrtModel:
         """Open a copy without activation rounding that also counts executions of subgraphs."""
         copy = _copy_model(self.model)
-        remove_activation_rounding(copy)
+        remove_activation_quantization(copy)
         add_execution_counts(copy)
-        return self._open_model(copy, provider, without_rounding=True)
+        return self._open_model(copy, provider, without_activation_quantization=True)
 
     def _open_model(
-        self, model: ModelProto, provider: str, threads: int = 0, without_rounding: bool = False
+        self,
+        model: ModelProto,
+        provider: str,
+        threads: int = 0,
+        without_activation_quantization: bool = False,
     ) -> OrtModel:
         return open_ort_model_bytes(
             model.SerializeToString(),
@@ -188,7 +197,7 @@ class OnnxModelFile:
             directory=self.path.parent,
             name=str(self.path),
             threads=threads,
-            without_rounding=without_rounding,
+            without_activation_quantization=without_activation_quantization,
         )
 
     def open_with_attention(
@@ -235,7 +244,7 @@ def read_model(path: Path) -> OnnxModelFile:
     """Read a model file. Raise E0802 if it is unreadable, E0926 if it is not an ONNX model."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_error("E0802", f"the model `{escape_text(str(path))}` cannot be read: {error.reason}")
     return _resolve_model_link(parse_model(data, path))
 
@@ -345,5 +354,5 @@ def has_valid_hash(path: Path) -> bool:
                 digest.update(BLANK_HASH.encode())
                 digest.update(view[at + len(BLANK_HASH) :])
             return data[at : at + len(BLANK_HASH)] == digest.hexdigest().encode()
-    except (UnreadableFile, OSError, ValueError):
+    except (UnreadableFileError, OSError, ValueError):
         return False

@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from specc.artifact.manifest import DOC_METADATA_KEY
-from specc.artifact.package_index import WeightFileFacts, read_checkpoint_facts
+from specc.artifact.package_index import WeightFileMetadata, read_weight_file_metadata
 from specc.backend import EmittedModel, MetadataTexts, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_signatures import find_unused_side_files
@@ -75,7 +75,7 @@ def write_model(
 class PreparedGraphs:
     """Verified graphs and the placement of their weights, before writing."""
 
-    built: tuple[BuiltModel, ...]
+    models: tuple[BuiltModel, ...]
     placement: WeightPlacement
 
 
@@ -102,10 +102,10 @@ def prepare_graphs(
         alignment=target.alignment,
         matrix_dtype=dtype,
     )
-    if placement.plan.copied:
+    if placement.plan.copied_tensors:
         # the directory may not exist yet, so the nearest existing parent is checked
         existing = (f for f in (directory, *directory.parents) if f.exists())
-        check_free_disk_space(next(existing, directory), placement.plan.size)
+        check_free_disk_space(next(existing, directory), placement.plan.copied_bytes)
     built = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
     for built_model in built:
         verify_built_model(built_model, load=load)
@@ -116,15 +116,19 @@ def prepare_graphs(
 
 def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterValues
-) -> dict[str, WeightFileFacts]:
+) -> dict[str, WeightFileMetadata]:
     """Return facts of linked checkpoints. Raise E0507 if their values contain NaN."""
     facts = {}
-    hashes = values.hash_checked_files(placement.plan.linked) if placement.plan.linked else {}
-    for name, location in placement.plan.linked.items():
+    hashes = (
+        values.hash_checked_files(placement.plan.linked_tensors)
+        if placement.plan.linked_tensors
+        else {}
+    )
+    for name, location in placement.plan.linked_tensors.items():
         run = placement.pieces[name].byte_range
         assert run is not None, f"{name} is linked to no file"
         if location.location not in facts:
-            facts[location.location] = read_checkpoint_facts(run.path, hashes[run.path])
+            facts[location.location] = read_weight_file_metadata(run.path, hashes[run.path])
     return facts
 
 
@@ -154,57 +158,59 @@ def write_prepared_graphs(
     placement = prepared.placement
     data = write_weight_file(out, stem, placement, values)
     if data:
-        facts = out.facts[data]
-        new_file = {data: WeightFileFacts(facts.bytes, facts.sha256)}
+        facts = out.file_digests[data]
+        new_file = {data: WeightFileMetadata(facts.bytes, facts.sha256)}
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
     # Weights are written first: the model contains their file name and offsets.
-    for built, (name, metadata) in zip(prepared.built, entries, strict=True):
-        attach_weights(built, placement, values, data)
+    for built_model, (name, metadata) in zip(prepared.models, entries, strict=True):
+        attach_weights(built_model, placement, values, data)
         if metadata:
-            metadata_texts = dict(metadata(_describe_built_model(built, placement)))
-            add_model_docs(built.model, built.graph, metadata_texts.pop(DOC_METADATA_KEY, ""))
-            add_metadata(built.model, metadata_texts)
-        out.write_entry(name, serialize_model(built.model))
+            metadata_texts = dict(metadata(_describe_built_model(built_model, placement)))
+            add_model_docs(
+                built_model.model, built_model.graph, metadata_texts.pop(DOC_METADATA_KEY, "")
+            )
+            add_metadata(built_model.model, metadata_texts)
+        out.write_entry(name, serialize_model(built_model.model))
         # one graph at a time is in memory
         if len(entries) > 1:
-            for tensor in built.weights.values():
+            for tensor in built_model.weights.values():
                 tensor.ClearField("raw_data")
     return data
 
 
-def _describe_built_model(built: BuiltModel, placement: WeightPlacement) -> EmittedModel:
+def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
     """Return the facts about a built model for its metadata."""
     initializer_names = {}
-    for name in built.graph.parameters:
+    for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)
         # a standalone generator may not use every weight
-        if stored_name in built.weights:
-            initializer_names[name] = built.weights[stored_name].name
-    return EmittedModel(initializer_names, built.attention_notes, placement.weight_files)
+        if stored_name in built_model.weights:
+            initializer_names[name] = built_model.weights[stored_name].name
+    return EmittedModel(initializer_names, built_model.attention_notes, placement.weight_files)
 
 
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterValues
 ) -> str | None:
     """Write weights that are neither inline nor linked; return the name of their file, if any."""
-    if placement.inline or not placement.plan.copied:
+    if placement.is_inline or not placement.plan.copied_tensors:
         return None
 
     def read_chunks(name: str) -> Iterator[memoryview]:
-        return values.chunks(name, placement.pieces[name].dtype)
+        return values.iterate_chunks(name, placement.pieces[name].dtype)
 
     return out.write_hashed(stem, ".data", iterate_external_data(placement.plan, read_chunks))
 
 
 def attach_weights(
-    built: BuiltModel, placement: WeightPlacement, values: ParameterValues, data: str | None
+    built_model: BuiltModel, placement: WeightPlacement, values: ParameterValues, data: str | None
 ) -> None:
     """Store weights in the model, or their locations as external data."""
-    if placement.inline:
-        store_weights_inline(built, placement, values)
-        store_weight_locations(built, placement.plan.linked)
+    if placement.is_inline:
+        store_weights_inline(built_model, placement, values)
+        store_weight_locations(built_model, placement.plan.linked_tensors)
     else:
-        store_weight_locations(built, placement.plan.get_locations(data or ""))
+        store_weight_locations(built_model, placement.plan.get_locations(data or ""))
 
 
 def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:

@@ -76,7 +76,7 @@ def write_package(
         dtype=dtype,
         load=load,
     )
-    former_files = _find_superseded(directory, former_index)
+    former_files = _find_superseded_files(directory, former_index)
     superseded = [name for name in former_files if name not in unchanged_extras]
     with OutputDirectory(directory, superseded=superseded) as out:
         entries = [(part.file, part.metadata) for part in graphs.values()]
@@ -85,10 +85,10 @@ def write_package(
             model=metadata.model,
             graphs={role: part.file for role, part in graphs.items()},
             extras=_write_extras(out, extra_files, unchanged_extras),
-            files={**out.facts, **unchanged_extras},
+            files={**out.file_digests, **unchanged_extras},
             version=__version__,
             preexisting=tuple(sorted(unchanged_extras)),
-            linked=prepared.placement.weight_files,
+            linked_files=prepared.placement.weight_files,
             metadata=metadata.facts,
             sources=metadata.sources,
             verifies_on_load=hash_on_every_load,
@@ -99,12 +99,14 @@ def write_package(
     )
 
 
-def _find_superseded(directory: Path, former_index: PackageIndex | None) -> Sequence[str]:
+def _find_superseded_files(directory: Path, former_index: PackageIndex | None) -> Sequence[str]:
     """Return the files of the former package that are no longer referenced."""
     if former_index is None:
         return []
     return filter_unreferenced_files(
-        directory, find_superseded_files(directory, former_index), but=former_index.files
+        directory,
+        find_superseded_files(directory, former_index),
+        excluded_models=former_index.files,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from specc.artifact.package_index import WeightFileFacts
+from specc.artifact.package_index import WeightFileMetadata
 from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.graph import Graph
@@ -39,16 +39,16 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """Where weights are stored: `pieces` in storage order, `ties` to the stored parameter, `inline`
-    if weights that are not linked are stored in each ONNX file, and `weight_files`, the external
-    files, once they are written.
+    """Where weights are stored: `pieces` in storage order, `ties` to the stored parameter,
+    `is_inline` if weights that are not linked are stored in each ONNX file, and `weight_files`, the
+    external files, once they are written.
     """
 
     pieces: Mapping[str, TensorPiece]
     ties: Mapping[str, str]
     plan: ExternalDataPlan
-    inline: bool
-    weight_files: Mapping[str, WeightFileFacts] = field(default_factory=dict)
+    is_inline: bool
+    weight_files: Mapping[str, WeightFileMetadata] = field(default_factory=dict)
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -85,7 +85,7 @@ def plan_weight_placement(
         pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
     inline = _is_inline(pieces, storage, len(graphs) == 1)
     plan = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
-    plan = replace(plan, reasons={**reasons, **plan.reasons})
+    plan = replace(plan, copy_reasons={**reasons, **plan.copy_reasons})
     if storage == "link":
         _check_all_linked(plan, pieces, directory)
     return WeightPlacement({p.name: p for p in pieces}, ties, plan, inline)
@@ -163,9 +163,9 @@ def _make_piece(
 
 def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directory: Path) -> None:
     """Raise E0824 if `--weights-as link` would copy a weight."""
-    unlinked = [p.name for p in pieces if p.name not in plan.linked and p.nbytes]
+    unlinked = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
     if unlinked:
-        reasons = list(plan.reasons.values()) or [
+        reasons = list(plan.copy_reasons.values()) or [
             "no file next to the output stores them in this layout and dtype"
         ]
         raise_error(
@@ -179,17 +179,19 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directo
 
 
 def store_weights_inline(
-    built: BuiltModel, placement: WeightPlacement, values: ParameterValues
+    built_model: BuiltModel, placement: WeightPlacement, values: ParameterValues
 ) -> None:
     """Store unlinked weights in the initializers."""
-    for name, tensor in built.weights.items():
-        if name not in placement.plan.linked:
-            tensor.raw_data = b"".join(values.chunks(name, placement.pieces[name].dtype))
+    for name, tensor in built_model.weights.items():
+        if name not in placement.plan.linked_tensors:
+            tensor.raw_data = b"".join(values.iterate_chunks(name, placement.pieces[name].dtype))
 
 
-def store_weight_locations(built: BuiltModel, locations: Mapping[str, ExternalLocation]) -> None:
+def store_weight_locations(
+    built_model: BuiltModel, locations: Mapping[str, ExternalLocation]
+) -> None:
     """Store the locations of weights in the initializers, as ONNX external data."""
-    for name, tensor in built.weights.items():
+    for name, tensor in built_model.weights.items():
         if (location := locations.get(name)) is None:
             continue
         tensor.data_location = TensorProto.EXTERNAL

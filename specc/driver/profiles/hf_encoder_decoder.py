@@ -107,9 +107,9 @@ class EncoderDecoderParts:
     """
 
     derived: DerivedGraphs
-    encode: Graph
+    encoder_graph: Graph
     encoder_input: str
-    mask: str
+    encoder_mask: str
     encoder_output: Value
     cache_layers: tuple[CacheLayer, ...]
     cross_attentions: Sequence[Mapping[str, str]]
@@ -140,9 +140,9 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
     parts = EncoderDecoderParts(
         derived=derived,
-        encode=encode,
+        encoder_graph=encode,
         encoder_input=encoder_input,
-        mask=mask,
+        encoder_mask=mask,
         encoder_output=encoder_output,
         cache_layers=cache_layers,
         cross_attentions=find_cross_attention(derived.step, derived.static_inputs),
@@ -169,7 +169,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
         )
     named = {n for pair in parts.cross_attentions for n in pair.values()}
-    static_inputs = [n for n in parts.derived.static_inputs if n in parts.encode.outputs]
+    static_inputs = [n for n in parts.derived.static_inputs if n in parts.encoder_graph.outputs]
     for name in static_inputs:
         # values that `encode` computes from the mask only are recomputed from the mask
         if name not in named and depends_on_encoder_input(parts, name):
@@ -180,8 +180,8 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
 
 def depends_on_encoder_input(parts: EncoderDecoderParts, name: str) -> bool:
     """Return whether the output `name` of `encode` depends on the encoder's input."""
-    source = parts.encode.inputs[parts.encoder_input]
-    todo, seen = [parts.encode.outputs[name]], set[Value]()
+    source = parts.encoder_graph.inputs[parts.encoder_input]
+    todo, seen = [parts.encoder_graph.outputs[name]], set[Value]()
     while todo:
         value = todo.pop()
         if value is source:
@@ -272,8 +272,8 @@ def _build_encoder(parts: EncoderDecoderParts) -> Graph:
     replay.copied_values[value] = replay.builder.add_input(
         name, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
     )
-    if parts.mask in encode.inputs:
-        mask = encode.inputs[parts.mask]
+    if parts.encoder_mask in encode.inputs:
+        mask = encode.inputs[parts.encoder_mask]
         replay.copied_values[mask] = replay.declare_mask(MASK, mask.type)
     replay.copy_nodes_for(encode, [encoder_output])
     return replay.finish(encode.name, {LAST: replay.copied_values[encoder_output]})
@@ -333,7 +333,7 @@ def _emit_presents(
 def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
     """Return `encode` with the new axis names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is found again as a graph output
-    encode = parts.encode
+    encode = parts.encoder_graph
     marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.encoder_output})
     # `encode` has neither new nor past positions
     lengths = {n: d for n, d in parts.renamed_lengths.items() if d.name not in (NEW, PAST)}
@@ -352,12 +352,12 @@ def _declare_cross_mask(
 ) -> None:
     """Declare the encoder's padding mask if a step reads it or recomputes values from it."""
     everything = parts.derived.static_inputs
-    static_inputs = [n for n in everything if n == parts.mask and n in step.inputs]
+    static_inputs = [n for n in everything if n == parts.encoder_mask and n in step.inputs]
     # `encode` may pass on what it computes from the mask: that is recomputed here
     left = not all(depends_on_encoder_input(parts, n) for n in everything if n in encode.outputs)
-    if not parts.mask or not (static_inputs or left):
+    if not parts.encoder_mask or not (static_inputs or left):
         return
-    mask = encode.inputs[parts.mask]
+    mask = encode.inputs[parts.encoder_mask]
     given = replay.declare_mask(CROSS_MASK, mask.type)
     replay.copied_values |= {mask: given} | {step.inputs[n]: given for n in static_inputs}
 

@@ -20,7 +20,7 @@ from specc.weights.formats.gguf_header import (
     GGUFHeader,
     Metadata,
     StoredTensor,
-    fail_damaged_gguf,
+    fail_invalid_gguf,
     read_gguf_header,
 )
 from specc.weights.formats.safetensors import (
@@ -85,12 +85,14 @@ class Architecture:
 
     model_type: str
     layer_names: Mapping[str, str] = field(default_factory=dict)
-    changes: Mapping[str, Change] = field(default_factory=dict)
+    tensor_changes: Mapping[str, Change] = field(default_factory=dict)
     offset_norms: bool = False
 
 
-_LLAMA = Architecture(model_type="llama", changes=_ROPE_CHANGES)
-_MIXTRAL = Architecture(model_type="mixtral", layer_names=_MIXTRAL_NAMES, changes=_ROPE_CHANGES)
+_LLAMA = Architecture(model_type="llama", tensor_changes=_ROPE_CHANGES)
+_MIXTRAL = Architecture(
+    model_type="mixtral", layer_names=_MIXTRAL_NAMES, tensor_changes=_ROPE_CHANGES
+)
 ARCHITECTURES = {
     "llama": _LLAMA,
     "qwen2": Architecture(model_type="qwen2"),
@@ -121,7 +123,7 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 class GGUFFile(TensorFile):
     """An open GGUF file. A quantized tensor is the bytes of its blocks, named after it, `:` and its
-    type; what llama.cpp `changed` is restored in `array` and `read`.
+    type; what llama.cpp `changed` is restored in `get_array` and `read_tensor`.
     """
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
@@ -139,7 +141,7 @@ class GGUFFile(TensorFile):
         stored = [t for t in header.tensors if t.name not in ROPE_TENSORS]
         entries = {e.name: e for t in stored for e in self._list_entries(t, architecture)}
         super().__init__(path, fd, entries, {}, header.data)
-        self.changed = frozenset(self.changes)
+        self.transformed_tensors = frozenset(self.changes)
         self._heads = {kind: _count_heads(header.metadata, kind) for kind in ("heads", "kv_heads")}
 
     def _list_entries(
@@ -148,7 +150,7 @@ class GGUFFile(TensorFile):
         """Yield a tensor, or that of each expert, under the names of Hugging Face."""
         layer, part, ending = _split_name(tensor.name)
         offset = architecture.offset_norms and tensor.name.endswith("norm.weight")
-        change = "offset" if offset else architecture.changes.get(part)
+        change = "offset" if offset else architecture.tensor_changes.get(part)
         names = {**_LAYER_NAMES, **architecture.layer_names} if layer else _OUTER_NAMES
         stem = f"{layer}{names.get(part, part)}.{ending}"
         for entry in map(_make_entry, _split_experts(tensor, stem)):
@@ -161,18 +163,18 @@ class GGUFFile(TensorFile):
         stored = [t for t in self.header.tensors if t.name == name and t.type.block_size == 1]
         for entry in (_make_entry(tensor) for tensor in stored):
             raw = bytearray(entry.nbytes)
-            self._fill(entry.offset, memoryview(raw))
+            self._fill_buffer(entry.offset, memoryview(raw))
             values: list[float] = np.frombuffer(raw, NUMPY_DTYPES[entry.dtype]).tolist()
             return values
         return []
 
-    def array(self, name: str) -> Array:
+    def get_array(self, name: str) -> Array:
         """Return the tensor as a read-only view of the file; a copy if it must be restored."""
-        return self._restore(name, super().array(name))
+        return self._restore(name, super().get_array(name))
 
-    def read(self, name: str) -> Array:
+    def read_tensor(self, name: str) -> Array:
         """Return a copy of the tensor."""
-        return self._restore(name, super().read(name))
+        return self._restore(name, super().read_tensor(name))
 
     def _restore(self, name: str, stored: Array) -> Array:
         """Undo what llama.cpp changes in a tensor: norm offsets and the order of RoPE rows."""
@@ -184,7 +186,7 @@ class GGUFFile(TensorFile):
         heads = self._heads[change]
         if len(stored) % (2 * heads):
             why = f"has {len(stored)} rows, which are not those of {heads} heads"
-            fail_damaged_gguf(self.path, f"`{escape_text(name)}` {why}")
+            fail_invalid_gguf(self.path, f"`{escape_text(name)}` {why}")
         pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
         return pairs.swapaxes(1, 2).reshape(stored.shape)
 
@@ -236,7 +238,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
             refuse_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
-            fail_damaged_gguf(path, f"it does not begin with {MAGIC.decode()}")
+            fail_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
         return GGUFFile(path, fd, _read_header(path, read_identity(os.fstat(fd))))
     except BaseException:
         os.close(fd)

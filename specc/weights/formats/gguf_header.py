@@ -80,7 +80,7 @@ class GGUFHeader:
     data: bytes
 
 
-class _InvalidHeader(Exception):
+class _InvalidHeaderError(Exception):
     """The error of a header."""
 
 
@@ -95,9 +95,9 @@ class _Reader:
         """Skip `size` bytes and return their offset."""
         start, self.offset = self.offset, self.offset + size
         if self.offset > len(self.data):
-            raise _InvalidHeader("it ends inside of its header: the file is cut off")
+            raise _InvalidHeaderError("it ends inside of its header: the file is cut off")
         if self.offset > MAX_HEADER_BYTES:
-            raise _InvalidHeader(f"its header has more than {MAX_HEADER_BYTES} bytes")
+            raise _InvalidHeaderError(f"its header has more than {MAX_HEADER_BYTES} bytes")
         return start
 
     def read_numbers(self, codes: str) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ class _Reader:
         if type_code == ARRAY:
             return self.read_array(*self.read_numbers("IQ"))
         if type_code not in SCALARS:
-            raise _InvalidHeader(f"its metadata has a value of the unknown type {type_code}")
+            raise _InvalidHeaderError(f"its metadata has a value of the unknown type {type_code}")
         return self.read_numbers(SCALARS[type_code])[0]
 
     def read_array(self, type_code: int, count: int) -> list[object]:
@@ -127,7 +127,9 @@ class _Reader:
         if type_code == STRING:
             return [self.read_string() for _ in self.make_range(count)]
         if type_code not in SCALARS:
-            raise _InvalidHeader(f"its metadata has an array of the unsupported type {type_code}")
+            raise _InvalidHeaderError(
+                f"its metadata has an array of the unsupported type {type_code}"
+            )
         form = SCALARS[type_code]
         start = self.skip(count * struct.calcsize(f"<{form}"))
         return list(struct.unpack_from(f"<{count}{form}", self.data, start))
@@ -135,7 +137,9 @@ class _Reader:
     def make_range(self, count: int) -> range:
         """Return the range of a count of things that take at least a byte each."""
         if count > len(self.data) - self.offset:
-            raise _InvalidHeader(f"its header counts {count} items, which the file cannot hold")
+            raise _InvalidHeaderError(
+                f"its header counts {count} items, which the file cannot hold"
+            )
         return range(count)
 
 
@@ -146,8 +150,8 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         (version,) = reader.read_numbers("I")
         if version not in VERSIONS:
             if not version & 0xFFFF:
-                raise _InvalidHeader("its numbers are big-endian, which specc does not read")
-            raise _InvalidHeader(f"its version is {version}; specc reads the versions 2 and 3")
+                raise _InvalidHeaderError("its numbers are big-endian, which specc does not read")
+            raise _InvalidHeaderError(f"its version is {version}; specc reads the versions 2 and 3")
         tensor_count, key_count = reader.read_numbers("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
@@ -155,12 +159,12 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         start = -(-reader.offset // alignment) * alignment
         tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in listed]
         _check_ranges(tensors, alignment, len(data))
-    except _InvalidHeader as error:
-        fail_damaged_gguf(path, str(error))
+    except _InvalidHeaderError as error:
+        fail_invalid_gguf(path, str(error))
     return GGUFHeader(metadata, tuple(tensors), data[: reader.offset])
 
 
-def fail_damaged_gguf(path: str | Path, reason: str) -> NoReturn:
+def fail_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
     """Raise E0506."""
     raise_error(
         "E0506",
@@ -175,7 +179,7 @@ def _read_metadata(reader: _Reader, count: int) -> Metadata:
     for _ in reader.make_range(count):
         key = reader.read_string()
         if key in found:
-            raise _InvalidHeader(f"its metadata has `{escape_text(key)[:200]}` twice")
+            raise _InvalidHeaderError(f"its metadata has `{escape_text(key)[:200]}` twice")
         found[key] = reader.read_value(reader.read_numbers("I")[0])
     return found
 
@@ -183,7 +187,9 @@ def _read_metadata(reader: _Reader, count: int) -> Metadata:
 def _read_alignment(metadata: Metadata) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise _InvalidHeader(f"its alignment is {escape_text(alignment)[:40]}, not a power of 2")
+        raise _InvalidHeaderError(
+            f"its alignment is {escape_text(alignment)[:40]}, not a power of 2"
+        )
     return alignment
 
 
@@ -193,7 +199,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
     what = f"the tensor `{escape_text(name)[:200]}`"
     (axes,) = reader.read_numbers("I")
     if not 0 < axes <= MAX_AXES:
-        raise _InvalidHeader(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
+        raise _InvalidHeaderError(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
     # the first axis of GGUF is the innermost
     shape = reader.read_numbers(f"{axes}Q")[::-1]
     number, offset = reader.read_numbers("IQ")
@@ -201,9 +207,9 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
         _fail_unread_type(path, name, number)
     kind = BLOCK_TYPES[number]
     if math.prod(max(length, 1) for length in shape) >= MAX_LENGTH or offset >= MAX_LENGTH:
-        raise _InvalidHeader(f"{what} is larger than any file")
+        raise _InvalidHeaderError(f"{what} is larger than any file")
     if shape[-1] % kind.block_size:
-        raise _InvalidHeader(
+        raise _InvalidHeaderError(
             f"{what} has rows of {shape[-1]} values; {kind.name} has {kind.block_size} a block"
         )
     return name, kind, shape, offset
@@ -229,12 +235,12 @@ def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> Non
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         what = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:
-            raise _InvalidHeader(f"{what} is there twice")
+            raise _InvalidHeaderError(f"{what} is there twice")
         names.add(tensor.name)
         if tensor.offset % alignment:
-            raise _InvalidHeader(f"{what} does not begin at a multiple of {alignment} bytes")
+            raise _InvalidHeaderError(f"{what} does not begin at a multiple of {alignment} bytes")
         if before is not None and tensor.offset < before.offset + before.nbytes:
-            raise _InvalidHeader(f"{what} overlaps the tensor before it")
+            raise _InvalidHeaderError(f"{what} overlaps the tensor before it")
         if tensor.offset + tensor.nbytes > size:
-            raise _InvalidHeader(f"{what} ends after the end of the file, which is cut off")
+            raise _InvalidHeaderError(f"{what} ends after the end of the file, which is cut off")
         before = tensor

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
+from specc.io.safe_read import UnreadableFileError, escape_text, open_regular_file
 from specc.ir.array import Array
 
 MAX_LINE_BYTES = 1 << 20
@@ -26,7 +26,7 @@ class WordVectors:
     array: Array
 
 
-class _InvalidLine(Exception):
+class _InvalidLineError(Exception):
     """The error of a line."""
 
 
@@ -37,7 +37,7 @@ def read_glove(path: str | Path) -> WordVectors:
     number = 0
     try:
         fd = open_regular_file(path)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         title = f"cannot read the vectors `{escape_text(path)}`: {error.reason}"
         raise_error(
             "E0802", title, helps=["check the path, which is relative to the working directory"]
@@ -47,18 +47,18 @@ def read_glove(path: str | Path) -> WordVectors:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES or number > MAX_WORDS:
-                    raise _InvalidLine(
+                    raise _InvalidLineError(
                         f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read"
                     )
                 word, row = _parse_vector(_decode_line(line), rows[0].size if rows else 0)
                 if word in words:
                     first = words[word]
-                    raise _InvalidLine(
+                    raise _InvalidLineError(
                         f"duplicate word `{escape_text(word)}`, first in line {first}"
                     )
                 words[word] = number
                 rows.append(row)
-    except _InvalidLine as error:
+    except _InvalidLineError as error:
         _refuse_file(path, f"line {number}: {error}")
     if not rows:
         _refuse_file(path, "it is empty")
@@ -70,7 +70,7 @@ def _decode_line(line: bytes) -> str:
     try:
         return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise _InvalidLine(f"it is not UTF-8 (byte {error.start + 1})") from None
+        raise _InvalidLineError(f"it is not UTF-8 (byte {error.start + 1})") from None
 
 
 def _parse_vector(line: str, width: int) -> tuple[str, Array]:
@@ -81,7 +81,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
         _refuse_header(fields)
         width = len(fields) - 1
     if width < 1 or len(fields) <= width:
-        raise _InvalidLine(
+        raise _InvalidLineError(
             f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}"
         )
     word = " ".join(fields[:-width])
@@ -89,7 +89,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
-        raise _InvalidLine(counted if extra else "it has no word")
+        raise _InvalidLineError(counted if extra else "it has no word")
     return word, _parse_row(fields[-width:])
 
 
@@ -97,19 +97,21 @@ def _refuse_header(fields: list[str]) -> None:
     """Refuse the first line of a word2vec file."""
     # `400000 300`: number of words and dimensions
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
-        raise _InvalidLine("this is the header of a word2vec file; GloVe files have none")
+        raise _InvalidLineError("this is the header of a word2vec file; GloVe files have none")
 
 
 def _parse_row(fields: list[str]) -> Array:
     """Parse the values of one word, f32[d]."""
     numbers = [_parse_number(text) for text in fields]
     if None in numbers:
-        raise _InvalidLine(f"`{escape_text(fields[numbers.index(None)][:40])}` is not a number")
+        raise _InvalidLineError(
+            f"`{escape_text(fields[numbers.index(None)][:40])}` is not a number"
+        )
     # 1e39 is a finite double and an infinite float
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():
-        raise _InvalidLine("a number is too large for 32 bits")
+        raise _InvalidLineError("a number is too large for 32 bits")
     return row
 
 

@@ -34,7 +34,7 @@ _DTYPE_CLASSES: Mapping[str, frozenset[str]] = {
 _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
-class TensorMisfit(Exception):
+class LayoutError(Exception):
     """The reason why tensors cannot be decoded to a weight."""
 
 
@@ -42,7 +42,7 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
     """Check a tensor against a pattern and add the lengths of its axes to `lengths`.
 
     `float|u8[groups, 16]` requires one of these types and two axes, the second of length 16. `any`
-    matches every type; a pattern without brackets matches every shape. Raise TensorMisfit.
+    matches every type; a pattern without brackets matches every shape. Raise LayoutError.
     """
     parsed = _TENSOR_PATTERN.fullmatch(pattern)
     assert parsed is not None, pattern
@@ -53,18 +53,18 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
     )
     found = f"{tensor_name} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
     if not fits or (axes is not None and len(axis_names) != tensor.ndim):
-        raise TensorMisfit(found)
+        raise LayoutError(found)
     for name, length in zip(axis_names, tensor.shape, strict=False):
         known = int(name) if name.isdigit() else lengths.setdefault(name, length)
         if known != length:
             given = "" if name.isdigit() else f" with {name} = {known}"
-            raise TensorMisfit(found + given)
+            raise LayoutError(found + given)
 
 
 def check_equal_counts(name: str, count: int, expected: int) -> None:
-    """Raise TensorMisfit if a count differs from the one that other tensors imply."""
+    """Raise LayoutError if a count differs from the one that other tensors imply."""
     if count != expected:
-        raise TensorMisfit(f"{name}: {count} values, expected {expected}")
+        raise LayoutError(f"{name}: {count} values, expected {expected}")
 
 
 Parts: TypeAlias = Mapping[str, Array]
@@ -105,7 +105,7 @@ class QuantizedLayout:
     zero_offset: int = 0
 
 
-Describe: TypeAlias = Callable[[Parts, Lengths, QuantizationSettings], QuantizedLayout]
+InferLayout: TypeAlias = Callable[[Parts, Lengths, QuantizationSettings], QuantizedLayout]
 Decode: TypeAlias = Callable[[Parts, QuantizedLayout, slice], Codes]
 
 
@@ -144,7 +144,7 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
     if scales.ndim != rank:
-        raise TensorMisfit(f"scales of shape {list(scales.shape)} do not fit {rank} axes")
+        raise LayoutError(f"scales of shape {list(scales.shape)} do not fit {rank} axes")
     return scales
 
 
@@ -162,23 +162,23 @@ def _infer_block_shape(
         elif count and length % count == 0:
             sizes.append(length // count)
         else:
-            raise TensorMisfit(f"scales of shape {list(grid)} do not fit a matrix {list(shape)}")
+            raise LayoutError(f"scales of shape {list(grid)} do not fit a matrix {list(shape)}")
     return sizes[0], sizes[1]
 
 
-def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
+def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
     """Return layout and decoder of weights whose scales are in the tensor `suffix`."""
     weight = "" if suffix == "_scale_inv" else ".weight"
 
     def layout(parts: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
         whole = parts[weight]
         if whole.ndim < 2:
-            raise TensorMisfit(f"the weight has the shape {list(whole.shape)} and is not a matrix")
+            raise LayoutError(f"the weight has the shape {list(whole.shape)} and is not a matrix")
         grid, zeros = reshape_scale_grid(parts[suffix], whole.ndim), parts.get(".weight_zero_point")
         if grid.shape[:-2] not in ((), whole.shape[:-2]):
-            raise TensorMisfit(f"scales of shape {list(grid.shape)} fit no {list(whole.shape)}")
+            raise LayoutError(f"scales of shape {list(grid.shape)} fit no {list(whole.shape)}")
         if zeros is not None and reshape_scale_grid(zeros, whole.ndim).shape != grid.shape:
-            raise TensorMisfit(f"zero points of shape {list(zeros.shape)} do not fit the scales")
+            raise LayoutError(f"zero points of shape {list(zeros.shape)} do not fit the scales")
         block = _infer_block_shape(whole.shape[-2:], grid.shape[-2:], settings.block_shape)
         return QuantizedLayout(
             shape=whole.shape,
@@ -211,7 +211,7 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
     return layout, read_codes
 
 
-def describe_llm_int8(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
+def infer_llm_int8_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
     """Describe LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
     return QuantizedLayout(shape=(lengths["out"], lengths["in"]), group_size=lengths["in"])
 
@@ -224,7 +224,7 @@ def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
 # --- MXFP4 experts ------------------------------------------------------------------------
 
 
-def describe_mxfp4(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
+def infer_mxfp4_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
     """Describe MXFP4: the model multiplies by `[in, out]`, the file stores `[out, in]`."""
     group = lengths["bytes"] * 2
     shape = lengths["experts"], lengths["groups"] * group, lengths["out"]
@@ -253,11 +253,11 @@ def _read_quant_state(parts: Parts) -> dict[str, Any]:
         if min(map(int, sizes)) < 1 or len(state["shape"]) != 2:
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise TensorMisfit("its quant_state is not that of a matrix") from None
+        raise LayoutError("its quant_state is not that of a matrix") from None
     return dict(state)
 
 
-def describe_bnb4(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
+def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
     """Describe NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
     state = _read_quant_state(parts)
     shape = tuple(map(int, state["shape"]))
@@ -267,7 +267,7 @@ def describe_bnb4(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> Qu
     if (parts[".absmax"].dtype == np.uint8) != all(
         f".nested_{suffix}" in parts for suffix in ("absmax", "quant_map")
     ):
-        raise TensorMisfit("absmax is quantized, or nested_absmax and nested_quant_map are missing")
+        raise LayoutError("absmax is quantized, or nested_absmax and nested_quant_map are missing")
     if ".nested_absmax" in parts:
         needed = -(-lengths["blocks"] // int(state["nested_blocksize"]))
         check_equal_counts("nested_absmax", len(parts[".nested_absmax"]), needed)
@@ -380,7 +380,7 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
-def make_block_decoder(marker_suffix: str, block_type: BlockType) -> tuple[Describe, Decode]:
+def make_block_decoder(marker_suffix: str, block_type: BlockType) -> tuple[InferLayout, Decode]:
     """Return layout and decoder of weights stored as blocks in the tensor `marker_suffix`."""
     bits, decode_blocks = DECODERS[block_type.name]
 

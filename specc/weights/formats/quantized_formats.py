@@ -15,19 +15,19 @@ from specc.weights.formats.quantized_decoders import (
     QUANTIZED_TYPES,
     Codes,
     Decode,
-    Describe,
+    InferLayout,
+    LayoutError,
     Lengths,
     Parts,
     QuantizationSettings,
     QuantizedLayout,
-    TensorMisfit,
     check_equal_counts,
     decode_bnb4,
     decode_llm_int8,
     decode_mxfp4,
-    describe_bnb4,
-    describe_llm_int8,
-    describe_mxfp4,
+    infer_bnb4_layout,
+    infer_llm_int8_layout,
+    infer_mxfp4_layout,
     make_block_decoder,
     make_scaled_decoder,
     read_scales,
@@ -53,7 +53,7 @@ def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int]
     found = [b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)]
     if not found:
         sized = f"{bits} bits" if bits else f"{' or '.join(map(str, candidates))} bits"
-        raise TensorMisfit(f"{code_count} codes of {sized} do not take {word_count} times 32 bits")
+        raise LayoutError(f"{code_count} codes of {sized} do not take {word_count} times 32 bits")
     return found[0]
 
 
@@ -64,9 +64,7 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
         return given
     if given or group_count < 1 or width % group_count:
         size = f" of {given}" if given else ""
-        raise TensorMisfit(
-            f"{group_count} scales per row do not fit {width} values in groups{size}"
-        )
+        raise LayoutError(f"{group_count} scales per row do not fit {width} values in groups{size}")
     return width // group_count
 
 
@@ -81,11 +79,11 @@ def _has_ordered_groups(
         return True
     check_equal_counts("g_idx", len(group_index), width)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
-        raise TensorMisfit(f"g_idx names groups outside of 0 to {group_count - 1}")
+        raise LayoutError(f"g_idx names groups outside of 0 to {group_count - 1}")
     return bool(np.array_equal(group_index, np.arange(width) // group_size))
 
 
-def describe_gptq(
+def infer_gptq_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Describe GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
@@ -96,7 +94,7 @@ def describe_gptq(
     in_order = _has_ordered_groups(parts.get(".g_idx"), width, group_size, lengths["groups"])
     largest = (1 << bits) - 1
     if settings.zero_offset and (unpack_codes(parts[".qzeros"], bits) == largest).any():
-        raise TensorMisfit(
+        raise LayoutError(
             f"a stored zero point is {largest}, which versions of GPTQ read as {largest + 1} or 0"
         )
     return QuantizedLayout(
@@ -126,7 +124,9 @@ def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     return _subtract_zero_points(codes, zeros[groups]).T, scales[groups].T
 
 
-def describe_awq(parts: Parts, lengths: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def infer_awq_layout(
+    parts: Parts, lengths: Lengths, settings: QuantizationSettings
+) -> QuantizedLayout:
     """Describe AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
     check_equal_counts("the codes in a row of qweight", lengths["words"] * 8, lengths["out"])
     group_size = _infer_group_size(lengths["in"], lengths["groups"], settings)
@@ -157,7 +157,7 @@ def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 # --- compressed-tensors -----------------------------------------------------------------
 
 
-def describe_packed(
+def infer_packed_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Describe integers of compressed-tensors: `[out, in]`, packed along `in`."""
@@ -167,7 +167,7 @@ def describe_packed(
     scales = reshape_scale_grid(parts[".weight_scale"], 2)
     groups = scales.shape[1]
     if len(scales) not in (1, out):
-        raise TensorMisfit(f"scales of shape {list(scales.shape)} do not fit {out} rows")
+        raise LayoutError(f"scales of shape {list(scales.shape)} do not fit {out} rows")
     group_size = _infer_group_size(
         width, groups, settings if groups > 1 else QuantizationSettings()
     )
@@ -198,7 +198,7 @@ def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     return _subtract_zero_points(codes, zeros), scales[rows][:, groups]
 
 
-def describe_fp4(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
+def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
     """Describe NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per byte."""
     width = lengths["bytes"] * 2
     global_scale = parts.get(".weight_global_scale")
@@ -230,7 +230,7 @@ class WeightFormat:
     marker_suffix: str
     weight_suffix: str = ".weight"
     parts: Mapping[str, str]
-    describe: Describe
+    infer_layout: InferLayout
     decode: Decode
     optional_parts: Mapping[str, str] = field(default_factory=dict)
 
@@ -244,7 +244,7 @@ def _make_gguf_format(block_type: BlockType) -> WeightFormat:
         marker_suffix=marker_suffix,
         weight_suffix="",
         parts={marker_suffix: "u8"},
-        describe=describe,
+        infer_layout=describe,
         decode=decode,
     )
 
@@ -259,7 +259,7 @@ WEIGHT_FORMATS = (
         marker_suffix="_scale_inv",
         weight_suffix="",
         parts={"": "f8", "_scale_inv": "scale"},
-        describe=_INVERSE[0],
+        infer_layout=_INVERSE[0],
         decode=_INVERSE[1],
     ),
     WeightFormat(
@@ -271,7 +271,7 @@ WEIGHT_FORMATS = (
             ".scales": "float[groups, out]",
         },
         optional_parts={".g_idx": "i32[in]"},
-        describe=describe_gptq,
+        infer_layout=infer_gptq_layout,
         decode=decode_gptq,
     ),
     WeightFormat(
@@ -282,7 +282,7 @@ WEIGHT_FORMATS = (
             ".qzeros": "i32[groups, words]",
             ".scales": "float[groups, out]",
         },
-        describe=describe_awq,
+        infer_layout=infer_awq_layout,
         decode=decode_awq,
     ),
     WeightFormat(
@@ -297,7 +297,7 @@ WEIGHT_FORMATS = (
             ".weight_zero_point": "i32[zero_words, groups]",
             ".weight_g_idx": "int[in]",
         },
-        describe=describe_packed,
+        infer_layout=infer_packed_layout,
         decode=decode_packed,
     ),
     WeightFormat(
@@ -305,7 +305,7 @@ WEIGHT_FORMATS = (
         marker_suffix=".weight_packed",
         parts={".weight_packed": "u8[out, bytes]", ".weight_scale": "scale[out, groups]"},
         optional_parts={".weight_global_scale": "float"},
-        describe=describe_fp4,
+        infer_layout=infer_fp4_layout,
         decode=decode_fp4,
     ),
     WeightFormat(
@@ -313,7 +313,7 @@ WEIGHT_FORMATS = (
         marker_suffix=".weight_scale",
         parts={".weight": "f8|i8", ".weight_scale": "scale"},
         optional_parts={".weight_zero_point": "i8"},
-        describe=_PLAIN[0],
+        infer_layout=_PLAIN[0],
         decode=_PLAIN[1],
     ),
     WeightFormat(
@@ -321,7 +321,7 @@ WEIGHT_FORMATS = (
         marker_suffix="_blocks",
         weight_suffix="",
         parts={"_blocks": "u8[experts, out, groups, bytes]", "_scales": "u8[experts, out, groups]"},
-        describe=describe_mxfp4,
+        infer_layout=infer_mxfp4_layout,
         decode=decode_mxfp4,
     ),
     *(
@@ -336,7 +336,7 @@ WEIGHT_FORMATS = (
                 ".quant_map": "float[16]",
             },
             optional_parts={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
-            describe=describe_bnb4,
+            infer_layout=infer_bnb4_layout,
             decode=decode_bnb4,
         )
         for mark in QUANT_STATES
@@ -345,7 +345,7 @@ WEIGHT_FORMATS = (
         methods=("bitsandbytes",),
         marker_suffix=".SCB",
         parts={".weight": "i8[out, in]", ".SCB": "float[out]"},
-        describe=describe_llm_int8,
+        infer_layout=infer_llm_int8_layout,
         decode=decode_llm_int8,
     ),
     *map(_make_gguf_format, QUANTIZED_TYPES),

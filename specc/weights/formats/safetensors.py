@@ -18,7 +18,7 @@ from specc.io.atomic_write import write_file_atomically
 from specc.io.file_signatures import PRODUCER_NAME, identify_foreign_file
 from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
 from specc.io.platform import read_at_offset, read_into_buffer
-from specc.io.safe_read import Closeable, UnreadableFile, escape_text, open_regular_file
+from specc.io.safe_read import Closeable, UnreadableFileError, escape_text, open_regular_file
 from specc.ir.array import Array
 from specc.weights.formats.safetensors_header import (
     DTYPE_BITS,
@@ -53,11 +53,11 @@ class TensorEntry:
 
 
 class TensorFile(Closeable):
-    """An open safetensors file whose header has been checked. `changed` tensors have other values
-    than the bytes that are stored.
+    """An open safetensors file whose header has been checked. `transformed_tensors` tensors have
+    other values than the bytes that are stored.
     """
 
-    changed: Set[str] = frozenset()
+    transformed_tensors: Set[str] = frozenset()
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TensorFile(Closeable):
         self._identity = read_identity(os.fstat(fd))
         self.size = self._identity[2]
 
-    def array(self, name: str) -> Array:
+    def get_array(self, name: str) -> Array:
         """Return the tensor as a read-only view of the mapped file, in its stored dtype."""
         entry = self.tensors[name]
         dtype = self._to_numpy(entry)
@@ -86,16 +86,18 @@ class TensorFile(Closeable):
         flat = np.frombuffer(self._map_file, dtype, count, entry.offset)
         return _to_native_order(flat).reshape(entry.shape)
 
-    def read(self, name: str) -> Array:
+    def read_tensor(self, name: str) -> Array:
         """Return a copy of the tensor."""
         entry = self.tensors[name]
         dtype = self._to_numpy(entry)
         raw = np.empty(entry.nbytes, np.uint8)
-        self._fill(entry.offset, memoryview(raw.data))
+        self._fill_buffer(entry.offset, memoryview(raw.data))
         self.check_unchanged()
         return _to_native_order(raw.view(dtype)).reshape(entry.shape)
 
-    def chunks(self, name: str, offset: int = 0, nbytes: int | None = None) -> Iterator[memoryview]:
+    def iterate_chunks(
+        self, name: str, offset: int = 0, nbytes: int | None = None
+    ) -> Iterator[memoryview]:
         """Yield the stored bytes of a tensor, or a range; each chunk is valid for two
         iterations.
         """
@@ -115,7 +117,7 @@ class TensorFile(Closeable):
         for done in range(0, count, CHUNK_BYTES):
             buffers.reverse()
             part = buffers[0][: min(CHUNK_BYTES, count - done)]
-            self._fill(entry.offset + offset + done, part)
+            self._fill_buffer(entry.offset + offset + done, part)
             yield part
         self.check_unchanged()
 
@@ -149,12 +151,12 @@ class TensorFile(Closeable):
             self._fail_changed("it was replaced")
 
     def close(self) -> None:
-        """Close the file. Views returned by `array` stay valid."""
+        """Close the file. Views returned by `get_array` stay valid."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _fill(self, offset: int, view: memoryview) -> None:
+    def _fill_buffer(self, offset: int, view: memoryview) -> None:
         """Read until the view is full."""
         while view:
             got = read_into_buffer(self._fd, view, offset)
@@ -189,7 +191,7 @@ def open_weights_file(path: Path) -> int:
     """Return the descriptor of a regular file. Fails with E0802."""
     try:
         return open_regular_file(path)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise_error(
             "E0802",
             f"cannot read the weights `{escape_text(path)}`: {error.reason}",

@@ -9,9 +9,9 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import (
     NO_LIMITS,
-    DuplicateKey,
+    DuplicateKeyError,
     Json,
-    NestingTooDeep,
+    NestingTooDeepError,
     as_exact_integer,
     parse_strict_json,
 )
@@ -96,7 +96,7 @@ class RawTensor:
     end: int
 
 
-class _InvalidHeader(Exception):
+class _InvalidHeaderError(Exception):
     """The error of a header."""
 
 
@@ -109,7 +109,7 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
         tensors = [_parse_tensor(name, f) for name, f in fields.items()]
         tensors.sort(key=lambda t: (t.begin, t.end))
         _check_ranges(tensors, size - 8 - len(data))
-    except _InvalidHeader as error:
+    except _InvalidHeaderError as error:
         raise_error(
             "E0506",
             f"`{escape_text(path)}` is damaged, or not a safetensors file",
@@ -122,21 +122,21 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 def _read_header_bytes(fd: int, size: int) -> bytes:
     """Read the header's JSON, whose length is in the first eight bytes."""
     if size < 8:
-        raise _InvalidHeader(f"it has {size} bytes; a safetensors file has at least 10")
+        raise _InvalidHeaderError(f"it has {size} bytes; a safetensors file has at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
     # other files begin with any number, so this check comes before reading
     if length > MAX_HEADER_BYTES:
-        raise _InvalidHeader(
+        raise _InvalidHeaderError(
             f"it has a header length of {length} bytes; at most {MAX_HEADER_BYTES} are allowed"
         )
     if length > size - 8:
-        raise _InvalidHeader(
+        raise _InvalidHeaderError(
             f"its header should have {length} bytes, but only {size - 8} follow: the "
             "file is truncated"
         )
     data = read_at_offset(fd, length, 8)
     if len(data) != length:  # it has shrunk since its size was read
-        raise _InvalidHeader("the file is truncated inside the header")
+        raise _InvalidHeaderError("the file is truncated inside the header")
     return data
 
 
@@ -144,18 +144,20 @@ def _parse_fields(data: bytes) -> dict[str, Json]:
     """Parse the header as JSON with unique keys."""
     try:
         fields = parse_strict_json(data.decode("utf-8"), NO_LIMITS)
-    except DuplicateKey as error:
-        raise _InvalidHeader(f"its header names {escape_text(repr(error.key))} twice") from None
-    except NestingTooDeep:
-        raise _InvalidHeader("its header is nested too deeply") from None
+    except DuplicateKeyError as error:
+        raise _InvalidHeaderError(
+            f"its header names {escape_text(repr(error.key))} twice"
+        ) from None
+    except NestingTooDeepError:
+        raise _InvalidHeaderError("its header is nested too deeply") from None
     except UnicodeDecodeError as error:
         # 8 for the length field: the offset in the file
-        raise _InvalidHeader(f"its header is not UTF-8 (byte {error.start + 8})") from None
+        raise _InvalidHeaderError(f"its header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
         # invalid JSON, an integer of thousands of digits, NaN
-        raise _InvalidHeader(f"its header is not JSON: {escape_text(error)}") from None
+        raise _InvalidHeaderError(f"its header is not JSON: {escape_text(error)}") from None
     if not isinstance(fields, dict):
-        raise _InvalidHeader("its header is not a JSON object")
+        raise _InvalidHeaderError("its header is not a JSON object")
     return fields
 
 
@@ -166,60 +168,68 @@ def _parse_metadata(value: Json) -> dict[str, str]:
     if isinstance(value, dict):
         texts = {key: text for key, text in value.items() if isinstance(text, str)}
     if not isinstance(value, dict) or len(texts) != len(value):
-        raise _InvalidHeader("its `__metadata__` is not a map of strings")
+        raise _InvalidHeaderError("its `__metadata__` is not a map of strings")
     return texts
 
 
 def _parse_tensor(name: str, fields: Json) -> RawTensor:
     """Parse one entry and check its consistency."""
-    what = f"the tensor `{escape_text(name[:200])}`"
+    tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
-        raise _InvalidHeader("a tensor has no name")
+        raise _InvalidHeaderError("a tensor has no name")
     # JSON can contain a lone surrogate, which is not allowed in names
     if has_lone_surrogate(name):
-        raise _InvalidHeader(f"{what} has half of a character pair in its name")
+        raise _InvalidHeaderError(f"{tensor_label} has half of a character pair in its name")
     # other fields might change the meaning of these
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
-        raise _InvalidHeader(f"{what} must have exactly the fields dtype, shape and data_offsets")
-    dtype = _check_dtype(what, fields["dtype"])
+        raise _InvalidHeaderError(
+            f"{tensor_label} must have exactly the fields dtype, shape and data_offsets"
+        )
+    dtype = _check_dtype(tensor_label, fields["dtype"])
     shape = _parse_lengths(fields["shape"])
     if shape is None or len(shape) > 64:
-        raise _InvalidHeader(f"{what} has a shape that is not a list of at most 64 lengths")
-    begin, end = _parse_offsets(what, fields["data_offsets"])
-    needed = _count_bytes(what, dtype, shape)
+        raise _InvalidHeaderError(
+            f"{tensor_label} has a shape that is not a list of at most 64 lengths"
+        )
+    begin, end = _parse_offsets(tensor_label, fields["data_offsets"])
+    needed = _count_bytes(tensor_label, dtype, shape)
     if end - begin != needed:
-        raise _InvalidHeader(
-            f"{what}, {dtype} of shape {shape}, takes {needed} bytes, "
+        raise _InvalidHeaderError(
+            f"{tensor_label}, {dtype} of shape {shape}, takes {needed} bytes, "
             f"but its data_offsets span {end - begin}"
         )
     return RawTensor(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), begin, end)
 
 
-def _check_dtype(what: str, dtype: Json) -> str:
+def _check_dtype(tensor_label: str, dtype: Json) -> str:
     """Return the dtype of a tensor as its file names it."""
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
-        raise _InvalidHeader(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
+        raise _InvalidHeaderError(
+            f"{tensor_label} has the unknown dtype {escape_text(repr(dtype)[:40])}"
+        )
     return dtype
 
 
-def _parse_offsets(what: str, value: Json) -> tuple[int, int]:
+def _parse_offsets(tensor_label: str, value: Json) -> tuple[int, int]:
     """Parse the first byte of a tensor and the one after its last."""
     offsets = _parse_lengths(value)
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _InvalidHeader(f"{what} has data_offsets that are not two increasing numbers")
+        raise _InvalidHeaderError(
+            f"{tensor_label} has data_offsets that are not two increasing numbers"
+        )
     return offsets[0], offsets[1]
 
 
-def _count_bytes(what: str, dtype: str, shape: list[int]) -> int:
+def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
     """Return the size of a tensor in bytes."""
     count = 1
     for dim in shape:
         count *= dim
         if count >= MAX_LENGTH:  # checked step by step: a later 0 must not hide it
-            raise _InvalidHeader(f"{what} has more elements than any file can hold")
+            raise _InvalidHeaderError(f"{tensor_label} has more elements than any file can hold")
     bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed
-        raise _InvalidHeader(f"{what} of {dtype} does not fill whole bytes")
+        raise _InvalidHeaderError(f"{tensor_label} of {dtype} does not fill whole bytes")
     return bits // 8
 
 
@@ -236,16 +246,16 @@ def _check_ranges(tensors: list[RawTensor], size: int) -> None:
     at = 0
     for t in tensors:
         if t.begin != at:
-            what = (
+            tensor_label = (
                 "overlaps the tensor before it" if t.begin < at else "leaves unused bytes before it"
             )
-            raise _InvalidHeader(f"the tensor `{escape_text(t.name[:200])}` {what}")
+            raise _InvalidHeaderError(f"the tensor `{escape_text(t.name[:200])}` {tensor_label}")
         at = t.end
     if at > size:
         first = next(t for t in tensors if t.end > size)
-        raise _InvalidHeader(
+        raise _InvalidHeaderError(
             f"its tensors need {at} bytes of data, got {size}: the file is "
             f"truncated, from `{escape_text(first.name[:200])}` on"
         )
     if at < size:
-        raise _InvalidHeader(f"{size - at} bytes follow its last tensor")
+        raise _InvalidHeaderError(f"{size - at} bytes follow its last tensor")

@@ -94,9 +94,9 @@ def test_dequantized_blocks_equal_ggml(kind: int, tmp_path: Path) -> None:
         checkpoint = DequantizedCheckpoint(opened, "gguf", QuantizationSettings())
         name, wanted = "model.layers.1.mlp.up_proj.weight", decode_blocks(stored)
         assert checkpoint.tensors[name].shape == (5, 512)
-        np.testing.assert_allclose(checkpoint.read(name), wanted, rtol=1e-5, atol=1e-9)
+        np.testing.assert_allclose(checkpoint.read_tensor(name), wanted, rtol=1e-5, atol=1e-9)
         np.testing.assert_array_equal(
-            checkpoint.read(name, slice(2, 4)), checkpoint.read(name)[2:4]
+            checkpoint.read_tensor(name, slice(2, 4)), checkpoint.read_tensor(name)[2:4]
         )
 
 
@@ -280,4 +280,4 @@ def test_rows_not_divisible_by_heads(tmp_path: Path) -> None:
     stored = {"blk.0.attn_q.weight": make_float_tensor(np.ones((6, 64), np.float32))}
     file = open_gguf(write_gguf(tmp_path / "m.gguf", ARCHITECTURE, stored))
     with file, pytest.raises(Failed, match="not those of 4 heads"):
-        file.read("model.layers.0.self_attn.q_proj.weight")
+        file.read_tensor("model.layers.0.self_attn.q_proj.weight")

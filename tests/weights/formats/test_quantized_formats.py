@@ -31,7 +31,7 @@ def read_config(directory: Path, text: str) -> CheckpointQuantization:
 def read_fixture(name: str, directory: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
     with open_tensors(KEPT / f"{name}.safetensors") as file:
         config = read_config(directory, file.metadata["quantization_config"])
-        return config, {tensor: file.read(tensor) for tensor in file.tensors}
+        return config, {tensor: file.read_tensor(tensor) for tensor in file.tensors}
 
 
 NAMES = sorted(path.stem for path in KEPT.glob("*.safetensors"))
@@ -67,7 +67,7 @@ def test_damaged_tensor(name: str, change: str, tmp_path: Path) -> None:
             with suppress(Failed):
                 checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
             for weight, entry in checkpoint.tensors.items():
-                assert checkpoint.read(weight).shape == entry.shape
+                assert checkpoint.read_tensor(weight).shape == entry.shape
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,12 +90,12 @@ def test_values_equal_the_reference_package(name: str, tmp_path: Path) -> None:
     with open_weights(tmp_path) as base:
         checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
         wanted = {n.removeprefix(EXPECTED): a for n, a in arrays.items() if n not in stored}
-        assert checkpoint.tensors.keys() == checkpoint.decoded == wanted.keys()
+        assert checkpoint.tensors.keys() == checkpoint.decoded_tensors == wanted.keys()
         for weight, expected in wanted.items():
-            found = checkpoint.read(weight)
+            found = checkpoint.read_tensor(weight)
             assert found.dtype == np.float32
             assert checkpoint.tensors[weight].shape == expected.shape
             assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
             # slices along the first axis have the same values
             for rows in (slice(1, 2), slice(1, len(expected)), slice(0, len(expected) - 1)):
-                assert np.array_equal(checkpoint.read(weight, rows), found[rows])
+                assert np.array_equal(checkpoint.read_tensor(weight, rows), found[rows])

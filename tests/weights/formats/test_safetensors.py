@@ -50,10 +50,10 @@ def test_dtypes_round_trip(tmp_path: Path) -> None:
         assert dict(file.metadata) == {"format": "pt", "specc": "weights"}
         assert set(file.tensors) == set(tensors)
         for name, array in tensors.items():
-            for found in (file.array(name), file.read(name)):
+            for found in (file.get_array(name), file.read_tensor(name)):
                 assert found.shape == array.shape
                 assert np.array_equal(found.astype(np.float64), array.astype(np.float64)), name
-        assert not file.array("f32").flags.owndata
+        assert not file.get_array("f32").flags.owndata
         assert str(file.tensors["bf16"]) == "bf16[2]"
 
 
@@ -67,7 +67,7 @@ def test_writing_is_deterministic(tmp_path: Path) -> None:
 def test_byte_range_is_streamed(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": np.arange(10, dtype=np.uint8)})
     with open_tensors(tmp_path / "a.safetensors") as file:
-        assert b"".join(map(bytes, file.chunks("a", 3, 4))) == bytes([3, 4, 5, 6])
+        assert b"".join(map(bytes, file.iterate_chunks("a", 3, 4))) == bytes([3, 4, 5, 6])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_header_padding(tmp_path: Path) -> None:
         tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   "
     )
     with open_tensors(path) as file:
-        assert file.array("a").tolist() == [0, 0]
+        assert file.get_array("a").tolist() == [0, 0]
 
 
 def test_names_are_escaped_in_messages(tmp_path: Path) -> None:
@@ -176,22 +176,22 @@ def test_symlink_is_followed(tmp_path: Path) -> None:
     write_raw_file(tmp_path / "blob", {"a": A})
     (tmp_path / "model.safetensors").symlink_to("blob")
     with open_tensors(tmp_path / "model.safetensors") as file:
-        assert file.read("a").tolist() == [0, 0]
+        assert file.read_tensor("a").tolist() == [0, 0]
 
 
 def test_dtypes_without_numpy_equivalent(tmp_path: Path) -> None:
     path = write_raw_file(tmp_path / "a.safetensors", make_header(dtype="F4", shape=[16]))
     with open_tensors(path) as file, pytest.raises(Failed, match="E0508"):
-        file.array("a")
+        file.get_array("a")
 
 
 def read_tensor(file: TensorFile, reading: str) -> None:
     if reading == "array":
-        file.array("a")
+        file.get_array("a")
     elif reading == "read":
-        file.read("a")
+        file.read_tensor("a")
     else:
-        list(file.chunks("a"))
+        list(file.iterate_chunks("a"))
 
 
 @pytest.mark.parametrize("how", ["truncated", "replaced", "removed", "grown"])
@@ -222,4 +222,4 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     write_safetensors(path, one, force=True)
     write_safetensors(path, {"a": np.zeros(3, np.float32)})  # specc wrote the file by now
     with open_tensors(path) as file:
-        assert not file.array("a").any()
+        assert not file.get_array("a").any()

@@ -23,7 +23,7 @@ def emit_random_numbers(g: Emitter) -> Sequence[tuple[str, str]]:
         g, onnx_sampling.emit_stream_key(g, "seed", "sample"), emit_cast(g, "rows", "u64")
     )
     at_step = onnx_sampling.emit_substream_key(g, keys, emit_cast(g, "step", "u64"))
-    return [(keys, "u64"), (onnx_sampling.emit_uniform(g, at_step), "f32")]
+    return [(keys, "u64"), (onnx_sampling.emit_uniform_sample(g, at_step), "f32")]
 
 
 def build_random_model() -> EmittedModel:

@@ -99,7 +99,7 @@ def test_wrong_keys_of_a_block_are_detected(
 
     def wrong(*args: Any) -> PositionSpan:
         span, g = right(*args), args[0]
-        start, stop = (g.node("Add", e, [2]) for e in (span.start, span.stop))
+        start, stop = (g.emit_node("Add", e, [2]) for e in (span.start, span.stop))
         return PositionSpan(start, stop, span.length)
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)

@@ -110,7 +110,7 @@ def test_any_number_of_global_tokens(share: float) -> None:
 
 def test_duplicated_global_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(g: Any, keys: grid_slices.PositionSpan) -> str:
-        every: str = g.constant(True, "bool")
+        every: str = g.emit_constant(True, "bool")
         return every
 
     monkeypatch.setattr(grid_slices, "_emit_not_duplicated", twice)
@@ -235,8 +235,10 @@ def test_missing_key_of_a_block_is_detected(monkeypatch: pytest.MonkeyPatch) -> 
     def wrong(*args: Any) -> blocked_attention.PositionSpan:
         span = right(*args)
         g = args[0]
-        later = g.node("Add", span.start, [1])
-        return blocked_attention.PositionSpan(later, g.node("Add", span.stop, [1]), span.length)
+        later = g.emit_node("Add", span.start, [1])
+        return blocked_attention.PositionSpan(
+            later, g.emit_node("Add", span.stop, [1]), span.length
+        )
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):

@@ -44,12 +44,12 @@ def test_consecutive_branches_are_distinct_keys() -> None:
         target=get_target("onnx"), opset=23, lengths=LengthResolver({}), names=NameTable({"long"})
     )
     made = [
-        g.node(
+        g.emit_node(
             "If", "long", then_branch=GraphProto(name=f"a{n}"), else_branch=GraphProto(name=f"b{n}")
         )
         for n in range(50)
     ]
     assert len(set(made)) == 50
     both = GraphProto(name="a"), GraphProto(name="b")
-    twice = [g.node("If", "long", then_branch=both[0], else_branch=both[1]) for _ in range(2)]
+    twice = [g.emit_node("If", "long", then_branch=both[0], else_branch=both[1]) for _ in range(2)]
     assert len(set(twice)) == 1

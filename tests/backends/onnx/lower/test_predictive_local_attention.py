@@ -66,23 +66,23 @@ def test_lengths_around_the_threshold() -> None:
 
 
 def test_wrong_near_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = predictive_local_attention._emit_near_keys
+    right = predictive_local_attention._emit_window_keys
 
-    def wrong(*args: Any) -> predictive_local_attention.NearKeys:
+    def wrong(*args: Any) -> predictive_local_attention.WindowKeys:
         near, g = right(*args), args[0]
-        begin = g.node("Add", near.keys.start, [3])
-        begin = g.node("Min", begin, g.node("Sub", near.keys.stop, [1]))
-        return predictive_local_attention.NearKeys(
-            PositionSpan(begin, near.keys.stop, predictive_local_attention.NEAR_KEYS_DIM),
-            near.is_few_keys,
+        begin = g.emit_node("Add", near.keys.start, [3])
+        begin = g.emit_node("Min", begin, g.emit_node("Sub", near.keys.stop, [1]))
+        return predictive_local_attention.WindowKeys(
+            PositionSpan(begin, near.keys.stop, predictive_local_attention.WINDOW_KEYS_DIM),
+            near.reads_window_only,
         )
 
     monkeypatch.setattr(predictive_local_attention, "MIN_KEYS", 10)
-    monkeypatch.setattr(predictive_local_attention, "_emit_near_keys", wrong)
+    monkeypatch.setattr(predictive_local_attention, "_emit_window_keys", wrong)
     assert measure_max_error(23, lengths(1, 60)) > 1e-3
 
 
 def test_other_masks_are_not_matched() -> None:
     graph = elaborate_with_config("luong_local_m", **SMALL_CONFIGS["luong_local_m"]).model.graph
     made = build_model(pass_pipeline.simplify_graph(graph), get_target("onnx")).model
-    assert str(predictive_local_attention.NEAR_KEYS_DIM) not in str(made.graph)
+    assert str(predictive_local_attention.WINDOW_KEYS_DIM) not in str(made.graph)

@@ -56,7 +56,7 @@ class Arrays:
     def find_byte_range(self, name: str) -> ByteRange | None:
         return self.runs.get(name)
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         self.read.append(name)
         data = self.arrays[name].astype(NUMPY_DTYPES[dtype]).tobytes()
         for start in range(0, len(data), 100):
@@ -163,7 +163,7 @@ def test_unlinkable_weights_are_copied_unless_link_is_required(tmp_path: Path) -
     (tmp_path / "out").mkdir()
     values = write_checkpoint(graph, sample_parameters(graph), tmp_path / "model.safetensors")
     written = write_to(graph, values, tmp_path / "out" / "m.onnx", weights_as="auto")
-    assert not written.plan.linked
+    assert not written.plan.linked_tensors
     with pytest.raises(Failed, match="E0824") as caught:
         write_to(graph, values, tmp_path / "out" / "n.onnx", weights_as="link")
     assert "is outside the output directory" in caught.value.diagnostics[0].notes[0]

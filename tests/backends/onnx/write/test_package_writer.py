@@ -149,7 +149,7 @@ def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint_path: 
     assert written.data is None
     assert list_names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
     package = open_package(tmp_path / "pair", verify_contents=True)
-    assert list(package.index.linked) == ["weights/model.safetensors"]
+    assert list(package.index.linked_files) == ["weights/model.safetensors"]
     want = open_package(tmp_path / "first").load_graph("score").run(ids=IDS)["tags"]
     np.testing.assert_array_equal(package.load_graph("score").run(ids=IDS)["tags"], want)
     assert len(list(list_package_lines(package, rounds=1))) == 2
@@ -170,7 +170,7 @@ def test_replacing_a_linked_package_keeps_the_checkpoint(
     write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="link")
     write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="copy")
     assert checkpoint_path.exists()
-    assert not open_package(tmp_path / "pair").index.linked
+    assert not open_package(tmp_path / "pair").index.linked_files
 
 
 def test_extra_files_are_found_by_role(tmp_path: Path) -> None:
