@@ -206,7 +206,7 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
     _read_banned_tokens(file)
 
 
-def _read_forced_eos_token(file: _File) -> None:
+def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
     """Read `forced_eos_token_id`. transformers gives all tokens of a list the same score, except
     suppressed ones; of equal scores greedy decoding selects the lowest id.
     """

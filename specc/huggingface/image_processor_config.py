@@ -89,7 +89,7 @@ _CLASS_DEFAULTS: Mapping[str, _ProcessorDefaults] = {
         size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True
     ),
 }
-_IDEFICS3 = _Kind(
+_IDEFICS3 = _ProcessorDefaults(
     size=(), filter=1, sizing="tiles",
     settings={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
 )  # fmt: skip
@@ -101,17 +101,17 @@ _SIZED_DEFAULTS: Mapping[str, _ProcessorDefaults] = {
             "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
         },
     ),
-    "Pixtral": _Kind(
+    "Pixtral": _ProcessorDefaults(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="within",
         settings={"size": {"longest_edge": 1024}},
     ),
     "Idefics3": _IDEFICS3,
     "SmolVLM": _IDEFICS3,
-    "LlavaNext": _Kind(
+    "LlavaNext": _ProcessorDefaults(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
         settings={"size": {"shortest_edge": 224}, "crop_size": {"height": 224}},
     ),
-    "Siglip2": _Kind(
+    "Siglip2": _ProcessorDefaults(
         size=(), filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
