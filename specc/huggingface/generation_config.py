@@ -43,7 +43,8 @@ DEFAULT_TOP_K = 50
 SPECIAL_KEYS = {
     "the strategy": "do_sample num_beams repetition_penalty",
     "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
-    "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id task_to_id is_multilingual return_timestamps no_timestamps_token_id",
+    "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
+    "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
 """Keys that are read by other code."""
 IGNORED_KEYS = {
@@ -54,8 +55,10 @@ IGNORED_KEYS = {
     "num_assistant_tokens num_assistant_tokens_schedule assistant_early_exit "
     "assistant_confidence_threshold assistant_lookbehind target_lookbehind "
     "is_assistant prompt_lookup_num_tokens max_matching_ngram_size token_healing",
-    "additional outputs": "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate return_legacy_cache",
-    "timestamps, which are not generated": "max_initial_timestamp_index alignment_heads median_filter_width",
+    "additional outputs": "output_attentions output_hidden_states "
+    "output_scores output_logits return_dict_in_generate return_legacy_cache",
+    "timestamps, which are not generated": "max_initial_timestamp_index alignment_heads "
+    "median_filter_width",
     "settings of chat programs": "chat_format max_window_size",
     "a time limit": "max_time",
     "NaN scores do not occur": "remove_invalid_values",

@@ -18,7 +18,10 @@ PROCESSOR_KEY = "image_processor"
 """The key of image settings in a processor's file."""
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's resampling filters by number."""
-MISSING_CONFIG_HELP = "download the file that belongs to the weights, or compile from a directory without it: the spec then defines preprocessing"
+MISSING_CONFIG_HELP = (
+    "download the file that belongs to the weights, or compile from a directory without it: "
+    "the spec then defines preprocessing"
+)
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
 """From this size on, ConvNeXt's images are resized without cropping."""
