@@ -217,7 +217,7 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
     suppressed = _list_tokens(file.get_value("suppress_tokens"))
     for key, tokens in forced.items():
         if tokens and all(token in suppressed for token in tokens):
-            file.refuse(key, "is suppressed by its `suppress_tokens`")
+            file.raise_unsupported(key, "is suppressed by its `suppress_tokens`")
     allowed = [token for token in forced[FORCED_EOS_KEY] if token not in suppressed]
     if isinstance(file.get_value(FORCED_EOS_KEY), list) and allowed:
         ids = [token for token in allowed if isinstance(token, int)]

@@ -104,7 +104,7 @@ def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
         # the graph counts tiles by those of the config
         case value if value == spec.get("bounds"):
             return {}
-    reader.refuse(key, "the model has other sizes of tiled images in its config.json")
+    reader.raise_unsupported(key, "the model has other sizes of tiled images in its config.json")
 
 
 def _get_tile_size(spec: Mapping[str, object]) -> object:
