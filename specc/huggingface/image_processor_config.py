@@ -33,7 +33,7 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ProcessorDefaults:
+class _Defaults:
     """Defaults of a published image processor.
 
     `resizes_short_edge`: a single number is the length of the shorter side, not of both.
@@ -56,65 +56,55 @@ class _ProcessorDefaults:
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
-_CLIP = _ProcessorDefaults(
+_CLIP = _Defaults(
     size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224
 )
-_BLIP = _ProcessorDefaults(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
-_DETR = _ProcessorDefaults(
-    size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1
-)
-_CLASS_DEFAULTS: Mapping[str, _ProcessorDefaults] = {
-    "ViT": _ProcessorDefaults(size=(224, 224), filter=2),
-    "DeiT": _ProcessorDefaults(size=(256, 256), filter=3, crop=224),
-    "Beit": _ProcessorDefaults(size=(224, 224), filter=3),
+_BLIP = _Defaults(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
+_DETR = _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1)
+_CLASS_DEFAULTS: Mapping[str, _Defaults] = {
+    "ViT": _Defaults(size=(224, 224), filter=2),
+    "DeiT": _Defaults(size=(256, 256), filter=3, crop=224),
+    "Beit": _Defaults(size=(224, 224), filter=3),
     "CLIP": _CLIP,
     "Bit": _CLIP,
-    "Siglip": _ProcessorDefaults(size=(224, 224), filter=3, resizes_short_edge=True),
+    "Siglip": _Defaults(size=(224, 224), filter=3, resizes_short_edge=True),
     "Blip": _BLIP,
-    "Gemma3": _ProcessorDefaults(size=(224, 224), filter=2),
+    "Gemma3": _Defaults(size=(224, 224), filter=2),
     "GotOcr2": _BLIP,
-    "ConvNext": _ProcessorDefaults(
-        size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256
-    ),
-    "Segformer": _ProcessorDefaults(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
+    "ConvNext": _Defaults(size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256),
+    "Segformer": _Defaults(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
     "Detr": _DETR,
     "ConditionalDetr": _DETR,
     "DeformableDetr": _DETR,
-    "RTDetr": _ProcessorDefaults(
-        size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False
-    ),
-    "Mask2Former": _ProcessorDefaults(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
-    "OwlViT": _ProcessorDefaults(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
-    "Yolos": _ProcessorDefaults(
-        size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16
-    ),
-    "Donut": _ProcessorDefaults(
-        size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True
-    ),
+    "RTDetr": _Defaults(size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False),
+    "Mask2Former": _Defaults(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
+    "OwlViT": _Defaults(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
+    "Yolos": _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
+    "Donut": _Defaults(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
 }
-_IDEFICS3 = _ProcessorDefaults(
+_IDEFICS3 = _Defaults(
     size=(), filter=1, sizing="tiles",
     settings={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
 )  # fmt: skip
-_SIZED_DEFAULTS: Mapping[str, _ProcessorDefaults] = {
-    "Qwen2VL": _ProcessorDefaults(
+_SIZED_DEFAULTS: Mapping[str, _Defaults] = {
+    "Qwen2VL": _Defaults(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="area",
         settings={
             "size": {"shortest_edge": 3136, "longest_edge": 1003520},
             "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
         },
     ),
-    "Pixtral": _ProcessorDefaults(
+    "Pixtral": _Defaults(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="within",
         settings={"size": {"longest_edge": 1024}},
     ),
     "Idefics3": _IDEFICS3,
     "SmolVLM": _IDEFICS3,
-    "LlavaNext": _ProcessorDefaults(
+    "LlavaNext": _Defaults(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
         settings={"size": {"shortest_edge": 224}, "crop_size": {"height": 224}},
     ),
-    "Siglip2": _ProcessorDefaults(
+    "Siglip2": _Defaults(
         size=(), filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
@@ -151,7 +141,7 @@ def read_image_options(
     file = _find_file(directories)
     if file is None:
         return dict(spec_options)
-    reader = _ImageConfigReader(file, span, str(spec_options.get("sizing", "")))
+    reader = _FileReader(file, span, str(spec_options.get("sizing", "")))
     if reader.kind.sizing or spec_options.get("sizing"):
         kind = reader.kind
         sized = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
@@ -206,7 +196,7 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     return data if has_images else None
 
 
-class _ImageConfigReader:
+class _FileReader:
     """A file's keys as options. E0422 for what cannot be followed."""
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
@@ -255,7 +245,7 @@ class _ImageConfigReader:
         filter = self._read_filter()
         return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
-    def _find_processor_defaults(self) -> _ProcessorDefaults:
+    def _find_processor_defaults(self) -> _Defaults:
         """Return the image processor; a file that names none has the plain one, ViT's, or that of
         the spec's `sizing`.
         """
@@ -355,9 +345,7 @@ class _ImageConfigReader:
         )
 
 
-def _read_shared_size(
-    reader: _ImageConfigReader, size: list[int]
-) -> tuple[list[int], list[int] | None]:
+def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
     """Return the sizes of ConvNeXt: small images are cropped, large ones stretched."""
     if len(size) != 1:
         reader.raise_unsupported("size", "a `shortest_edge` is expected")
@@ -370,7 +358,7 @@ def _read_shared_size(
     return [edge, edge], [int(edge / share)]
 
 
-def _read_fitted_size(reader: _ImageConfigReader) -> list[int] | None:
+def _read_fitted_size(reader: _FileReader) -> list[int] | None:
     """Return the shorter side and the maximum longer one; None for fixed sizes."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images of any size are not supported")
@@ -393,7 +381,7 @@ def _read_fitted_size(reader: _ImageConfigReader) -> list[int] | None:
     return found
 
 
-def _read_page_size(reader: _ImageConfigReader) -> list[int]:
+def _read_page_size(reader: _FileReader) -> list[int]:
     """Return the rows and columns of a page. Settings for dynamic sizes are rejected."""
     for key, due in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),

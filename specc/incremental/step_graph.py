@@ -84,9 +84,7 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that prepend or remove positions at the start of a time axis."""
 
 
-def build_position_ids(
-    states: StepStates, node: Node, result: Value, demand: Demand
-) -> NodeResults:
+def add_position_ids(states: StepStates, node: Node, result: Value, demand: Demand) -> NodeResults:
     """Build position ids; they start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
@@ -149,9 +147,8 @@ class StepGraphBuilder:
         least[str(plan.new_chunks)] = 1
         outputs |= self.states.next_states()
         name = f"{graph.name} step"
-        return self.draft.builder.build_graph(
-            name, outputs, min_lengths=least, length_equations=facts
-        )
+        builder = self.draft.builder
+        return builder.build_graph(name, outputs, min_lengths=least, length_equations=facts)
 
     def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
@@ -181,8 +178,7 @@ class StepGraphBuilder:
         plan, draft = self.plan, self.draft
         times = plan.find_time_axes(value)
         need = inf if name in plan.full_inputs else 0.0
-        layouts = {axis: plan.get_axis_layout(value, axis) for axis in times}
-        lengths = {axis: plan.count_positions(need, layouts[axis]) for axis in times}
+        lengths = {a: plan.count_positions(need, plan.get_axis_layout(value, a)) for a in times}
         type = resize_type(value.type, lengths)
         rows = draft.builder.add_input(
             name, Input(type, facts.padding_side, facts.upper_bound, facts.span)
@@ -272,7 +268,7 @@ def _build_counted_op(
     """Build an op that counts or selects positions; None for other ops."""
     match node.op:
         case ops.Extent() | ops.Range():
-            return build_position_ids(states, node, results[0], demand)
+            return add_position_ids(states, node, results[0], demand)
         case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in demand.result_axes[0]:
             return (build_spliced_positions(states.draft, node, results[0], demand),)
         case ops.TopK(n) as op if n in demand.operand_axes[0]:
