@@ -46,6 +46,11 @@ LARGE_BATCH_SIZE = 200
 difference, such as two zeros.
 """
 
+MASK_BATCH_SIZE = 32
+"""Batch size for boolean inputs over several axes, such as the valid pixels of an image: if the
+mask is resized to few positions, few masks have different numbers of valid rows and columns.
+"""
+
 
 @dataclass(frozen=True)
 class _PlannedRound:
@@ -71,7 +76,7 @@ def iterate_round_inputs(
     rng = np.random.default_rng(seed)
     planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
     typical_sizes = choose_lengths(graph, rounds - 1, max_lengths)
-    planned += _plan_densities(graph, coverage, typical_sizes)
+    planned += _plan_densities(graph, coverage, typical_sizes, max_lengths)
     if sample_inputs is None:
         planned += _plan_decisions(graph, typical_sizes, max_lengths)
     for planned_round in planned:
@@ -92,12 +97,22 @@ def iterate_round_inputs(
 
 
 def _plan_densities(
-    graph: Graph, coverage: SubgraphCoverage, typical_sizes: dict[str, int]
+    graph: Graph,
+    coverage: SubgraphCoverage,
+    typical_sizes: dict[str, int],
+    max_lengths: Mapping[str, int] | None,
 ) -> Iterator[_PlannedRound]:
-    """Yield a round of each other density of boolean inputs, if these can matter."""
-    if coverage.subgraphs.names or _has_boolean_input(graph):
+    """Yield a round of each other density of boolean inputs, if these can matter; and one of many
+    masks over several axes.
+    """
+    masks = _list_boolean_inputs(graph)
+    if coverage.subgraphs.names or masks:
         for density in BOOLEAN_DENSITIES[1:]:
             yield _PlannedRound(typical_sizes, density)
+    batch = {s: MASK_BATCH_SIZE for v in masks if v.rank > 2 for s in v.type.shape[0].symbols()}
+    sizes = find_nearby_lengths(graph, typical_sizes | batch, 1, max_lengths) if batch else None
+    if sizes and is_affordable(sizes, graph):
+        yield _PlannedRound(sizes)
 
 
 def _plan_lengths(
@@ -189,10 +204,11 @@ def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
     return scaled & _find_index_inputs(graph, sizes)
 
 
-def _has_boolean_input(graph: Graph) -> bool:
-    """Return whether an input is boolean and no padding mask."""
+def _list_boolean_inputs(graph: Graph) -> list[Value]:
+    """Return the boolean inputs that are no padding masks."""
+    facts = graph.input_facts
     inputs = graph.inputs.items()
-    return any(v.type.dtype == "bool" and not graph.input_facts[n].padding_side for n, v in inputs)
+    return [v for n, v in inputs if v.type.dtype == "bool" and not facts[n].padding_side]
 
 
 def _find_largest_bound(graph: Graph) -> float:

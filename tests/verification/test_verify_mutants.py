@@ -109,6 +109,14 @@ graph g(x: float[batch, 6]) -> (y: float[batch, 6], z: bool[batch, 6]) {
   return min(linear(x, out=6) @ a, 12.0), x < -20.0
 }
 """,
+    "valid pixels of an image": """specc 1
+model m
+dims batch >= 1
+graph g(valid: bool[batch, 9, 9]) -> (y: float[batch, 2]) {
+  whole = concat([every(valid[:, 0])[:, none], every(valid[:, :, 0])[:, none]], axis=1)
+  return float(whole)
+}
+""",
     "the nearest of several vectors": """specc 1
 model m
 dims batch >= 1, n >= 1
