@@ -28,6 +28,7 @@ from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_model import RowModel, find_text_inputs
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
+from specc.preprocessing.records import NumbersOutput
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.open_model import has_batch_shared_scales, open_compiled
 
@@ -80,6 +81,7 @@ def make_plan(request: JobRequest) -> JobPlan:
         graph=request.graph,
         provider=request.provider,
     )
+    _check_csv_columns(model, chosen, files)
     results = (*model.list_result_columns(), ERROR_COLUMN)
     kept = _select_copied_columns(request, columns, chosen, results)
     blocks: list[RowBlock] = []
@@ -105,6 +107,20 @@ def make_plan(request: JobRequest) -> JobPlan:
         else "",
         has_batch_shared_scales=has_batch_shared_scales(model.opened),
     )
+
+
+def _check_csv_columns(model: RowModel, columns: Mapping[str, str], files: Sequence[Path]) -> None:
+    """Raise E0906 for an input of numbers in a CSV file, whose values are text."""
+    reading = model.input_signature.reading
+    records = {name: reading.get_input_reading(name) for name in columns}
+    numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]
+    if numeric and any(path.suffix.lower() == ".csv" for path in files):
+        name = numeric[0]
+        raise_error(
+            "E0906",
+            f"the input `{escape_text(name)}` takes numbers, and the values of a CSV file are text",
+            helps=["write the data as JSON Lines or Parquet"],
+        )
 
 
 def _list_files(request: JobRequest) -> list[Path]:

@@ -255,3 +255,15 @@ def test_exit_code_of_failed_jobs(
     assert main(["map", *words, "--engine", "serial"]) == status
     told = "NaN or infinity, stored as null in JSON Lines" in capsys.readouterr().err
     assert told == bool(nulls)
+
+
+def test_numbers_in_a_csv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The values of a CSV file are text: an input of numbers is an error before any row."""
+    graph = "graph g(x: float[batch]) -> (y: float[batch]) { return x + 1.0 }"
+    (tmp_path / "m.specc").write_text(f"specc 1\nmodel m\ndims batch\n{graph}\n")
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
+    (tmp_path / "x.csv").write_text("x\n1.5\n")
+    words = ["map", str(tmp_path / "m.onnx"), str(tmp_path / "x.csv"), "-o", str(tmp_path / "out")]
+    assert main(words) == 1
+    assert "E0906" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
