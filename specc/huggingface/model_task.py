@@ -90,9 +90,7 @@ def _select_encoder_config(config_json: JsonObject | None) -> Fields:
 
 
 def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
-    """Return whether the model preprocesses what the task takes. SigLIP 2, for example, takes
-    patches that the caller computes from the image.
-    """
+    """Return whether the model preprocesses what the task takes."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, TextTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
