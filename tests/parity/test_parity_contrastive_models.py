@@ -85,6 +85,10 @@ def patches() -> Samples:
     return made
 
 
+SEGMENTER: dict[str, Any] = {
+    "projection_dim": 12, "extract_layers": [0, 1, 2], "reduce_dim": 8, "decoder_num_attention_heads": 2,
+    "decoder_intermediate_size": 10,
+}  # fmt: skip
 AUDIO: dict[str, Any] = {
     "num_mel_bins": 8, "spec_size": 32, "patch_size": 4, "patch_stride": 2, "patch_embeds_hidden_size": 6, "depths": [2, 1],
     "num_attention_heads": [2, 3], "window_size": 4, "mlp_ratio": 1.5, "hidden_size": 12, "qkv_bias": False,
@@ -116,6 +120,8 @@ class Tower:
     results: Mapping[str, str]
     gone: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    sets: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
 
 
 BOTH: dict[str, Any] = {"text_config": TEXT, "vision_config": VISION}
@@ -286,6 +292,54 @@ CASES = {
         given=pictures(),
         results=POOLED,
     ),
+    "clipseg, resized positions": Tower(
+        model="CLIPSegForImageSegmentation",
+        config="CLIPSegConfig",
+        settings=BOTH | SEGMENTER,
+        given=texts(end=True, pixels=FixedValues((3, 20, 20))),
+        results={"logits": "", "conditional_embeddings": ""},
+        sets={"image": 20},
+        seed=5,
+    ),
+    "clipseg, complex upsampling, middle layer": Tower(
+        model="CLIPSegForImageSegmentation",
+        config="CLIPSegConfig",
+        settings={
+            "text_config": TEXT | {"eos_token_id": 2},
+            "vision_config": VISION | {"image_size": 16, "patch_size": 8},
+        }
+        | SEGMENTER
+        | {
+            "conditional_layer": 1,
+            "extract_layers": [1, 2],
+            "use_complex_transposed_convolution": True,
+        },
+        given=texts(end=True, pixels=FixedValues((3, 16, 16))),
+        results={"logits": "", "conditional_embeddings": ""},
+        sets={"image": 16},
+    ),
+    "clipseg base": Tower(
+        model="CLIPSegModel",
+        config="CLIPSegConfig",
+        settings=BOTH | SEGMENTER,
+        given=texts(end=True, pixels=PIXELS),
+        results=PAIR,
+        sets={"image": 12},
+    ),
+    "clipseg text": Tower(
+        model="CLIPSegTextModel",
+        config="CLIPSegTextConfig",
+        settings=TEXT | {"eos_token_id": 2},
+        given=texts(end=True),
+        results={"last_hidden_state": "seq", "pooler_output": ""},
+    ),
+    "clipseg vision": Tower(
+        model="CLIPSegVisionModel",
+        config="CLIPSegVisionConfig",
+        settings=VISION,
+        given=pictures(),
+        results=POOLED,
+    ),
     "siglip": Tower(
         model="SiglipModel",
         config="SiglipConfig",
@@ -388,11 +442,11 @@ def test_it_is_the_published_class(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     config = getattr(transformers, case.config)(**case.settings)
     kind = getattr(transformers, case.model)
-    theirs = randomize_weights(kind(config), seed=len(name))
+    theirs = randomize_weights(kind(config), seed=case.seed or len(name))
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     theirs = kind.from_pretrained(tmp_path).eval()
-    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, **case.sets)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:

@@ -107,6 +107,12 @@ PYRAMID: dict[str, Any] = {
     "num_attention_heads": [1, 2, 2, 4],
     "mlp_ratios": [2, 2, 3, 1],
 }
+MOBILE_VIT: dict[str, Any] = {
+    "hidden_sizes": [8, 12, 16],
+    "neck_hidden_sizes": [4, 4, 6, 8, 8, 12, 10],
+    "num_attention_heads": 2,
+    "expand_ratio": 1.5,
+}
 DEPTH = ("predicted_depth",)
 DENSE: dict[str, Any] = {
     "image_size": 16,
@@ -293,6 +299,27 @@ CASES = {
     "timesformer": vit("TimesformerConfig", "TimesformerForVideoClassification", frames=3, settings={"num_frames": 3}),
     "timesformer base, joint": vit("TimesformerConfig", "TimesformerModel", frames=2, results=("last_hidden_state",),
                                    settings={"num_frames": 2, "attention_type": "joint_space_time", "qkv_bias": False}),
+    "mobilenet_v1": Seen(config="MobileNetV1Config", model="MobileNetV1ForImageClassification", size=(37, 40),
+                         settings={**CLASSES, "depth_multiplier": 0.13, "min_depth": 5, "image_size": [37, 40]}),
+    "mobilenet_v1 base": Seen(config="MobileNetV1Config", model="MobileNetV1Model", size=(40, 33), results=BASE, settings={
+        "depth_multiplier": 0.1, "image_size": [40, 33], "tf_padding": False, "hidden_act": "relu"}),
+    "mobilevit": Seen(config="MobileViTConfig", model="MobileViTForImageClassification", size=(44, 64),
+                      settings={**CLASSES, **MOBILE_VIT, "image_size": [44, 64]}),
+    "mobilevit, stride 16": Seen(
+        config="MobileViTConfig", model="MobileViTForImageClassification", size=(48, 40),
+        settings={**CLASSES, **MOBILE_VIT, "image_size": [48, 40], "output_stride": 16, "patch_size": 3, "qkv_bias": False,
+                  "conv_kernel_size": 5, "expand_ratio": 2.5}),
+    "mobilevit, places": Seen(
+        config="MobileViTConfig", model="MobileViTForSemanticSegmentation", size=(40, 64),
+        settings={**CLASSES, **MOBILE_VIT, "image_size": [40, 64], "output_stride": 8, "aspp_out_channels": 6, "atrous_rates": [1, 2, 3]}),
+    "mobilevit base": Seen(config="MobileViTConfig", model="MobileViTModel", size=(64, 64), results=BASE,
+                           settings={**MOBILE_VIT, "image_size": 64, "mlp_ratio": 1.5, "hidden_act": "relu"}),
+    "glpn": Seen(config="GLPNConfig", model="GLPNForDepthEstimation", size=(32, 64), given={"image": [32, 64]}, results=DEPTH,
+                 settings=PYRAMID | {"decoder_hidden_size": 12, "max_depth": 7, "sr_ratios": [4, 2, 1, 1]}),
+    "glpn, two stages": Seen(config="GLPNConfig", model="GLPNForDepthEstimation", size=(16, 24), given={"image": [16, 24]},
+                             results=DEPTH, settings=STAGES | {"head_in_index": 1, "hidden_act": "relu"}),
+    "glpn base": Seen(config="GLPNConfig", model="GLPNModel", size=(32, 36), given={"image": [32, 36]},
+                      results=("last_hidden_state",), settings=STAGES),
     "dpt": vit("DPTConfig", "DPTForDepthEstimation", settings=DENSE, size=(16, 16), results=DEPTH),
     "dpt, other size": vit("DPTConfig", "DPTForDepthEstimation", size=(32, 32), given={"image": 32}, results=DEPTH,
                            settings=DENSE | {"readout_type": "add", "use_batch_norm_in_fusion_residual": True}),

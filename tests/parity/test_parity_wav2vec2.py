@@ -24,6 +24,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 LAYER = {"feat_extract_norm": "layer", "conv_bias": True}
 STABLE = {**LAYER, "do_stable_layer_norm": True, "num_conv_pos_embeddings": 5}
+STACKED = {"num_conv_pos_embeddings": 3, "conv_pos_kernel_size": 5}
 SHORT = {"add_adapter": True, "num_adapter_layers": 1}
 SPEAKER = {
     "tdnn_dim": [9, 7], "tdnn_kernel": [3, 2], "tdnn_dilation": [1, 2], "xvector_output_dim": 5,
@@ -73,6 +74,15 @@ HEARD = [
     ("WavLMForSequenceClassification", {"logits": ""}, {**STABLE, **SUMMED, **BUCKETS}),
     ("WavLMForAudioFrameClassification", {"logits": "frames"}, LAYER),
     ("WavLMForXVector", {"logits": "", "embeddings": ""}, {**SPEAKER, **BUCKETS}),
+    ("Data2VecAudioModel", FEATURES, STACKED),
+    (
+        "Data2VecAudioForCTC",
+        {"logits": "frames"},
+        {**STACKED, "conv_pos_kernel_size": 6, "conv_bias": True},
+    ),
+    ("Data2VecAudioForSequenceClassification", {"logits": ""}, {**STACKED, **SUMMED}),
+    ("Data2VecAudioForAudioFrameClassification", {"logits": "frames"}, STACKED),
+    ("Data2VecAudioForXVector", {"logits": "", "embeddings": ""}, {**SPEAKER, **STACKED}),
     ("UniSpeechModel", FEATURES, LAYER),
     ("UniSpeechForCTC", {"logits": "frames"}, STABLE),
     ("UniSpeechForSequenceClassification", {"logits": ""}, LAYER),

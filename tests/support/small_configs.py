@@ -187,6 +187,25 @@ FAMILIES: dict[str, dict[str, object]] = {
         "iou_hidden": 8,
         "masks": 2,
     },
+    "mobilenet_v1": {"image": 32, "multiplier": 0.1, "least": 4},
+    "mobilevit": {
+        "image": 32,
+        "hidden_sizes": [4, 6, 8],
+        "widths": [2, 3, 4, 5, 6, 7, 8],
+        "heads": 2,
+        "expand_ratio": 1.0,
+        "aspp_width": 4,
+    },
+    "clipseg": TWO_TOWER_SIZES
+    | {
+        "projection_dim": 6,
+        "text.eos": 2,
+        "image": 12,
+        "extract_layers": [0, 1],
+        "d": 8,
+        "heads": 2,
+        "hidden": 10,
+    },
     "pvt_v2": {
         "image": 32,
         "depths": [1, 1],
@@ -590,7 +609,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "widths": [4, 5, 6],
         "kernels": [4, 3, 2],
         "strides": [3, 2, 2],
-        "pos_conv_kernel": 4,
+        "num_conv_pos_embeddings": 4,
         "pos_conv_groups": 2,
     },
     "encodec": {
