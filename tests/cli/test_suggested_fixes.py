@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.golden_cases import run_golden_case
+from support.parameter_sweeps import sample_sweep
 from support.suggested_fixes import APPLIED_FIXES, OTHER_ADVICE
 
 from specc.diagnostics.diagnostic import Failed
@@ -93,11 +94,8 @@ def count_rendered_messages(said: str) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("name", "piece", "old", "new"),
-    [
-        pytest.param(n, *done, id=f"{n}-{k}")
-        for n in APPLIED_FIXES
-        for k, done in enumerate(APPLIED_FIXES[n])
-    ],
+    sample_sweep([(n, *done) for n in APPLIED_FIXES for done in APPLIED_FIXES[n]]),
+    ids=[f"{n}-{k}" for n in APPLIED_FIXES for k in range(len(APPLIED_FIXES[n]))],
 )
 def test_fix_removes_the_message(
     name: str,

@@ -34,7 +34,7 @@ APART = 1e-4
 @pytest.fixture(
     scope="module",
     params=[
-        *sample_mechanisms([n for n in GENERATING if n not in BESIDE]),
+        *sample_mechanisms([n for n in GENERATING if n not in BESIDE], costly={"qwen3_5_text"}),
         *(pytest.param(n, marks=pytest.mark.slow) for n in BESIDE),
     ],
 )

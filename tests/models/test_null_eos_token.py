@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.mechanism_sample import sample_mechanisms
 from support.small_configs import SMALL_CONFIGS
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -22,7 +23,7 @@ def list_stop_fields(spec: str) -> list[ast.Field]:
     ]
 
 
-@pytest.mark.parametrize("spec", SMALL_CONFIGS)
+@pytest.mark.parametrize("spec", sample_mechanisms([*SMALL_CONFIGS]))
 def test_stop_tokens_may_be_none(spec: str) -> None:
     for field in list_stop_fields(spec):
         nothing = isinstance(field.default, ast.ListLiteral) and not field.default.items

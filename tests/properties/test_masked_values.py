@@ -121,6 +121,7 @@ def test_a_reduction_that_ignores_masked_keys_is_unchanged_by_more_of_them(many:
     assert [f for seed in range(many) for f in find_changed_reduction(seed)] == []
 
 
+@pytest.mark.parity
 def test_most_score_matrices_have_a_proved_fact() -> None:
     known = read = 0
     for seed in range(15):

@@ -298,6 +298,7 @@ def test_many_mutants_of_packages_are_detected(
     assert_mutants_detected(total, unseen, set())
 
 
+@pytest.mark.parity
 def test_the_verifier_works_without_asserts() -> None:
     """Under `python -O`, which removes all `assert` statements."""
     program = (

@@ -195,6 +195,7 @@ def test_the_initial_result_of_an_empty_sequence_reads_its_position_only() -> No
     assert alone > 2, alone
 
 
+@pytest.mark.parity
 def test_most_graphs_are_proved() -> None:
     refused = [s for s in range(GRAPHS) if check_causality(make_prefix_graph(s), "seq", "x", ["y"])]
     assert len(refused) < GRAPHS * 0.8
@@ -228,7 +229,10 @@ def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
     assert seen > 5
 
 
-@pytest.mark.parametrize("many", [70, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many",
+    [30, pytest.param(70, marks=pytest.mark.parity), pytest.param(2000, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_without_a_warning_padding_after_a_prefix_has_no_effect(
     side: Literal["left", "right"], many: int

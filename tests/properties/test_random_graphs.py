@@ -66,12 +66,18 @@ def test_proofs_about_random_graphs_are_true(start: int) -> None:
     assert not faults
 
 
-@pytest.mark.parametrize("many", [40, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many",
+    [13, pytest.param(40, marks=pytest.mark.parity), pytest.param(2000, marks=pytest.mark.slow)],
+)
 def test_proofs_about_loops_over_another_axis_are_true(many: int) -> None:
     assert not [found for seed in range(many) if (found := find_failure(seed, make_loop_graph))]
 
 
-@pytest.mark.parametrize("many", [80, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many",
+    [30, pytest.param(80, marks=pytest.mark.parity), pytest.param(2000, marks=pytest.mark.slow)],
+)
 def test_proofs_about_gathered_positions_are_true(many: int) -> None:
     assert not [found for seed in range(many) if (found := find_failure(seed, make_gather_graph))]
     proved = [
@@ -80,6 +86,7 @@ def test_proofs_about_gathered_positions_are_true(many: int) -> None:
     assert many / 4 < sum(proved) < 3 * many / 4
 
 
+@pytest.mark.parity
 def test_most_causal_graphs_are_proved() -> None:
     proved = refused = needlessly = 0
     for seed in range(120):

@@ -103,11 +103,15 @@ def test_chunks_of_thousands_of_graphs_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 250) if (f := find_chunk_difference(seed))]
 
 
-@pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many",
+    [20, pytest.param(60, marks=pytest.mark.parity), pytest.param(2000, marks=pytest.mark.slow)],
+)
 def test_proofs_about_strides_are_true(many: int) -> None:
     assert not [f for seed in range(many) if (f := find_leak(seed))]
 
 
+@pytest.mark.parity
 def test_most_strided_graphs_are_proved() -> None:
     taken = [s for s in range(GRAPHS) if not _is_refused(s)]
     wide = [s for s in taken if make_chunked_graph(make_strided_graph(s))[1] > 3]

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 from support.verification_lines import list_model_lines
 
@@ -58,7 +59,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", sample_sweep(SPECS))
 def test_a_16_bit_package_agrees_with_the_reference(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

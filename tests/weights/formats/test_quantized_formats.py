@@ -4,10 +4,12 @@ transformers (fp8, mxfp4), gptqmodel, autoawq, compressed-tensors, bitsandbytes.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
@@ -51,8 +53,7 @@ CHANGES: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "change"), sample_sweep(list(product(NAMES, CHANGES))))
 def test_damaged_tensor(name: str, change: str, tmp_path: Path) -> None:
     config, arrays = read_fixture(name, tmp_path)
     stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
