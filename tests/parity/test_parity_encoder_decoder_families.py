@@ -100,6 +100,7 @@ def test_led_generates(tmp_path: Path) -> None:
     check_translation(led("ForConditionalGeneration", {"logits": "tgt"}, False), tmp_path)
 
 
+ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "PLBart", "BlenderbotSmall"]
 CASES = {
     "bart": case("Bart"),
     "bart, scaled": case("Bart", scale_embedding=True, activation_function="relu"),
@@ -114,6 +115,10 @@ CASES = {
     ),
     "pegasus": case("Pegasus", scale_embedding=True),
     "blenderbot": case("Blenderbot"),
+    "plbart": case("PLBart"),
+    "plbart, not scaled": case("PLBart", scale_embedding=False, activation_function="relu"),
+    "blenderbot_small": case("BlenderbotSmall"),
+    "blenderbot_small, scaled": case("BlenderbotSmall", scale_embedding=True),
     "m2m_100": case("M2M100"),
     **{
         f"{family}, untied": case(
@@ -121,7 +126,16 @@ CASES = {
             "MTModel" if family == "Marian" else "ForConditionalGeneration",
             tie_word_embeddings=False,
         )
-        for family in ("Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100")
+        for family in (
+            "Bart",
+            "MBart",
+            "Marian",
+            "Pegasus",
+            "Blenderbot",
+            "M2M100",
+            "PLBart",
+            "BlenderbotSmall",
+        )
     },
     "marian, two vocabularies, untied": case(
         "Marian",
@@ -162,6 +176,17 @@ HEADS = {
     for family in ("Bart", "MBart")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
+HEADS |= {
+    f"PLBart, padding {pad}": make_source_head_case(
+        "PLBartConfig",
+        "PLBartForSequenceClassification",
+        {**SMALL, "pad_token_id": pad},
+        STOP,
+        seed=1,
+        lengths=(7, 2, 4),
+    )
+    for pad in (PAD, STOP)
+}
 HEADS["LEDForQuestionAnswering"] = make_source_head_case(
     "LEDConfig",
     "LEDForQuestionAnswering",
@@ -190,14 +215,11 @@ def test_heads_with_shifted_inputs(case: ModelCase, tmp_path: Path) -> None:
     check_model_outputs(case, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100"])
+@pytest.mark.parametrize("family", [*ALONE, "M2M100"])
 def test_base_models(family: str, tmp_path: Path) -> None:
     """The model without a head, whose files have no prefix."""
     plain = case(family, "Model", results={"last_hidden_state": "tgt"})
     check_model_outputs(plain, tmp_path)
-
-
-ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot"]
 
 
 def alone(family: str, **more: Any) -> ModelCase:
