@@ -28,14 +28,15 @@ CITATION = re.compile(r"\b(19|20)\d\d\b")
 MODEL_GROUPS = (
     (
         "Large language models",
-        "arcee bamba bloom codegen cohere cohere2 cwm deepseek_v2 deepseek_v3 ernie4_5 "
+        "afmoe arcee bamba bloom codegen cohere cohere2 cwm deepseek_v2 deepseek_v3 ernie4_5 "
         "exaone exaone4 falcon falcon_h1 flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 "
         "gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid helium "
         "hyperclovax jais2 jamba lfm2 llama minimax_m2 ministral ministral3 mistral mistral4 "
         "mixtral mpt nemotron olmo olmo2 olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe "
         "qwen3 qwen3_moe qwen3_next qwen3_5_text "
         "phimoe gemma3n_text gemma4_text "
-        "apertus biogpt bitnet diffllama dots1 gpt_bigcode hunyuan_v1_dense hunyuan_v1_moe "
+        "apertus biogpt bitnet diffllama dots1 gpt_bigcode gpt_neox_japanese minicpm3 nanochat "
+        "persimmon hunyuan_v1_dense hunyuan_v1_moe "
         "minimax modernbert_decoder xglm zamba2 recurrent_gemma llama4_text nemotron_h seed_oss "
         "smollm3 stablelm starcoder2",
     ),

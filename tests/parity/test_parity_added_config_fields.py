@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.config_fields import (
@@ -67,6 +68,30 @@ def of_decoder(
     )
 
 
+def of_seq2seq(spec: str, family: str) -> FieldCase:
+    """Return the fields of an encoder-decoder class of the BART family."""
+    sizes = {
+        "vocab_size": 31, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 32, "max_position_embeddings": 32,
+    }  # fmt: skip
+    target = IDS[:, :7] % 31
+    given = {"source": IDS, "target": target}
+    masks = {"source_keep": np.ones(IDS.shape, bool), "target_keep": np.ones(target.shape, bool)}
+
+    def run(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        made = model(input_ids=x["source"], decoder_input_ids=x["target"], use_cache=False)
+        return {"logits": made.logits}
+
+    return FieldCase(
+        spec,
+        f"{family}Config",
+        f"{family}ForConditionalGeneration",
+        sizes,
+        lambda _: {**given, **masks},
+        run,
+    )
+
+
 XLM: dict[str, Any] = {
     "pad_token_id": 4,
     "vocab_size": 31,
@@ -121,6 +146,26 @@ FAMILIES = {
     "glm4_moe_lite": of_decoder("deepseek_v3", "Glm4MoeLite", LATENT, SPARSE),
     "mistral4": of_decoder("mistral4", "Mistral4", LATENT, {**SPARSE, "rope_parameters": SCALED_QUERIES, "rope_scaling": ()}),
     "exaone": of_decoder("exaone", "Exaone", {**DECODER_SIZES, "num_key_value_heads": 2}, ROTARY, "LlamaForCausalLM"),
+    "nanochat": of_decoder("nanochat", "NanoChat", {**DECODER_SIZES, "num_key_value_heads": 2}, ROTARY),
+    "persimmon": of_decoder("persimmon", "Persimmon", DECODER_SIZES, ROTARY),
+    "gpt_neox_japanese": of_decoder(
+        "gpt_neox_japanese", "GPTNeoXJapanese", {k: v for k, v in DECODER_SIZES.items() if k != "intermediate_size"},
+        {**ROTARY, "rotary_pct": (0.5,), "rotary_emb_base": (77,), "intermediate_multiple_size": (2,)},
+    ),
+    "minicpm3": of_decoder(
+        "minicpm3", "MiniCPM3",
+        {**DECODER_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 6,
+         "qk_rope_head_dim": 8, "scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 8},
+        {**SPARSE, "scale_depth": (None, 2.0), "dim_model_base": (None, 16), "v_head_dim": (5,)},
+    ),
+    "afmoe": of_decoder(
+        "afmoe", "Afmoe",
+        {**DECODER_SIZES, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 5, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 12, "num_dense_layers": 1, "sliding_window": 4, "global_attn_every_n_layers": 2},
+        {**ROTARY, "num_dense_layers": (0, 2), "sliding_window": (3, None), "global_attn_every_n_layers": (1, 3)},
+    ),
+    "plbart": of_seq2seq("bart", "PLBart"),
+    "blenderbot_small": of_seq2seq("bart", "BlenderbotSmall"),
     "deberta": of_encoder(
         "deberta_v2", "Deberta", {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
         {"pos_att_type": ("c2p|p2c", "p2c", ["c2p"], []), "max_relative_positions": (4,), "type_vocab_size": (2,),

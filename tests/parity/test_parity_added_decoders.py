@@ -1,5 +1,5 @@
-"""Falcon Mamba, VaultGemma, Solar Open, GLM-4.7-Flash, Mistral 4 and EXAONE match transformers:
-logits, generation and heads.
+"""Falcon Mamba, VaultGemma, Solar Open, GLM-4.7-Flash, Mistral 4, EXAONE, nanochat, Persimmon,
+GPT-NeoX-Japanese, MiniCPM3 and AFMoE match transformers: logits, generation and heads.
 """
 
 from dataclasses import replace
@@ -34,6 +34,21 @@ MISTRAL4_ROPE: dict[str, Any] = {
     "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 4, "beta_fast": 32.0,
     "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.3,
 }  # fmt: skip
+PLAIN: dict[str, Any] = {
+    key: value for key, value in SMALL_DECODER.items() if key != "num_key_value_heads"
+}
+MINICPM: dict[str, Any] = {
+    **SMALL_DECODER, "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 8, "scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 8,
+}  # fmt: skip
+AFMOE: dict[str, Any] = {
+    **SMALL_DECODER, "head_dim": 8, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+    "num_dense_layers": 1, "num_shared_experts": 2, "route_scale": 1.3, "sliding_window": 3, "global_attn_every_n_layers": 2,
+}  # fmt: skip
+LONG: dict[str, Any] = {
+    "rope_type": "longrope", "rope_theta": 50.0, "short_factor": [1.0, 1.1, 1.2, 1.4], "long_factor": [1.0, 2.0, 3.0, 4.0],
+    "original_max_position_embeddings": 64, "factor": 2.0,
+}  # fmt: skip
 
 
 def of_class(case: ModelCase, config: str, model: str = "LlamaForCausalLM") -> ModelCase:
@@ -50,6 +65,11 @@ FIRST = {
     "glm4_moe_lite": replace(make_decoder_case("Glm4MoeLite", **LATENT), float32_only=True),
     "mistral4": make_decoder_case("Mistral4", **LATENT, rope_parameters=MISTRAL4_ROPE),
     "exaone": of_class(make_decoder_case("Llama"), "ExaoneConfig"),
+    "nanochat": make_decoder_case("NanoChat"),
+    "persimmon": replace(make_decoder_case("Persimmon"), tiny=PLAIN),
+    "gpt_neox_japanese": replace(make_decoder_case("GPTNeoXJapanese"), tiny=PLAIN),
+    "minicpm3": make_decoder_case("MiniCPM3", **MINICPM),
+    "afmoe": replace(make_decoder_case("Afmoe", **AFMOE), float32_only=True),
 }  # fmt: skip
 OTHERS = {
     # a bias of in_proj makes padding of the published model nonzero for its convolution
@@ -82,6 +102,32 @@ OTHERS = {
         make_decoder_case("Llama", attention_bias=True, mlp_bias=True, rope_parameters=LINEAR_ROPE, head_dim=6,
                           tie_word_embeddings=True), "ExaoneConfig",
     ),
+    "nanochat, biases": make_decoder_case(
+        "NanoChat", attention_bias=True, final_logit_softcapping=None, rope_parameters=LINEAR_ROPE, tie_word_embeddings=True,
+        hidden_act="gelu", num_key_value_heads=4,
+    ),
+    "persimmon, no norms of queries": replace(
+        make_decoder_case("Persimmon"),
+        tiny={**PLAIN, "qk_layernorm": False, "tie_word_embeddings": True, "hidden_act": "gelu",
+              "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.25}},
+    ),
+    "gpt_neox_japanese, part of a head": replace(
+        make_decoder_case("GPTNeoXJapanese"),
+        tiny={**PLAIN, "intermediate_multiple_size": 2, "tie_word_embeddings": False,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5}},
+    ),
+    "minicpm3, unscaled": make_decoder_case(
+        "MiniCPM3", **{**MINICPM, "q_lora_rank": None, "scale_depth": None, "dim_model_base": None}, attention_bias=True,
+        mlp_bias=True, tie_word_embeddings=False, rope_parameters=LINEAR_ROPE,
+    ),
+    "minicpm3, longrope": make_decoder_case("MiniCPM3", **MINICPM, rope_parameters=LONG),
+    "afmoe, muP, biases": replace(
+        make_decoder_case(
+            "Afmoe", **{**AFMOE, "num_hidden_layers": 3, "num_dense_layers": 2, "layer_types": ["full_attention", *SLIDING_LAYERS]}, mup_enabled=True,
+            attention_bias=True, tie_word_embeddings=True,
+        ),
+        float32_only=True,
+    ),
 }  # fmt: skip
 
 
@@ -111,10 +157,12 @@ def test_base_model(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_token_classification(tmp_path: Path) -> None:
-    check_decoder_head(FIRST["mistral4"], "ForTokenClassification", tmp_path)
+@pytest.mark.parametrize("family", ["mistral4", "persimmon"])
+def test_token_classification(family: str, tmp_path: Path) -> None:
+    check_decoder_head(FIRST[family], "ForTokenClassification", tmp_path)
 
 
 @pytest.mark.slow
-def test_sequence_classification(tmp_path: Path) -> None:
-    check_sequence_classification(FIRST["mistral4"], tmp_path)
+@pytest.mark.parametrize("family", ["mistral4", "persimmon", "minicpm3"])
+def test_sequence_classification(family: str, tmp_path: Path) -> None:
+    check_sequence_classification(FIRST[family], tmp_path)

@@ -66,6 +66,7 @@ TRANSLATORS = {
     "marian": replace(make_translation_case("Marian", "MTModel"), computed="embed_positions"),
     "pegasus": make_translation_case("Pegasus"),
     "blenderbot": make_translation_case("Blenderbot"),
+    "blenderbot-small": make_translation_case("BlenderbotSmall"),
     "m2m_100": make_translation_case("M2M100"),
     "fsmt": replace(
         make_translation_case("FSMT", **ENCODER_DECODER_SIZES, use_cache=False, num_beams=1),

@@ -579,6 +579,12 @@ DECODERS = {
     "mistral4": make_causal_lm_case("Mistral4", **{**MLA_SIZES, "first_k_dense_replace": 0}),
     "glm4_moe_lite": make_hybrid_case("Glm4MoeLite", MLA_SIZES),
     "exaone": replace_config_class(make_causal_lm_case("Llama"), "ExaoneConfig"),
+    "nanochat": make_causal_lm_case("NanoChat"),
+    "minicpm3": make_causal_lm_case("MiniCPM3", **{**MLA_SIZES, "dim_model_base": 8}),
+    "afmoe": make_hybrid_case(
+        "Afmoe", EXPERT_SIZES, head_dim=8, num_experts=4, moe_intermediate_size=6, num_shared_experts=1, sliding_window=3,
+        global_attn_every_n_layers=2,
+    ),
     "mamba2": make_hybrid_case(
         "Mamba2", {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 4,
                    "state_size": 3, "n_groups": 2, "expand": 2, "chunk_size": 4}, position_ids=False,
