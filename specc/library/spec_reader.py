@@ -92,8 +92,8 @@ def make_explicit_path(name: str) -> str:
 
 
 def find_shadowed_path(spec: str) -> str:
-    """Return the explicit path of a file or directory with the name of a built-in spec; "" if
-    there is none.
+    """Return the explicit path of a file or directory that has the name of a built-in spec,
+    or "".
     """
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return make_explicit_path(spec)
@@ -101,9 +101,7 @@ def find_shadowed_path(spec: str) -> str:
 
 
 def format_shadow_note(spec: str) -> str:
-    """Return a note on a file or directory with the name of the built-in spec; "" if there is
-    none.
-    """
+    """Return a note on a file or directory that has the name of the built-in spec, or ""."""
     path = find_shadowed_path(spec)
     return path and (
         f"`{spec}` is the built-in spec; write `{path}` for the file or directory of that name"
@@ -174,14 +172,14 @@ def _parse_cached(name: str, text: str) -> ast.File:
 
 @cache
 def _load_std() -> StdLibrary:
-    """Load the standard library, shared by all commands of the process."""
+    """Load the standard library. Cached: all commands of a process share it."""
     return StdLibrary(get_specs_directory() / "std", get_specs_directory() / "std.json")
 
 
 @dataclass
 class SpecLibrary:
-    """The standard library and the files that one command reads, each once. `unsaved_texts` are
-    open documents of an editor by path; they take precedence over files.
+    """The standard library and the spec files of one command. Each file is read once.
+    `unsaved_texts` are the open documents of an editor by path; they take precedence over files.
     """
 
     modules: dict[Path, SpecModule] = field(default_factory=dict)
@@ -196,7 +194,7 @@ class SpecLibrary:
         return self._std.get(name)
 
     def list_standard_names(self) -> tuple[str, ...]:
-        """Return every name that std defines."""
+        """Return the names of all std blocks and definitions."""
         return tuple(self._std)
 
     def open(self, spec: str | Source) -> SpecModule:
@@ -245,7 +243,7 @@ class SpecLibrary:
         if target.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.load_module(models[path], models[path].name, span)
-            # without a suffix, the order of suffixes decides
+            # without a suffix, the first existing file in the order of suffixes is used
             existing = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]
@@ -254,7 +252,7 @@ class SpecLibrary:
                 raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
             path, target = existing[0], Path(existing[0])
         resolved = _resolve_spec_path(user.directory / target, path, span)
-        # links are followed first: one could lead outside the directory
+        # links are resolved first, because a link could lead outside of the directory
         if target.is_absolute() or not resolved.is_relative_to(user.directory):
             helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
@@ -266,12 +264,12 @@ class SpecLibrary:
         return self.load_module(resolved, path, span)
 
     def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
-        """Return the value of a field in a published config file."""
+        """Return the value of a field, read from a Hugging Face config.json."""
         return read_hf_config_field(context, entry, env)
 
 
 def list_error_pages() -> dict[str, Path]:
-    """Return the page of every diagnostic code."""
+    """Return the documentation page of every diagnostic code."""
     packaged = Path(__file__).parents[1] / "_errors"
     directory = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
     return {p.stem: p for p in sorted(directory.glob("[EW]*.md"))}

@@ -1,6 +1,7 @@
-"""The standard library of blocks, loaded lazily from specs/std.json, its syntax trees as JSON.
+"""The standard library of blocks, loaded lazily from specs/std.json, which contains its syntax
+trees as JSON.
 
-`python -m specc.library.std specs` generates the table.
+`python -m specc.library.std specs` generates that file.
 """
 
 import json
@@ -30,7 +31,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
     """Read a spec file. Raise E0802 if it cannot be read."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            # one byte more than the limit is enough for E0109
+            # one byte more than the limit suffices to report E0109
             data = file.read(lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
@@ -44,13 +45,13 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the hash of a source text, which detects edits but not forgery."""
+    """Return the hash of a source text. It detects edits, but is not cryptographic."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
 
 def read_std_sources(directory: Path) -> dict[str, Source]:
-    """Read the files of the standard library by name, in order."""
+    """Return the sources of the standard library by file name, in order."""
     return {
         p.name: read_spec_source(p, f"std/{p.name}")
         for p in sorted(directory.iterdir())
@@ -60,7 +61,9 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
-    """Std definitions by name with their modules; a file is parsed on first access."""
+    """The std blocks and definitions by name, with their modules. A file is parsed on first
+    access.
+    """
 
     directory: Path
     table_path: Path
@@ -86,7 +89,7 @@ class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
     @cached_property
     def _trees(self) -> dict[str, Any]:
         """Return the table entries of files that have not changed."""
-        # a checkout without the table still works, only slower
+        # without the table (in a checkout) files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
         data = json.loads(self.table_path.read_text(encoding="utf-8"))
@@ -98,7 +101,7 @@ class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """Return the file that defines each name."""
+        """Return the name of the file that defines each std name."""
         known = {
             name: self._trees[name]["names"] if name in self._trees else None
             for name in self._sources
@@ -129,7 +132,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # the depth depends on the text, so the traversal is not recursive
+    # not recursive, because the depth of the tree depends on the text
     while stack:
         node, ready = stack.pop()
         # a node may have several parents, such as the shared empty `Comments`
@@ -141,7 +144,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
             node_numbers[id(node)] = len(nodes)
             nodes.append([type(node).__name__, *(encode_field(v, node_numbers) for v in values)])
             continue
-        # children are written first, then the node itself
+        # child nodes are written before their parent
         stack.append((node, True))
         stack.extend((child, False) for child in _list_child_nodes(values))
     classes = sorted({row[0] for row in nodes})
@@ -172,10 +175,10 @@ def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
     """Rebuild a tree from the data of `tree_to_json`; `source` is its text."""
-    assert data["version"] == TREE_FORMAT_VERSION, "the table has another version"
+    assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, known in data["fields"].items():
         assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
-            f"{name} has different fields now"
+            f"{name} has different fields in this version"
         )
     nodes: list[Any] = []
     for name, *values in data["nodes"]:

@@ -1,4 +1,6 @@
-"""Lengths of `specc verify` above the constants of masks and caches, and those that are skipped."""
+"""Choose the lengths of `specc verify` beyond the constants of masks and caches, and find the
+lengths that it skips.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -27,10 +29,10 @@ SHORT_AXIS_LENGTH = 2
 """Length of the other axes in a long round."""
 
 MAX_WORK = 2_000_000_000
-"""Maximum float64 multiply-adds of a long round: about a second."""
+"""Maximum number of float64 multiply-adds of a long round, which takes about a second."""
 MAX_CONSTANT = 8192
-"""Maximum constant of a mask: float32 sums over more positions may differ by more than the
-tolerance.
+"""Maximum mask constant that is tested: float32 sums over more positions may differ by more than
+the tolerance.
 """
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -39,7 +41,9 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 
 def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return whether the reference computes these lengths, `repeats` times, in about a second."""
+    """Return whether the reference can evaluate the graph at these lengths `repeats` times in about
+    a second.
+    """
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     try:
         return repeats * _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK
@@ -49,13 +53,15 @@ def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the multiply-adds of a graph. Cached: it is evaluated at many lengths."""
+    """Return the number of multiply-adds of a graph. Cached, because it is evaluated at many
+    lengths.
+    """
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return the lengths, by symbol, above which an attention is computed in blocks, or a
-    recurrence in chunks.
+    """Return, by symbol, the lengths above which attention is computed in blocks or a recurrence in
+    chunks.
     """
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found: dict[str, set[LengthThreshold]] = {}
@@ -75,7 +81,7 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 def _select_possible_thresholds(
     thresholds_by_symbol: Mapping[str, Iterable[LengthThreshold]], max_lengths: Mapping[str, int]
 ) -> dict[str, list[LengthThreshold]]:
-    """Return the thresholds, sorted, that are below the largest lengths."""
+    """Return the thresholds below the maximum lengths, sorted."""
     below = {
         s: [t for t in sorted(f) if t.length < max_lengths.get(s, t.length + 1)]
         for s, f in thresholds_by_symbol.items()
@@ -86,11 +92,11 @@ def _select_possible_thresholds(
 def iterate_long_lengths(
     graph: Graph, is_affordable: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
-    """Yield lengths above the constants of masks and caches, with attention computed at once, then
-    above the lengths from which it is computed in blocks as well. The other axes are short.
+    """Yield lengths above the constants of masks and caches: first at most the length from which
+    attention is computed in blocks, then above it.
 
-    Where all constants together are not affordable, the largest affordable one of each symbol is
-    used.
+    The other axes are short. If lengths above all constants are not affordable, yield one above the
+    largest affordable constant of each symbol.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     tried = list[dict[str, int]]()
@@ -106,7 +112,9 @@ def iterate_long_lengths(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield alternatives in order of preference, the first of which that is affordable is used."""
+    """Yield lists of alternatives in order of preference. The caller uses the first affordable one
+    of each list.
+    """
 
     def at_once(symbol: str, threshold: LengthThreshold) -> int:
         length = threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
@@ -165,7 +173,9 @@ def find_skipped_lengths(
 def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid lengths of the graph, near the wanted ones and `other_length`."""
+    """Return valid lengths of the graph near `preferred_lengths`, or `other_length` for other axes.
+    Return None if there are none.
+    """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (
         choose_lengths(graph, 0, max_lengths),

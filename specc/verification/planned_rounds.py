@@ -1,4 +1,4 @@
-"""Rounds of `specc verify`: their lengths and random inputs."""
+"""Plan the rounds of `specc verify`: lengths and random inputs."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -31,19 +31,20 @@ from specc.verification.subgraph_coverage import SubgraphCoverage, iterate_candi
 MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute further subgraphs."""
 LONG_AXIS_LENGTHS = (40, 20)
-"""Lengths of all axes in rounds for decisions, from the preferred one on: few of many values are
-close enough to a decision to show a difference.
+"""Lengths of all axes in rounds that test discrete decisions (argmax, rounding), the preferred one
+first. Long axes are needed because few values are close enough to a decision to show a difference.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
-"""Constants of this size bound values, as 6 in `relu6`; larger ones are infinite for their use."""
+"""Range of constants that clip values, such as 6 in `relu6`. Larger constants are used as infinity.
+"""
 INPUT_SCALE_FACTOR = 2.0
-"""The floating-point inputs of a round are this multiple of the largest bound."""
+"""Floating-point inputs are scaled by this multiple of the largest clipping constant."""
 
 INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
 LARGE_BATCH_SIZE = 200
-"""Batch size for indices computed from several integers: few combinations of small integers make a
-difference, such as two zeros.
+"""Batch size for indices computed from several integer inputs. Only a few combinations of small
+integers, such as two zeros, show a difference.
 """
 
 MASK_BATCH_SIZE = 32
@@ -54,7 +55,9 @@ mask is resized to few positions, few masks have different numbers of valid rows
 
 @dataclass(frozen=True)
 class _PlannedRound:
-    """Lengths, the density of booleans and the scale of floating-point inputs."""
+    """The inputs of one round: axis lengths, the fraction of true booleans, and the scale of
+    floats.
+    """
 
     sizes: dict[str, int]
     true_fraction: float = DEFAULT_DENSITY
@@ -69,8 +72,8 @@ def iterate_round_inputs(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
-    """Yield lengths and inputs of each round: the planned ones, then those that execute a subgraph
-    for the first time.
+    """Yield the lengths and inputs of each round: first the planned rounds, then rounds that
+    execute a subgraph for the first time.
     """
     graph, sample = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
@@ -118,8 +121,8 @@ def _plan_densities(
 def _plan_lengths(
     graph: Graph, rounds: int, max_lengths: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
-    """Yield the lengths of every round; then lengths above the constants of masks, caches and
-    blocks, if float64 is fast enough.
+    """Yield the lengths of each round, then affordable lengths above the constants of masks, caches
+    and blocks.
     """
     yield from (choose_lengths(graph, turn, max_lengths) for turn in range(rounds))
     yield from iterate_long_lengths(graph, lambda sizes: is_affordable(sizes, graph), max_lengths)
@@ -128,9 +131,9 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_PlannedRound]:
-    """Yield a round of many positions if results or inputs other than ids are integers or values
-    are selected, one of a large batch if ids are computed from integers, and one of large inputs
-    if values are compared with constants or bounded by them.
+    """Yield rounds for discrete decisions: long axes if there are integer results, integer inputs
+    that are no ids, or top-k; a large batch if ids are computed from integers; and large inputs if
+    values are clipped to constants or compared with them.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)
@@ -146,7 +149,7 @@ def _plan_decisions(
 def _choose_long_sizes(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> dict[str, int]:
-    """Return affordable lengths of many positions, or the usual ones."""
+    """Return affordable long lengths, or `typical_sizes`."""
     candidates = (
         find_nearby_lengths(graph, dict.fromkeys(typical_sizes, n), n, max_lengths)
         for n in LONG_AXIS_LENGTHS
@@ -162,7 +165,7 @@ def _choose_large_batch_sizes(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return lengths with a large batch of the `scaled_inputs` inputs, if there are any."""
+    """Return lengths with a large batch for the `scaled_inputs`, or None."""
     batch = {
         s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
     }
@@ -170,8 +173,8 @@ def _choose_large_batch_sizes(
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return whether a result is an integer, or an input that is no index of a table, or values are
-    selected by rank.
+    """Return whether the graph has an integer result, an integer input that is no table index, or a
+    top-k or argmax.
     """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
@@ -191,8 +194,8 @@ def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
-    """Return the integer inputs that are multiplied or divided before they index a table: the sizes
-    of an image, for example.
+    """Return the integer inputs that are multiplied or divided before they index a table, such as
+    the sizes of an image.
     """
     reached = {v: {v} for v in graph.inputs.values() if v.type.dtype in INTEGER_DTYPES}
     scaled = set[Value]()
@@ -212,8 +215,8 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant that floating-point values are bounded by or compared with; 0 if
-    there is none.
+    """Return the largest constant that floating-point values are clipped to or compared with,
+    or 0.
     """
     found = 0.0
     for node, _ in iterate_nested_nodes(graph):
@@ -229,7 +232,7 @@ def _find_largest_bound(graph: Graph) -> float:
 
 
 def _scale_floats(inputs: dict[str, Array], scale: float) -> dict[str, Array]:
-    """Return inputs with the floating-point ones multiplied."""
+    """Multiply the floating-point inputs by `scale`."""
     if scale == 1.0:
         return inputs
     return {

@@ -1,4 +1,6 @@
-"""Quantization error of a model, result by result, and of int8 KV caches."""
+"""Measure the quantization error of each output of a model; compare int8 KV caches with the
+reference.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,8 +25,9 @@ After: TypeAlias = Callable[[Value, Array], Array]
 def make_cache_value_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> After | None:
-    """Return a hook that replaces the reference's quantized KV cache entries by the model's results
-    `results`, where equal up to rounding ties; None for a graph without.
+    """Return a hook that replaces quantized KV cache entries of the reference by those of the model
+    (`results`) where both differ only at rounding ties. Return None for a graph without a quantized
+    KV cache.
     """
     model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
     if not model_codes:
@@ -42,7 +45,7 @@ def make_cache_value_hook(
         x, scale = node.args
         assert x is not None
         assert scale is not None
-        # new positions follow the existing ones
+        # the cache contains earlier positions before the new ones
         new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
         return select_codes_at_ties(array, new, exact[x], weights[names[scale]])
 
@@ -52,8 +55,8 @@ def make_cache_value_hook(
 def select_codes_at_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return integers of `x / scale`: theirs if adjacent to ours and `x` lies on the rounding edge
-    between both within float32 accuracy; otherwise ours.
+    """Return the codes of `x / scale`: `model_codes` where they differ by 1 from `reference_codes`
+    and `x` is a rounding tie within float32 accuracy, else `reference_codes`.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
@@ -66,7 +69,7 @@ def select_codes_at_ties(
 
 
 def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Return the results that hold quantized KV caches, keyed by their new entries."""
+    """Return the names of the outputs that are quantized KV caches, keyed by their new entries."""
     found = {}
     for name, value in graph.outputs.items():
         if value.node is None or not isinstance(value.node.op, ops.Concat):
@@ -85,12 +88,12 @@ ERROR_MEASURES = {
 }
 """The available measures, and their descriptions."""
 FREE_AXIS_LENGTH = 24
-"""Length of each axis whose length is free."""
+"""Length of each dynamic axis."""
 
 
 @dataclass(kw_only=True)
 class OutputError:
-    """Accumulated error of one output over all compared batches."""
+    """The accumulated quantization error of one output over all compared batches."""
 
     max_difference: float = 0.0
     max_magnitude: float = 0.0
@@ -101,7 +104,7 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of both models; `is_logits`: it is the logits."""
+        """Add one result of both models. `is_logits` adds measures of token distributions."""
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         both = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(both, a, 0), np.where(both, b, 0)
@@ -148,7 +151,9 @@ class QuantizationComparison:
     output_errors: dict[str, OutputError] = field(default_factory=dict)
 
     def compare_random_inputs(self, seed: int, rounds: int) -> None:
-        """Compare on random inputs. E0857 where the two are not of one spec."""
+        """Compare both models on random inputs. Raise E0857 if they are compiled from different
+        specs.
+        """
         graph = self.quantized_model.manifest.graph
         self._check_same_signature()
         rng = np.random.default_rng(seed)
@@ -168,14 +173,14 @@ class QuantizationComparison:
         return [{"result": n, **loss.measures} for n, loss in self.output_errors.items()]
 
     def format_lines(self) -> Iterator[str]:
-        """Format one line per result."""
+        """Format one line per output."""
         for name, loss in self.output_errors.items():
             measures_text = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
             yield f"`{name}` against the baseline: {measures_text}"
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in order, with the relative error of its
-        results in float64 due to weight quantization alone.
+        result. It is computed in float64, so only the weight quantization causes it.
         """
         graph = self.quantized_model.manifest.graph
         scope_results = _map_scope_results(
@@ -195,7 +200,7 @@ class QuantizationComparison:
             yield scope, float(off / size if size else off)
 
     def check_limits(self, limits: Mapping[str, float]) -> None:
-        """Raise E0856 if a measure of a result exceeds its bound."""
+        """Raise E0856 if an error measure of an output exceeds its limit."""
         for name, loss in self.output_errors.items():
             for measure, value in loss.measures.items():
                 if value > limits.get(measure, np.inf):
@@ -222,7 +227,7 @@ class QuantizationComparison:
 
 
 def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
-    """Return the result of the last op of each of these scopes; loops are not inspected."""
+    """Return the result of the last op of each scope. Loop bodies are not searched."""
     results_by_scope: dict[str, Value] = {}
     for node, results in graph.nodes:
         for scope in graph.get_origin(node).scopes:

@@ -17,26 +17,32 @@ UINT8_ZERO_POINT = 128
 KERNEL_LANES = 16
 """Number of terms that kernels accumulate at once before adding partial sums in float32."""
 ERROR_FACTOR = 10
-"""Measured errors were up to 4.4 √n u times the terms (K from 20 to 136, groups of 32 to 256)."""
+"""Error bound as a multiple of `√n u` times the sum of terms. Measured errors were up to 4.4 (K
+from 20 to 136, groups of 32 to 256).
+"""
 
 
 @dataclass(frozen=True)
 class QuantizedProducts:
-    """The quantized matrix products of a model, if any."""
+    """The quantized matrix products of a model, and a session that computes their operands and
+    results.
+    """
 
     session: Computation | None = None
     products: tuple[QuantizedProduct, ...] = ()
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedProducts":
-        """Build from an open model; empty for 16-bit models, which round each product again."""
+        """Collect the products of an open model. Empty for 16-bit models, which round each product
+        again.
+        """
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_products())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
-        """Compare the products of one run and format the suffix of its line. E0855 if one
-        differs.
+        """Compare the products of one run. Return the text that is appended to the line of the
+        round. Raise E0855 if a product differs.
         """
         if self.session is None or not self.products:
             return ""
@@ -48,8 +54,8 @@ class QuantizedProducts:
 def compare_products(
     products: Iterable[QuantizedProduct], results: Mapping[str, Array], sizes_text: str
 ) -> float:
-    """Return the largest relative difference of any product. E0855 if it exceeds the tolerance;
-    `sizes_text` names the lengths.
+    """Return the largest relative error of the products. Raise E0855 with `sizes_text` if it
+    exceeds the tolerance.
     """
     worst = 0.0
     for product in products:
@@ -104,8 +110,8 @@ def _compute_product_error(product: QuantizedProduct, values_by_role: Mapping[st
 def _compute_group_product_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a product in blocks, beyond the rounding error of float32
-    sums.
+    """Return the relative error of a group-quantized product, without errors that float32 sums
+    explain.
     """
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
@@ -114,7 +120,9 @@ def _compute_group_product_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Multiply integers after subtracting the zero point. In a loop each iteration has its own."""
+    """Multiply integers after subtracting the zero point. In a loop each iteration has its own zero
+    point.
+    """
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w
@@ -122,11 +130,11 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the error of per-tensor quantization: in integers, and of the scale. In a loop each
-    iteration has its own.
+    """Return the larger error of per-tensor quantization: that of the codes or that of the scale.
+    In a loop each iteration has its own scale.
     """
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
-    # a scale per iteration of each enclosing loop
+    # one scale per iteration of each enclosing loop
     value_axes = tuple(range(scale.ndim, x.ndim))
     low = np.minimum(x.min(value_axes, initial=0), 0)
     high = np.maximum(x.max(value_axes, initial=0), 0)
@@ -152,9 +160,9 @@ def _get_zero_point(x: Array) -> int:
 def _multiply_quantized_groups(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> tuple[Array, Array]:
-    """Return products of group-quantized activations and weights, and the error bounds of float32,
-    since a result may be far smaller than its terms: `λ √n u` of the terms (Higham and Mary 2019,
-    doi:10.1137/18M1226312).
+    """Return the products of group-quantized activations and weights, and their float32 error
+    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). A bound may exceed the
+    result, which may be far smaller than its terms.
     """
     x, width, group_size = (
         _flatten_leading_axes(values_by_role["x"]),
@@ -223,7 +231,8 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")
     lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
-    # In reverse direction each sequence is processed from right to left, and so are the outputs.
+    # In reverse direction each sequence is processed from right to left, and its outputs are
+    # reversed.
     if reverse:
         x, model_outputs = (
             _reverse_sequences(x, lengths),
@@ -235,7 +244,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     input_gates = _quantize_dequantize_tensor(x[:longest]) @ _dequantize_weights(
         values_by_role["w"], values_by_role["w scales"]
     )
-    # ONNX has a bias for each matrix, concatenated.
+    # ONNX concatenates the biases of both matrices.
     if "b" in values_by_role:
         input_gates = input_gates + values_by_role["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
     state_weights = _dequantize_weights(values_by_role["u"], values_by_role["u scales"])
@@ -244,7 +253,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     state = values_by_role["state"][0] if "state" in values_by_role else zeros
     expected = np.zeros(model_outputs.shape)
     for step in range(longest):
-        # a finished sequence counts with zeros, which is what it output
+        # a finished sequence contributes zeros, its padded outputs
         state = model_outputs[step - 1] if step else state
         gates = input_gates[step] + _quantize_dequantize_tensor(state) @ state_weights
         out, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
@@ -287,7 +296,7 @@ def _compute_sigmoid(x: Array) -> Array:
 
 
 def _reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence up to its length; padding stays."""
+    """Reverse each sequence up to its length; padding remains in place."""
     reversed_x = x.copy()
     for batch_index, length in enumerate(lengths):
         reversed_x[:length, batch_index] = x[:length, batch_index][::-1]

@@ -1,5 +1,5 @@
-"""Error bounds for float32 results, from the conditioning of the graph at its inputs; error of
-16-bit computation, from the reference with rounded values.
+"""Estimate float32 error bounds by perturbing the values of a graph, and the error of 16-bit
+computation by rounding them.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +18,9 @@ from specc.verification.tolerance import compute_relative_change, count_unexplai
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
 ROUNDING_PERTURBATIONS = 4
-"""Number of rounding perturbations per value: more than one, so that a choice between nearly equal
-values changes in some sample if kernels may choose differently."""
+"""Size of a perturbation in units of roundoff. Larger than 1, so that a choice between nearly equal
+values changes in some sample if kernels may choose differently.
+"""
 SAFETY_FACTOR = 8
 """Error bounds are this multiple of the largest change in any sample. Errors of compiled models
 were 0.1 to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
@@ -35,10 +36,11 @@ ResultHook = Callable[[Value, Array], Array]
 def compute_position_error_bounds(
     run_perturbed: "PerturbedRun", expected: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return bounds of the absolute float32 rounding error of each result, of its shape: equal
-    along its last axis, infinite if the result is not stable.
+    """Return bounds of the absolute float32 rounding error of each result, with the shape of the
+    result.
 
-    `expected` are the exact results, `run_perturbed` is of `make_perturbed_run`.
+    Bounds are equal along the last axis, and infinite if the result is unstable. `expected` are the
+    exact results; `make_perturbed_run` returns `run_perturbed`.
     """
     bounds = compute_error_bounds(run_perturbed, expected)
     return {name: _take_max_per_position(bound) for name, bound in bounds.items()}
@@ -66,9 +68,8 @@ def make_perturbed_run(
 def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
-    """Return True if float32 rounding explains how the result `name` differs: each element is
-    within its bound, or as few positions are outside as in further samples, those where
-    rounding rarely decides.
+    """Return True if float32 rounding explains the difference of the result `name`: each element is
+    within its bound, or at most as many positions exceed it as in further perturbed samples.
     """
     if result.shape != expected.shape:
         return False
@@ -87,7 +88,7 @@ PerturbedRun = Callable[["RoundingPerturbation"], Mapping[str, Array]]
 def compute_error_bounds(
     run_perturbed: PerturbedRun, expected: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return bounds of the absolute error of results that `run_perturbed` perturbs."""
+    """Return bounds of the absolute error of each result, estimated from perturbed runs."""
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     for seed in range(SAMPLE_COUNT):
         perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))
@@ -98,8 +99,9 @@ def compute_error_bounds(
 
 
 class RoundingPerturbation:
-    """Changes values by random relative errors. Values of positions and constants alone
-    are the same for all inputs and keep theirs: a position bucket is no rounding error.
+    """A result hook that changes values by random relative errors. Values that depend only on
+    constants and positions are equal for all inputs and are not perturbed, because a changed
+    position bucket is no rounding error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
@@ -107,12 +109,12 @@ class RoundingPerturbation:
         self.input_independent_values = set[Value]()
 
     def __call__(self, value: Value, array: Array) -> Array:
-        """Return the result of a node with its error."""
+        """Return the perturbed result of a node."""
         array = self.result_hook(value, array) if self.result_hook else array
         if self._is_input_independent(value):
             self.input_independent_values.add(value)
             return array
-        # moved elements keep their error
+        # view ops only move elements, which are perturbed already
         if (value.node is not None and value.node.op.view) or array.dtype.kind in "iub":
             return array
         # values that float32 represents exactly are not perturbed: a bound of `clip`, a sum of
@@ -131,11 +133,11 @@ class RoundingPerturbation:
         return all(a is None or a in self.input_independent_values for a in node.args)
 
     def perturb_arrays(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return inputs or weights with errors."""
+        """Perturb inputs or weights."""
         return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
     def perturb_array(self, array: Array) -> Array:
-        """Return an array with errors; integers and booleans have none."""
+        """Perturb an array of floats; return integers and booleans unchanged."""
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
@@ -148,10 +150,12 @@ class RoundingPerturbation:
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute elementwise change; infinite if a number, integer or boolean is lost."""
+    """Return the absolute elementwise change. It is infinite where a float becomes NaN, or an
+    integer or boolean changes.
+    """
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
-    # NaN and infinities that do not change have no error
+    # unchanged NaN and infinities have no error
     same = (perturbed == exact) | (np.isnan(perturbed) & np.isnan(exact))
     with np.errstate(invalid="ignore"):
         change = np.abs(perturbed - exact)
@@ -160,7 +164,7 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 
 def _take_max_per_position(bound: Array) -> Array:
-    """Return the maximum bound along the last axis, as its features share the errors of one
+    """Return the maximum bound along the last axis, whose features share the errors of one
     vector.
     """
     if bound.ndim < 2 or not bound.shape[-1]:
@@ -169,22 +173,25 @@ def _take_max_per_position(bound: Array) -> Array:
 
 
 MAX_EXPLAINED_RATIO = 4
-"""A difference of at most this multiple of the rounding effect is attributed to rounding: kernels
-also round internally."""
+"""A difference up to this multiple of the effect of rounding is attributed to rounding, because
+kernels also round internally.
+"""
 RANDOM_ROUNDING_RUNS = 3
 
 
 @dataclass(frozen=True)
 class HalfFormat:
-    """A 16-bit float type: its digits, the exponent of the smallest normal, and the maximum."""
+    """A 16-bit float type: number of significand bits, exponent of the smallest normal number, and
+    maximum.
+    """
 
     significand_bits: int
     min_normal_exponent: int
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Round to this type, after adding `offset` times half a unit in the last place; infinite
-        above the maximum.
+        """Round to this type after adding `offset` times half a unit in the last place. Values
+        above the maximum become infinite.
         """
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
@@ -204,16 +211,17 @@ HALF_FORMATS: Mapping[str, HalfFormat] = {
 
 
 def find_half_dtype(graph: Graph) -> str:
-    """Return the 16-bit type that a graph computes in, or ""."""
+    """Return the 16-bit float type of the first such value in a graph, or ""."""
     types = (v.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
 
 @dataclass
 class HalfRounding:
-    """Rounds the 16-bit values of a graph: to a random side with `rng`, else to nearest.
+    """A result hook that rounds the 16-bit values of a graph: stochastically with `rng`, else to
+    nearest.
 
-    `overflow` is the first value in which an element became infinite, and that element.
+    `overflow` is the first value that became infinite, with the element before rounding.
     """
 
     rng: np.random.Generator | None = None
@@ -238,8 +246,8 @@ def compute_half_rounding_errors(
     weights: Mapping[str, Array],
     expected: Mapping[str, Array],
 ) -> dict[str, float]:
-    """Return the relative error of each result due to 16-bit rounding. E0980 for a value out of
-    range.
+    """Return the relative error of each result due to 16-bit rounding. Raise E0980 for a value out
+    of range.
     """
     numpy = backend.load_reference()
     rng = np.random.default_rng(0)
@@ -256,7 +264,7 @@ def compute_half_rounding_errors(
 
 
 def _raise_overflow(graph: Graph, value: Value, number: float) -> None:
-    """Raise E0980."""
+    """Raise E0980 for a value that is out of range of its 16-bit type."""
     dtype = value.dtype
     named = [n for n, v in graph.names.items() if v is value]
     where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)

@@ -1,4 +1,6 @@
-"""Coverage of `specc verify`: executed branches and loop bodies, inputs that reach the others."""
+"""Measure which branches and loop bodies `specc verify` executed, and find inputs that execute the
+others.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,8 +29,8 @@ SHORT_ROUNDS = 12
 
 @dataclass
 class SubgraphCoverage:
-    """The subgraphs of a model, and how often each was executed so far. `session` is
-    None where nothing is counted: there are none, or there is no memory for a copy.
+    """The subgraphs of a model, and the number of executions of each so far. `session` is None if
+    there are no subgraphs, or not enough memory for a second copy of the model.
     """
 
     subgraphs: Subgraphs
@@ -37,7 +39,7 @@ class SubgraphCoverage:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "SubgraphCoverage":
-        """Build for an open model."""
+        """Open a counting copy of the model."""
         coverage = cls(model.file.list_subgraphs())
         coverage.execution_counts = np.zeros(len(coverage.subgraphs.names), np.int64)
         weight_sizes, free_memory = model.file.measure_weights(), get_free_memory()
@@ -59,21 +61,23 @@ class SubgraphCoverage:
 
     @property
     def unexecuted_subgraphs(self) -> tuple[str, ...]:
-        """The names of the subgraphs not executed so far."""
+        """The names of the subgraphs that were not executed so far."""
         pairs = zip(self.subgraphs.names, self.execution_counts, strict=True)
         return tuple(name for name, count in pairs if not count)
 
 
 @dataclass(frozen=True)
 class _CountingSession:
-    """A session that accumulates execution counts instead of returning them."""
+    """A session that adds execution counts to `coverage` and returns only the outputs of the
+    model.
+    """
 
     session: Session
     coverage: SubgraphCoverage
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """The outputs of the model itself."""
+        """The outputs of the model, without the execution counts."""
         known = self.session.outputs
         return {n: s for n, s in known.items() if n != self._counts_output}
 
@@ -88,7 +92,7 @@ class _CountingSession:
         return self.session.optional_inputs
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model and return its own results."""
+        """Run the model and return its results, without the execution counts."""
         return self.run(inputs)
 
     @property
@@ -96,7 +100,7 @@ class _CountingSession:
         return self.coverage.subgraphs.counts_output
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model and return its own results."""
+        """Run the model and return its results, without the execution counts."""
         results = self.session.run(inputs)
         self.coverage.execution_counts = self.coverage.execution_counts + results.pop(
             self._counts_output
@@ -109,7 +113,7 @@ def iterate_candidate_sizes(
 ) -> Iterator[tuple[dict[str, int], float]]:
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
-    # with few tokens there may be an expert that none chooses
+    # with few tokens some expert may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
         if sizes in tried:
@@ -122,7 +126,9 @@ def iterate_candidate_sizes(
 def _iterate_candidate_lengths(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None
 ) -> Iterator[dict[str, int]]:
-    """Yield typical lengths; empty axes; lengths above each constant of a condition."""
+    """Yield typical lengths, then lengths with one empty axis, then lengths above each constant of
+    a condition.
+    """
     typical_sizes = choose_lengths(graph, 2, max_lengths)
     yield typical_sizes
     for symbol in typical_sizes:

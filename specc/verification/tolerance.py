@@ -10,7 +10,7 @@ from specc.ir.array import Array
 
 RELATIVE_TOLERANCE = 1e-5
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Error bounds above this share of the largest value are uninformative."""
+"""Error bounds above this fraction of the largest value are uninformative."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,15 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
 
 
 def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
-    """Return the reference with infinity for values out of range of the result's dtype."""
+    """Replace reference values out of range of the result's dtype by infinity."""
     max_value = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
     return np.where(np.abs(expected) > max_value, np.copysign(np.inf, expected), expected)
 
 
 def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
-    """Describe the first position where only one is finite, or the infinities differ."""
+    """Describe the first position where only one of both values is finite or the infinities differ;
+    "" if there is none.
+    """
     both_finite = np.isfinite(result) & np.isfinite(expected)
     wrong = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
     if not wrong.any():
@@ -84,15 +86,17 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
-    """Return the elementwise distance of two tensors, and the maximum of the second."""
+    """Return the elementwise absolute difference of two tensors, and the largest magnitude of the
+    second.
+    """
     both_finite = np.isfinite(a) & np.isfinite(b)
     distances = np.abs(np.where(both_finite, a, 0) - np.where(both_finite, b, 0))
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
 
 
 def compute_relative_change(changed: Array, baseline: Array) -> float:
-    """Return the difference of a result relative to its maximum; for integers, the fraction that
-    differs.
+    """Return the maximum difference of a result relative to its largest magnitude; for integers,
+    the fraction of elements that differ.
     """
     if baseline.dtype.kind in "ib":
         return float((changed != baseline).mean()) if baseline.size else 0.0
@@ -112,8 +116,8 @@ def is_within_rounding_error(result: Array, expected: Array, error_bound: Array)
 
 
 def count_unexplained_positions(result: Array, expected: Array, error_bound: Array) -> int:
-    """Return the number of positions, all axes but the last, with an element that differs by
-    more than the tolerance and than `error_bound`.
+    """Return the number of positions (indices of all axes but the last) with an element that
+    differs by more than the tolerance and more than `error_bound`.
     """
     if expected.dtype.kind in "iub":
         wrong = (result != expected) & ~np.isinf(error_bound)
@@ -128,7 +132,9 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
 
 
 def is_bound_informative(expected: Array, error_bound: Array) -> bool:
-    """Return whether the bounds are small for at least half of the elements."""
+    """Return whether the bounds of at least half of the elements are small compared to the largest
+    value.
+    """
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
     return not error_bound.size or float((error_bound <= allowed).mean()) >= 0.5
 
@@ -161,7 +167,7 @@ class VerificationRound:
 
     @property
     def uncovered_parts(self) -> tuple[str, ...]:
-        """What no round covered, in words."""
+        """Descriptions of the subgraphs and lengths that no round covered."""
         skipped = " and ".join(self.skipped_lengths)
         lengths = f"lengths {skipped}, too long for the float64 reference"
         return (*self.uncovered_subgraphs, *([lengths] if skipped else []))
@@ -174,7 +180,7 @@ class VerificationRound:
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
     def _format_agreement(self) -> str:
-        """Format how many results agree, and their difference; "" otherwise."""
+        """Format the number of agreeing results and their largest difference, or ""."""
         if not (self.is_compared and self.is_agreeing):
             return ""
         one = self.result_count == 1
@@ -182,7 +188,7 @@ class VerificationRound:
         return f"{agree}, worst difference {self.max_error:.1e} of the largest value"
 
     def to_json(self) -> dict[str, object]:
-        """Return JSON values; the note without its separator."""
+        """Return the round as JSON values. The note has no leading separator."""
         return {
             "graph": self.graph,
             "sizes": dict(self.sizes),
@@ -199,7 +205,7 @@ class VerificationRound:
 def make_coverage_round(
     uncovered_subgraphs: tuple[str, ...], skipped_lengths: tuple[str, ...]
 ) -> VerificationRound:
-    """Return the entry after the last round, which says what no round covered."""
+    """Return the entry after the last round, which lists the uncovered subgraphs and lengths."""
     return VerificationRound(
         is_compared=False,
         is_agreeing=None,
@@ -209,5 +215,5 @@ def make_coverage_round(
 
 
 def format_lengths(sizes: Mapping[str, int]) -> str:
-    """Format `batch=2, seq=3`."""
+    """Format lengths as `batch=2, seq=3`."""
     return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"

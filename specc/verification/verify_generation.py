@@ -49,7 +49,7 @@ MAX_TOKENS = 8
 def iterate_generated_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield each round. E0930 at the first token, probability or score with a difference that
+    """Yield each round. Raise E0930 for the first token, probability or score whose difference
     rounding does not explain.
     """
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
@@ -79,16 +79,17 @@ def iterate_generated_rounds(
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
-    """Return the weights of the graph that scores; zeros for parameters that are not stored."""
+    """Return the weights of the scoring graph, with zeros for parameters that are not stored."""
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
-        # Only the lengths of such a parameter are read: any other dependence shows in the tokens.
+        # Only the shape of such a parameter is used. If its values were used, the tokens would
+        # differ.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
     return weights
 
 
 def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, int]:
-    """Return the maximum length of a prompt that leaves room for `MAX_TOKENS`, by its symbol."""
+    """Return the maximum prompt length that allows `MAX_TOKENS` new tokens, by symbol."""
     symbols = graph.inputs[generator.input_signature.sequence_input].type.shape[1].symbols()
     limits = find_length_limits(graph)
     return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
@@ -97,7 +98,7 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield the lengths of every round, then those above the constants of masks and caches."""
+    """Yield the lengths of each round, then lengths above the constants of masks and caches."""
     yield from (choose_lengths(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
@@ -113,7 +114,7 @@ def _make_random_request(
     rng: np.random.Generator,
     density: float,
 ) -> GenerationRequest:
-    """Sample inputs of the model, with its compiled settings."""
+    """Make a generation request with random inputs and the compiled settings of the model."""
     session, sequence_input = generator.standalone_session, generator.input_signature.sequence_input
     assert session is not None, "a standalone generator has a session"
     session_inputs = {*session.inputs, *session.optional_inputs}
@@ -129,15 +130,15 @@ def _make_random_request(
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Run the copy that counts executions."""
+    """Run the copy of the model that counts executions of subgraphs, if there is one."""
     if coverage.session is not None:
-        # it implements the methods of a session that decoding uses
+        # it implements all session methods that decoding uses
         run_standalone(cast("Session", coverage.session), request)
 
 
 @dataclass(frozen=True)
 class _ReferenceDecode:
-    """The reference decode of a request: results by name, `tokens` i64[batch n steps] and
+    """The reference decoding of a request. Its results are `tokens` i64[batch n steps], and
     `log_probs` f64[batch steps] or `scores` f64[batch n].
     """
 
@@ -146,7 +147,7 @@ class _ReferenceDecode:
     weights: Mapping[str, Array]
 
     def compute_results(self, perturbation: RoundingPerturbation | None = None) -> dict[str, Array]:
-        """Return the results, with rounding errors if given."""
+        """Decode with the reference and return the results. `perturbation` perturbs all values."""
         asked, settings = self.request, self.request.limited_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         session = _ReferenceSession(self.graph, weights, perturbation)
@@ -211,7 +212,7 @@ class _ReferenceSession:
 
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
-    """Compare the results. E0930 unless they agree."""
+    """Compare the results of the model with the reference. Raise E0930 unless they agree."""
     results, expected = decode.run_model(), decode.compute_results()
     differences = {n: compare_result(n, results[n], x) for n, x in expected.items()}
     steps = int((expected["tokens"] >= 0).sum(-1).max(initial=0))
@@ -239,7 +240,9 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if rounding changes the results in the reference, too; raise E0930 if not."""
+    """Return a note if rounding also changes these results of the reference; otherwise raise
+    E0930.
+    """
     half_dtype = find_half_dtype(decode.graph)
 
     def run_rounded(errors: RoundingPerturbation) -> dict[str, Array]:
@@ -247,7 +250,7 @@ def _explain_difference(
         return decode.compute_results(errors)
 
     bounds = compute_error_bounds(run_rounded, expected)
-    # after a different token the rest of the sequence differs too
+    # after a different token the remaining tokens may differ too
     has_changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     bounds["tokens"] = np.where(has_changed, np.inf, bounds["tokens"])
     for name in bounds.keys() - {"tokens"}:
@@ -267,7 +270,7 @@ def _stack_steps(steps: list[Array], width: int) -> Array:
 
 
 def _pad_sequences(sequences: list[list[list[int]]], settings: GenerationSettings) -> Array:
-    """Stack to i64[batch n steps], padded to `max_tokens`."""
+    """Stack sequences to i64[batch n steps], padded to `max_tokens`."""
     width = settings.max_tokens
     padded = [
         [[*t, *[settings.padding_token] * (width - len(t))] for t in row] for row in sequences

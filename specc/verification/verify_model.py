@@ -60,14 +60,17 @@ def iterate_rounds(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
-    """Yield each round. E0930 at the first output beyond the tolerance.
+    """Compare a model with the reference and yield each round. Raise E0930 for the first output
+    that differs by more than the tolerance.
 
-    A model with quantized weights is compared without activation quantization, with its dequantized
-    weights; and each of its products with an integer one, E0855. More rounds follow for branches
-    and loop bodies not executed yet; the last names those left, and lengths that are too
-    expensive. E0932 at the end if rounding decides a result in half of the rounds or more.
+    A model with quantized weights is compared without activation quantization to the reference with
+    dequantized weights, and each of its products with integer arithmetic (E0855). Further rounds
+    execute branches and loop bodies that were not executed yet. The last entry lists those that
+    remain, and lengths that are too expensive. Raise E0932 at the end if rounding decides a result
+    in at least half of the rounds.
 
-    `sample_inputs` replaces random inputs, `max_lengths` bounds lengths that the graph does not.
+    `sample_inputs` replaces the random inputs; `max_lengths` limits lengths that the graph does not
+    limit.
     """
     if model.manifest.decoding is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
@@ -133,7 +136,7 @@ class _ReferenceComparison:
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
-        """Compare all results for these inputs. E0930, E0855 and E0980."""
+        """Compare all results for these inputs. Raise E0930, E0855 or E0980 if they differ."""
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_cache_value_hook(self.graph, results, self.weights)
         reference_results = backend.load_reference().evaluate_graph(
@@ -157,7 +160,7 @@ class _ReferenceComparison:
                 verification_round,
                 note=self.quantized_products.compare_and_format(inputs, format_lengths(sizes)),
             )
-        # only now, because it runs the reference several times more
+        # computed only if needed, because it evaluates the reference several more times
         run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
         inconclusive, note = _explain_by_rounding(
             mismatches, results, expected, run_perturbed, format_lengths(sizes)
@@ -173,8 +176,8 @@ def _explain_by_rounding(
     run_perturbed: PerturbedRun,
     sizes_text: str,
 ) -> tuple[set[str], str]:
-    """Return the results with uninformative bounds, and a note on differences that float32 rounding
-    explains. E0930 for one that it does not.
+    """Return the names of results with uninformative bounds, and a note on differences that float32
+    rounding explains. Raise E0930 for a difference that it does not explain.
     """
     bounds = compute_position_error_bounds(run_perturbed, expected)
     relative_bounds = {n: _compute_relative_bound(expected[n], bounds[n]) for n in mismatches}
@@ -196,7 +199,7 @@ def _explain_by_rounding(
 
 
 def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
-    """Return the maximum bound relative to the maximum value."""
+    """Return the maximum error bound relative to the largest magnitude."""
     max_bound = float(error_bound.max(initial=0))
     return max_bound if expected.dtype.kind in "iub" else max_bound / get_max_magnitude(expected)
 
@@ -209,8 +212,8 @@ def _check_half_rounding(
     expected: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
 ) -> str:
-    """Return the note on results computed in 16 bits. E0930 for a difference beyond their rounding,
-    E0980 for a value out of range.
+    """Return the note on results computed in 16 bits. Raise E0930 for a difference that their
+    rounding does not explain, E0980 for a value out of range.
     """
     rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
@@ -223,7 +226,7 @@ def _check_half_rounding(
 
 
 def _raise_undecided(names: list[str]) -> NoReturn:
-    """Raise E0932: neither an agreement nor a difference."""
+    """Raise E0932 for results that rounding decides, so that they neither agree nor differ."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -242,7 +245,9 @@ def _raise_undecided(names: list[str]) -> NoReturn:
 def iterate_opened_rounds(
     opened: OpenedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Compare everything that can be: E0930 at a difference, E0932 where rounding decides."""
+    """Verify a model file or all graphs of a package. Raise E0930 for a difference, E0932 for
+    results that rounding decides.
+    """
     package, graph = opened.package, opened.graph
     if package is None and (package := _open_package_of_step(opened)):
         graph = "step"
@@ -256,8 +261,8 @@ def iterate_opened_rounds(
 def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a single file. A step without its package has inputs that its graph does
-    not declare.
+    """Yield the rounds of a single file. A decode step without its package cannot be verified,
+    because its graph does not declare the buffer inputs.
     """
     decodes = model.manifest.decoding is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
@@ -273,8 +278,8 @@ def _iterate_single_file_rounds(
 
 
 def _open_package_of_step(opened: OpenedModel) -> ModelPackage | None:
-    """Return the package whose step is this file, or None. Its index declares buffers and input
-    bounds.
+    """Open the package whose decode step is this file, or return None. The package index declares
+    buffers and input bounds.
     """
     directory = opened.path.parent
     if not is_package_directory(directory):
@@ -287,10 +292,10 @@ def _open_package_of_step(opened: OpenedModel) -> ModelPackage | None:
 def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
-    """Compare the graphs that have a manifest, round by round. E0930 at the first difference."""
+    """Verify each graph of a package that has a manifest. Raise E0930 for the first difference."""
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
-            reason = "not compared, because it has no description"
+            reason = "not compared, because it has no specc metadata"
             yield VerificationRound(
                 graph=escape_text(role), is_compared=False, is_agreeing=None, note=reason
             )
@@ -319,7 +324,9 @@ def iterate_package_rounds(
 def _make_generation_sampler(
     package: ModelPackage, model: LoadedModel
 ) -> tuple[SampleInputs, dict[str, int]]:
-    """Return a sampler of step inputs as in generation, and their maximum lengths."""
+    """Return a sampler of decode step inputs as they occur in generation, and their maximum
+    lengths.
+    """
     step = model.manifest.graph
     facts = load_facts(package.index.metadata, step, str(package.path))
     encode = package.load_graph("encode") if "encode" in package.roles else None
