@@ -1,6 +1,5 @@
-"""The type `Array` for annotations: a NumPy array of any element type and shape.
-
-The rest of `ir` does not import NumPy; modules that use this type work with arrays.
+"""The type `Array` for annotations: a NumPy array of any element type and shape. Other modules of
+`ir` do not import NumPy.
 """
 
 from collections.abc import Mapping
@@ -9,6 +8,6 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""An array of any element type: types are data here, not annotations."""
+"""A NumPy array of any element type. Element types are checked at run time."""
 Arrays: TypeAlias = Mapping[str, Array]
-"""Arrays by name: inputs, outputs or parameters."""
+"""Arrays by the name of an input, output or parameter."""

@@ -1,9 +1,9 @@
-"""Dependence analysis: the operand positions each result depends on, for every node including
+"""Dependence analysis: the operand positions that each result depends on, for all nodes including
 loops.
 
 An element of a result at position `t` may depend on position `u` of an operand's axis only if a
-link between the two allows it: one that names a result axis allows `t - u` in its interval. An
-operand axis without a link to a result is not read by it.
+`Dependence` between both axes has `t - u` among its offsets. A result does not read an operand axis
+without a dependence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,9 @@ __all__ = [
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
-    """Return every link between the operands and the results of a node; results are optional."""
+    """Return all dependences between the operands and the results of a node. `results` are inferred
+    if absent.
+    """
     result_types = node.infer_types() if results is None else tuple(r.type for r in results)
     return find_op_dependences(
         node.op, tuple(a.type if a else None for a in node.args), result_types
@@ -61,7 +63,7 @@ def get_read_length(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the links of an op applied to these types, cached across layers."""
+    """Return the dependences of an op applied to these types. Cached, because layers repeat."""
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)
@@ -69,12 +71,14 @@ def find_op_dependences(
     )
 
 
-# A loop: its own axis is read in order; other axes are followed through the body.
+# A loop reads its own axis in order; dependences along other axes are traced through the body.
 
 
 @dataclass
 class AxisTrace:
-    """The image of one axis of a value in another value: positions along axes, or all positions."""
+    """The positions of one axis that a value depends on: intervals along axes of the value,
+    or all.
+    """
 
     axes: dict[int, Interval] = field(default_factory=dict)
     is_fully_read: bool = False
@@ -85,7 +89,7 @@ class AxisTrace:
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, reach in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
-        # Reading all positions includes reading those of each axis: nothing can be added.
+        # a trace of all positions includes every other trace
         if self.is_fully_read:
             self.axes.clear()
         return before != (self.axes, self.is_fully_read)
@@ -97,7 +101,7 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Trace axes of some values of `graph` to every value that depends on them."""
+    """Trace axes of some values of `graph` to all values that depend on them."""
     found: dict[Value, AxisTrace] = {
         v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
@@ -116,8 +120,8 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose a trace with a link. Two windows in sequence add up; after any other link all
-    positions may have been read.
+    """Compose a trace with a dependence. Offsets of consecutive windows add up; any other
+    combination may read all positions.
     """
     reach = source.axes.get(dependence.operand_axis)
     if reach is None:
@@ -145,8 +149,8 @@ def _iterate_scan_dependences(
 
 
 def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependence]:
-    """Yield the dependences on the mask, operand 0, which is [batch, position]: a step's state
-    depends on earlier flags.
+    """Yield the dependences on the mask (operand 0, [batch, position]): the state of an iteration
+    depends on earlier mask elements.
     """
     yield from _iterate_scanned_axis(op, 0, 1, result_count)
     for r in range(result_count):
@@ -156,17 +160,17 @@ def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependenc
 
 
 def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
-    """Yield the dependences along the loop's own axis."""
+    """Yield the dependences along the axis of the loop."""
     for r in range(count):
         if r < op.carry_count:
-            # The final carry depends on every position; only in forward direction is the newest
-            # position the last one.
+            # The final carry depends on all positions; the newest position is the last one only in
+            # forward direction.
             if op.reverse:
                 yield make_dependence(operand, axis, r, None, "all")
             else:
                 yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
-            # A collected position depends on everything the carry has read so far.
+            # A collected position depends on all positions that the loop has read so far.
             yield make_dependence(
                 operand,
                 axis,
@@ -180,15 +184,15 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
 
 
 def _convert_to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
-    """Return the outer axis of an axis of a body's result."""
+    """Convert an axis of a body result to the axis of the loop result."""
     return axis + (collected and axis >= op.axis)
 
 
 def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, body_input: int, inner: int
 ) -> Iterator[Dependence]:
-    """Yield the dependences along another axis, iterating the body until those of the carries reach
-    a fixpoint.
+    """Yield the dependences along an axis other than the loop's. The body is traced until the
+    dependences of the carries reach a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carried = op.split_body_inputs().initial_carries
@@ -204,8 +208,8 @@ def _iterate_body_dependences(
         if not any(changed):
             break
         iteration += 1
-        # A dependence that still grows after three iterations, as of a carry whose positions each
-        # read their left neighbor, grows with every iteration.
+        # A dependence that still grows after three iterations grows with every iteration, for
+        # example if each position of a carry reads its left neighbor.
         if iteration >= 3:
             for v, grew in zip(carried, changed, strict=True):
                 start[v].join(AxisTrace(is_fully_read=grew))
@@ -220,7 +224,9 @@ def _iterate_body_dependences(
 def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
-    """Yield the dependences of a loop's result on an operand's axis, traced through the body."""
+    """Yield the dependences of a loop result on an axis of an operand, from its trace through the
+    body.
+    """
     if trace.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")
     for a, reach in trace.axes.items():

@@ -1,9 +1,8 @@
-"""Symbolic axis lengths: integer polynomials over symbols in one normal form.
+"""Symbolic axis lengths: integer polynomials over symbols in a normal form.
 
-Two dims are equal exactly when their normal forms are. Besides sums and products there
-are opaque parts: the exact quotient `a / b` (known to leave no remainder), `a // b`,
-`a % b`, `min`, `max`. Different symbols are different lengths; nothing here ever
-guesses.
+Two dims are equal if and only if their normal forms are equal. Besides sums and products, terms may
+contain opaque functions: the exact quotient `a / b` (without remainder), `a // b`, `a % b`, `min`
+and `max`. Different symbols are different lengths.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,22 +14,22 @@ from typing import TypeAlias, Union
 from specc.diagnostics.source import Origin
 
 MAX_DIM_INTEGER = 2**53
-"""Upper bound of integers, so that a double (and JavaScript) represents them exactly."""
+"""Maximum integer, so that float64 (and JavaScript) represents all integers exactly."""
 MAX_MONOMIALS = 64
 TOO_LARGE = "a length of 2^53 or more; the limit is 2^53 - 1"
 
 
 class DimError(Exception):
-    """An undefined operation on lengths, named in the text."""
+    """An operation on lengths that is undefined; the message describes it."""
 
 
 class DimLimitError(DimError):
-    """A length beyond the exact range: 2^53, or 64 terms."""
+    """A length of 2^53 or more, or with more than 64 terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class DimFunction:
-    """An opaque factor: `fn` of two dims, one of `/ // % min max`."""
+    """An opaque function `fn` of two dims: `/`, `//`, `%`, `min` or `max`."""
 
     fn: str
     args: tuple["Dim", "Dim"]
@@ -48,15 +47,16 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A symbolic length: `Dim.of(3)`, `Dim.symbol("batch")`, `+ - *` and the functions below.
-    `origin`, for messages, is where the user fixed it and no part of equality.
+    """A symbolic length: `Dim.of(3)`, `Dim.symbol("batch")`, their sums, differences and products,
+    and the functions below. `origin` is the place where the user set its value, for messages; it is
+    ignored by comparisons.
     """
 
     __slots__ = ("_hash", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
-        # Terms that cancel are dropped and the rest sorted: equal lengths have equal terms, which
-        # is what equality compares.
+        # Terms with coefficient 0 are dropped and the others sorted, so that equal lengths have
+        # equal terms.
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
             if len(kept) > MAX_MONOMIALS:
@@ -90,7 +90,7 @@ class Dim:
 
     @property
     def number(self) -> int | None:
-        """Its value if it has no symbols, else None."""
+        """The value if the length has no symbols, else None."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -114,7 +114,7 @@ class Dim:
         return frozenset(names).union(*inner)
 
     def iterate_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque factors of its terms, without those nested in them."""
+        """Yield the opaque functions in its terms, but not functions nested in them."""
         for monomial, _ in self.terms:
             for atom, _ in monomial:
                 if isinstance(atom, DimFunction):
@@ -163,21 +163,21 @@ class Dim:
         return multiply_dims([self] * power)
 
     def substitute(self, values: Mapping[str, DimLike]) -> "Dim":
-        """Return the length with some symbols replaced."""
+        """Replace symbols by values or lengths."""
         if not self.symbols() & values.keys():
             return self
 
         def substitute_atom(atom: Atom) -> Dim:
             if isinstance(atom, str):
                 return Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
-            # A quotient is recomputed instead of substituting inside: with numbers it may have a
-            # value or a remainder.
+            # A quotient is recomputed after the substitution, because it may become a number or
+            # have a remainder.
             return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
 
         return self.map_atoms(substitute_atom).with_origin(self.origin)
 
     def map_atoms(self, function: Callable[[Atom], "Dim"]) -> "Dim":
-        """Return the length with every symbol and opaque factor replaced."""
+        """Replace each symbol and each opaque function by `function` of it."""
         total = Dim.of(0)
         for monomial, c in self.terms:
             factor = Dim.of(c)
@@ -187,12 +187,14 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return its value for given symbols. DimError if an exact division has a remainder."""
+        """Return the value for given symbols. Raise DimError if an exact division has a
+        remainder.
+        """
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
             return self._evaluate_terms(values)
-        except KeyError:  # a symbol without a value may still cancel
+        except KeyError:  # a symbol without a value may cancel out
             number = self.substitute(values).number
         if number is None:
             missing = ", ".join(sorted(self.symbols() - values.keys()))
@@ -200,7 +202,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Return its value without new dims. KeyError for a symbol without a value."""
+        """Return the value without building dims. Raise KeyError for a symbol without a value."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:
@@ -230,14 +232,14 @@ class Dim:
 
 @lru_cache(maxsize=4096)
 def _make_constant_dim(value: int) -> Dim:
-    """Return a constant dim, cached: most lengths are the same few integers."""
+    """Return a constant dim. Cached, because few different integers are used."""
     return Dim({(): value})
 
 
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
-    """Return `p / q`, which must be exact. DimError if it is known not to be."""
+    """Return the exact quotient `p / q`. Raise DimError if it has a remainder."""
     p, q = Dim.of(p), Dim.of(q)
-    # Exact division comes before opaque atoms, so that `(a * b) / b` is `a`.
+    # exact division is tried before an opaque quotient is built, so that `(a * b) / b` is `a`
     if (whole := _try_divide(p, q)) is not None:
         return whole
     a, b = p.number, q.number
@@ -253,8 +255,8 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     p, number = Dim.of(p), Dim.of(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
-            # `(x // m + r) // n` is `(x + r · m) // (m · n)`: after several strides a length has
-            # one form, however it is computed.
+            # `(x // m + r) // n` is `(x + r · m) // (m · n)`, so that a length after several
+            # strides has one normal form.
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
@@ -291,12 +293,12 @@ DIM_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 
 
 def multiply_dims(dims: Iterable[DimLike]) -> Dim:
-    """Return the product of all; 1 if empty."""
+    """Return the product of the lengths, or 1 if there are none."""
     return prod((Dim.of(d) for d in dims), start=Dim.of(1))
 
 
 def sum_dims(dims: Iterable[DimLike]) -> Dim:
-    """Return the sum of all; 0 if empty."""
+    """Return the sum of the lengths, or 0 if there are none."""
     return sum((Dim.of(d) for d in dims), start=Dim.of(0))
 
 
@@ -318,14 +320,14 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
                 return whole + left if fn == "//" else left
     elif p == q:
         return p
-    # Minimum and maximum are symmetric but equality is not: the arguments are ordered.
+    # the arguments of `min` and `max` are sorted, so that equal functions compare equal
     elif str(q) < str(p):
         p, q = q, p
     return Dim({((DimFunction(fn, (p, q)), 1),): 1})
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """Return `p / q` if exact: `q` is one monomial dividing every term, or equals `p`."""
+    """Return `p / q` if `q` equals `p` or is a monomial that divides every term, else None."""
     if p == q and q.terms:
         return Dim.of(1)
     if len(q.terms) != 1:
@@ -362,7 +364,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
 
 
 def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
-    """Return a term with an exact quotient cancelled with its other factors, or None."""
+    """Cancel an exact quotient in a term with its other factors; return None if there is none."""
     # Floors do not cancel: `b * (a // b)` is not `a`.
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":
@@ -374,7 +376,7 @@ def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
 
 
 def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
-    """Return a sum with `3 · (a / 3)` simplified to `a`."""
+    """Simplify `3 · (a / 3)` to `a` in the terms of a sum."""
     for monomial, c in terms.items():
         if abs(c) > 1 and (made := _cancel_quotient(monomial, c)) is not None:
             return _normalize_sum({m: n for m, n in terms.items() if m != monomial}) + made
@@ -382,7 +384,7 @@ def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
 
 
 def _get_monomial_sort_key(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """Return the sort key: higher degree first, then by name; the constant last."""
+    """Return the sort key of a term: higher degrees first, then by name, the constant last."""
     monomial, _ = term
     return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
 

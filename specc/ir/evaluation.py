@@ -1,5 +1,5 @@
-"""Shared parts of the graph evaluators: binding of inputs, iteration over live nodes, numeric
-lengths, and run-time length checks.
+"""Functions shared by the graph interpreters: binding of inputs, iteration over live nodes, numeric
+lengths, and run-time checks of lengths.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -52,8 +52,8 @@ def evaluate_live_nodes(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Return the index of the last node that reads each value. Requested values are read once
-    more, at the end.
+    """Map each value to the index of the last node that reads it. Requested values are read at the
+    end.
     """
     last = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last | dict.fromkeys(requested, len(nodes))
@@ -62,8 +62,8 @@ def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Va
 def bind_inputs(
     graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
 ) -> tuple[dict[Value, S], dict[str, int]]:
-    """Return inputs and parameters by value, and the length of each symbol. Raise E0910 if an input
-    that is read is missing, E0911 or E0912 if shapes do not fit.
+    """Return the arrays of inputs and parameters, and the length of each symbol. Raise E0910 if a
+    required input is missing, E0911 or E0912 if shapes do not match.
     """
     _check_no_input_missing(graph, inputs, requested)
     given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
@@ -76,7 +76,7 @@ def bind_inputs(
 def _check_no_input_missing(
     graph: Graph, inputs: Container[str], requested: Iterable[Value]
 ) -> None:
-    """Raise E0910 if an input that is read is missing."""
+    """Raise E0910 if a required input is missing."""
     read = {a for node, _ in graph.nodes for a in node.args}.union(requested)
     for name, value in graph.inputs.items():
         if name not in inputs and value in read:
@@ -85,8 +85,8 @@ def _check_no_input_missing(
 
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
-    """Raise E0910 if `graph` has no input `name`, E0907 if it does not take elements of the kind
-    `f`, `i` or `b`.
+    """Raise E0910 if `graph` has no input `name`, E0907 if the input has another element kind (`f`,
+    `i` or `b`).
     """
     if name not in graph.inputs:
         helps = [f"its inputs are {_format_quoted(graph.inputs)}"]
@@ -111,8 +111,8 @@ def run_scan(
     select_value: Callable[[int, T, T | None], T],
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
-    """Run a loop; return the final carries, and the collected values of each iteration that was
-    run. `select_value` returns the new value or, at padding, the old one (None: zeros).
+    """Run a loop. Return the final carries, and the collected values of each executed iteration.
+    `select_value` returns the new value, or at padding the old one (zeros if None).
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -120,7 +120,7 @@ def run_scan(
     collected: list[list[T]] = [[] for _ in results[op.carry_count :]]
     old: list[T | None] = [None] * len(collected)
     for t in reversed(range(steps)) if op.reverse else range(steps):
-        # no batch element needs another iteration, and finished ones compute nothing
+        # all batch elements are finished
         if (
             op.end_condition_index != -1
             and not op.unfrozen_output_count
@@ -140,7 +140,7 @@ def run_scan(
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a length. E0912 if it has no value for these inputs."""
+    """Evaluate a length. Raise E0912 if it has no value for these inputs."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:
@@ -158,7 +158,9 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
-    """Raise E0913 unless `min_index` to `max_index` are valid indices of `bound` rows."""
+    """Raise E0913 unless `min_index` and `max_index` are valid indices of a table with `bound`
+    rows.
+    """
     if min_index < 0 or max_index >= bound:
         wrong = min_index if min_index < 0 else max_index
         raise_error(
@@ -169,7 +171,7 @@ def check_index_range(min_index: int, max_index: int, bound: int, description: s
 
 
 def evaluate_last_index(length: int) -> int:
-    """Return the last index of an axis. E0912 if the axis is empty."""
+    """Return the last index of an axis. Raise E0912 if the axis is empty."""
     if not length:
         raise_error(
             "E0912",
@@ -182,7 +184,7 @@ def evaluate_last_index(length: int) -> int:
 def evaluate_split_shape(
     op: ops.Split, shape: Sequence[int], lengths: Mapping[str, int]
 ) -> list[int]:
-    """Return the output shape of `op`. E0912 if the sizes do not match the axis."""
+    """Return the output shape of `op`. Raise E0912 if the sizes do not match the axis."""
     sizes = [evaluate_length(n, lengths) for n in op.sizes]
     if prod(sizes) != shape[op.axis]:
         parts = " · ".join(map(str, sizes))
@@ -197,7 +199,7 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
 
 
 def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return start and stop. E0912 if they are out of range."""
+    """Return `start` and `stop`. Raise E0912 if they are out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -205,7 +207,7 @@ def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
-    """Return the index. E0912 if it is out of range."""
+    """Return the index. Raise E0912 if it is out of range."""
     at = evaluate_length(op.index, lengths)
     if not 0 <= at < length:
         raise_error("E0912", f"index {at} is out of range for an axis of length {length}")
@@ -213,7 +215,7 @@ def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> in
 
 
 def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
-    """Return `k`. E0912 if it exceeds the axis."""
+    """Return `k`. Raise E0912 if it exceeds the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= length:
         raise_error("E0912", f"top-{k} of an axis of length {length}")
@@ -223,7 +225,7 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
 def evaluate_stride(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    """Return start, stop and step. E0912 if they are out of range."""
+    """Return `start`, `stop` and `step`. Raise E0912 if they are out of range."""
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
@@ -233,12 +235,14 @@ def evaluate_stride(
 
 
 def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return the padding before and after. E0912 if the mode cannot pad as much."""
+    """Return the padding before and after the axis. Raise E0912 if the axis is too short for the
+    mode.
+    """
     before, after = (
         evaluate_length(op.padding_before, lengths),
         evaluate_length(op.padding_after, lengths),
     )
-    # reflection does not repeat the last position, so that it has one less
+    # reflection does not repeat the last position, so it can pad at most `length - 1` positions
     most = {"reflect": length - 1, "edge": 0 if not length else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
         raise_error(
@@ -249,7 +253,9 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of patches. E0912 if an image is not divided exactly."""
+    """Return the numbers of rows and columns of patches. Raise E0912 if the image size is not
+    divisible by the patch size.
+    """
     (*_, high, wide), (*_, p, r) = image, patch
     if high % p or wide % r:
         raise_error(
@@ -261,7 +267,7 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 
 
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
-    """Count the windows along each axis. E0912 if an axis is too short."""
+    """Count the windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
         if (op.compute_spare_length(Dim.of(size), n).number or 0) < 0:
             raise_axis_too_short(
@@ -271,7 +277,9 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Count the output positions of a transposed convolution along each axis. E0912 if negative."""
+    """Count the output positions of a transposed convolution along each axis. Raise E0912 for a
+    negative number.
+    """
     counts = [op.compute_length(Dim.of(size), n).evaluate({}) for n, size in enumerate(sizes)]
     for size, count in zip(sizes, counts, strict=True):
         if count < 0:
@@ -280,7 +288,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 
 def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
-    """Count the output flags. E0912 if the axis is too short."""
+    """Count the positions of the output mask. Raise E0912 if the axis is too short."""
     count = op.compute_length(Dim.of(size)).evaluate({})
     if count < min(size, 1):
         raise_axis_too_short(size, op.lag + 1)
@@ -293,7 +301,8 @@ def count_window_elements(
     """Count the valid positions of every window, along each axis."""
     found = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # Explicit padding may count; positions past it, which only ceil_mode adds, never do.
+        # explicit padding counts with `count_include_pad`; positions that only ceil mode adds never
+        # count
         least, most = 0, size
         if op.count_include_pad:
             least, most = -op.padding_before[n], size + op.padding_after[n]
@@ -303,7 +312,7 @@ def count_window_elements(
 
 
 def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
-    """Raise E0912: an axis of `length` positions is shorter than a window."""
+    """Raise E0912 for an axis of `length` positions that is shorter than a window."""
     raise_error(
         "E0912",
         f"an axis of length {length} is shorter than the window",
@@ -312,7 +321,9 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Return the axes of each operand and of the result as integers, one per name."""
+    """Return the axes of each operand and of the result as integers, with one integer per axis
+    name.
+    """
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

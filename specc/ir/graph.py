@@ -1,4 +1,4 @@
-"""The graph: values, the nodes that compute them, and the builder that adds nodes.
+"""The IR graph: values, nodes that compute them, and the builder that adds nodes.
 
 Graphs are immutable. Equal nodes are one node, because the builder deduplicates; origins and names
 of nodes are stored separately and do not affect equality.
@@ -17,8 +17,8 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor with its type and producer (None for inputs and parameters); `index` is the result's
-    number.
+    """A tensor with its type and the node that computes it (None for inputs and parameters).
+    `index` is the number of the node's result.
     """
 
     type: Type
@@ -66,12 +66,12 @@ class Node:
 
     @property
     def first_operand(self) -> Value | None:
-        """The operand of a unary op."""
+        """The first operand, or None."""
         return self.args[0] if self.args else None
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The operands that are given."""
+        """The operands that are not None."""
         return tuple(a for a in self.args if a is not None)
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -87,8 +87,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight: its full name, initializer, and source text. `tied_to` names the weight that it
-    shares its values with.
+    """A weight: full name, type, initializer, source location, and the function that declares it.
+    `tied_to` names the weight that it is tied to.
     """
 
     name: str
@@ -119,16 +119,17 @@ class NodeOrigin:
     spans: tuple[Span, ...] = ()
 
     def merge(self, other: "NodeOrigin") -> "NodeOrigin":
-        """Return the scopes and spans of both."""
+        """Return the union of both origins."""
         scopes, spans = (*self.scopes, *other.scopes), (*self.spans, *other.spans)
         return NodeOrigin(tuple(dict.fromkeys(scopes)), tuple(dict.fromkeys(spans)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """Nodes in topological order. `inputs`, `parameters` and `outputs` are ordered; `names` are
-    scope paths of values (`encoder.layers.3.self_attn:weights`), `min_lengths` lower bounds of
-    symbols, `length_equations` equations `symbol = dim` that inputs obey.
+    """A graph: nodes in topological order, with ordered `inputs`, `parameters` and `outputs`.
+    `names` maps scope paths (`encoder.layers.3.self_attn:weights`) to values. `min_lengths` are
+    lower bounds of symbols, `length_equations` are equations `symbol = dim` that all inputs
+    satisfy.
     """
 
     name: str
@@ -147,13 +148,15 @@ class Graph:
         return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
     def format_signature(self) -> str:
-        """Format as `classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
+        """Format the signature, for example `classify: pixels f32[batch, 1, 8, 8] -> logits
+        f32[batch, 10]`.
+        """
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_port_types(inputs)} -> {format_port_types(outputs)}"
 
     def get_origin(self, node: Node | None) -> NodeOrigin:
-        """Return the origin of a node, if known."""
+        """Return the origin of a node, or an empty origin."""
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def map_users(self) -> dict[Value, list[tuple[Node, int]]]:
@@ -172,7 +175,9 @@ class Graph:
 
 @dataclass(kw_only=True)
 class Builder:
-    """Adds typed nodes. A node that was added before is not added again."""
+    """Builds a graph of typed nodes with common subexpression elimination: equal nodes are added
+    once.
+    """
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)
@@ -184,11 +189,13 @@ class Builder:
     origin_parts: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
         default_factory=dict
     )
-    """The same scopes and spans as sets: one node may be requested at thousands of locations."""
+    """The scopes and spans of each node as sets, because one node may be requested at thousands of
+    locations.
+    """
     node_indices: dict[Node, int] = field(default_factory=dict)
-    """The index of each node."""
+    """The index of each node in the order of insertion."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """For lengths that occur only in expert bodies, the value they were computed from."""
+    """The nodes that depend on a length that occurs only in expert bodies."""
 
     def add_input(self, name: str, facts: Input) -> Value:
         """Add an input."""
@@ -209,9 +216,11 @@ class Builder:
     def add_node(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
     ) -> NodeResults:
-        """Add `op` and return its results, checked by its shape rule. Raises ShapeError."""
+        """Add a node and return its results. Raise ShapeError if the operands violate the shape
+        rule of `op`.
+        """
         node = Node(op, args)
-        # Equal nodes are shared: all layers request the same mask, which is computed once.
+        # equal nodes are shared, such as the mask of all layers
         if (results := self.nodes.get(node)) is None:
             results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
             self.node_indices[node] = len(self.nodes)
@@ -223,7 +232,7 @@ class Builder:
     def add_op(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
     ) -> Value:
-        """Add `op` and return its first result."""
+        """Add a node and return its first result."""
         return self.add_node(op, *args, scope=scope, span=span)[0]
 
     def _record_origin(self, node: Node, scope: str, span: Span | None) -> None:
@@ -238,7 +247,7 @@ class Builder:
         self.origin_parts[node] = now, seen
 
     def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
-        """Add the inputs and parameters of `graph`; the new value of each."""
+        """Add the inputs and parameters of `graph`. Return a map from old to new values."""
         new_values = {v: self.add_input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in graph.parameters.items():
             new_values[value] = self.add_parameter(graph.parameter_facts[name])
@@ -247,7 +256,9 @@ class Builder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a node of `graph`, or `op` in its place, with operands mapped by `new_values`."""
+        """Add a copy of a node of `graph` with operands mapped by `new_values`; `op` replaces its
+        op.
+        """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
         return results
@@ -258,7 +269,9 @@ class Builder:
         new_values: dict[Value, Value],
         only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add all nodes of `graph`, or `only_nodes` some, and their results to `new_values`."""
+        """Add copies of the nodes of `graph` (`only_nodes` if given), and add their results to
+        `new_values`.
+        """
         for node, results in graph.nodes:
             if only_nodes is None or node in only_nodes:
                 new_values.update(
@@ -277,7 +290,9 @@ class Builder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Finish a copy of `graph`: names and bounds are copied, and the outputs unless given."""
+        """Finish a copy of `graph` with its names, length bounds and outputs (`outputs` if
+        given).
+        """
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
@@ -294,15 +309,13 @@ class Builder:
         min_lengths: Mapping[str, int] | None = None,
         length_equations: Mapping[str, Dim] | None = None,
     ) -> Graph:
-        """Finish the graph that computes `outputs`; dead nodes and unused parameters are
-        dropped.
-        """
-        # Nodes that only messages or unused results need are dropped, so that no checkpoint is
-        # asked for their weights.
+        """Build the graph that computes `outputs`, without dead nodes and unused parameters."""
+        # Nodes that no output needs are dropped, so that their weights are not required in a
+        # checkpoint.
         live = collect_needed_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
-        # Names of unread second results of live nodes stay.
+        # names of unused results of live nodes are kept
         live_names = {n for n, v in self.names.items() if v in used or v.node in live}
         used_parameters = {k for k, v in self.parameters.items() if v in used}
         return Graph(
@@ -356,7 +369,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     graph = replace(
         graph,
         input_facts=facts,
-        # Nothing is known of a symbol that now means another length.
+        # lower bounds and equations of replaced symbols no longer hold
         min_lengths={n: least for n, least in graph.min_lengths.items() if n not in lengths},
         length_equations={n: d.substitute(lengths) for n, d in equations if n not in lengths},
     )
@@ -380,6 +393,6 @@ def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
             return substitute_graph_symbols(attribute, lengths)
         return attribute
 
-    # most ops have no length among their attributes, and stay the same op
+    # most ops have no length attributes and are returned unchanged
     may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.get_attributes().values())
     return op.map_attributes(substitute_attribute) if may_change else op

@@ -1,8 +1,8 @@
 """Parse graphs from the textual IR.
 
-The text is untrusted: size and depth are bounded, only known ops with attributes of the
-declared types exist, every node is checked by its shape rule, and nothing is executed.
-Errors are E0927 (no IR text of this version, or too much of it) and E0928 (a wrong line).
+The text is untrusted: size and nesting are limited, only known ops with attributes of the declared
+types are built, every node is checked by its shape rule, and nothing is executed. Raises E0927 for
+a text of another version or size, E0928 for an invalid line.
 """
 
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""Exceptions of ops with invalid attributes or operands: in text they are not guaranteed valid."""
+"""Exceptions that ops raise for invalid attributes or operands, which a text may contain."""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """Parse the graphs of a text by name. `name` is the text's name in messages."""
+    """Parse a text and return its graphs by name. `name` is the name of the text in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text")
     lines = IrLineReader(Source(name, text))
@@ -65,7 +65,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
 
 @dataclass
 class _GraphParser:
-    """Reads one graph, from its `graph` line to its `end`."""
+    """Parses one graph, from its `graph` line to its `end` line."""
 
     lines: IrLineReader
     depth: int
@@ -80,13 +80,13 @@ class _GraphParser:
     def parse_graph(self) -> Graph:
         """Parse the graph. Lines are grouped by kind, in the order of the printer."""
         lines = self.lines
-        # Nested bodies are parsed without recursion limits imposed by the text.
+        # nesting is limited, because a body is parsed recursively
         if self.depth > MAX_BODY_NESTING:
             lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} deep")
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()
-        # In canonical order: parsing a text and printing it gives the same text.
+        # the order of the printer, so that printing a parsed text returns the same text
         for word, reader in (
             ("least ", self.read_min_length),
             ("fact ", self.read_length_equation),
@@ -184,11 +184,11 @@ class _GraphParser:
             recorded_types.append(self.parse_result(len(recorded_types)))
         lines.expect_word(" = ")
         node, types, scopes = self.parse_node(span)
-        # The text states each type, and the op infers it again, so that damage is located.
+        # the type in the text is compared with the inferred type, which locates corrupted lines
         if [str(t) for t in types] != recorded_types:
             gives = ", ".join(map(str, types))
             lines.raise_error_here(f"{node.op.name} returns {gives}", span)
-        # Equal nodes are shared in a graph; a duplicate would be two values for one.
+        # equal nodes must be shared, so a duplicate is an error
         if node in self.b.nodes:
             lines.raise_error_here("duplicate node", span)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -197,7 +197,7 @@ class _GraphParser:
             self.b.node_origins[node] = NodeOrigin(scopes)
 
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
-        """Parse the node after the `=`; return it, its inferred types and its scopes."""
+        """Parse the node after the `=`. Return the node, its inferred types and its scopes."""
         lines = self.lines
         name = lines.match_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
@@ -233,7 +233,7 @@ class _GraphParser:
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Step over `%n: `."""
+        """Consume `%n: ` with the expected number."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
@@ -300,7 +300,7 @@ EXACT_TYPE_PAIRS = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build_op(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """Build an op. ShapeError for a missing, unknown or ill-typed attribute."""
+    """Build an op. Raise ShapeError for a missing or unknown attribute or one of the wrong type."""
     kind = OPS_BY_NAME.get(name)
     if kind is None:
         raise ShapeError("unknown op")
@@ -317,7 +317,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has another type."""
     if field.name not in attributes:
-        # A text from before an attribute was added does not contain it.
+        # texts of earlier versions lack attributes that were added later
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):
@@ -325,7 +325,9 @@ def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> 
 
 
 def _has_type(value: object, type: object) -> bool:
-    """Return True if a value has the annotated type: `int`, `Dim`, `tuple[float, ...]` …"""
+    """Return whether a value has the annotated type, such as `int`, `Dim` or `tuple[float,
+    ...]`.
+    """
     if type == "Graph":
         return isinstance(value, Graph)
     if isinstance(type, UnionType):
@@ -337,12 +339,12 @@ def _has_type(value: object, type: object) -> bool:
         return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
     if type is int:
         return _is_dim_integer(value)
-    # exact types: in a graph's text True is not a number, nor 1 a float
+    # types must match exactly: `true` is no integer, and 1 is no float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
 
 
 def _is_dim_integer(value: object) -> bool:
-    """Return True for an integer, other than a boolean, that a length can be."""
+    """Return True for an integer (not a boolean) in the range of lengths."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return abs(value) < MAX_DIM_INTEGER

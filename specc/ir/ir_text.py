@@ -31,7 +31,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Print `graphs`, which must have different names. Equal graphs give equal texts."""
+    """Format `graphs`, which must have different names. Equal graphs have equal texts."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:
@@ -128,7 +128,7 @@ TOKEN_PATTERN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.]*)|(//|[-+*^/%(),]))")
 
 
 def parse_dim(text: str) -> Dim:
-    """Parse a length: `parse_dim("2*seq + 1")`. DimError if it is invalid."""
+    """Parse a length, for example `parse_dim("2*seq + 1")`. Raise DimError if it is invalid."""
     if len(text) > MAX_DIM_TEXT_LENGTH:
         raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
@@ -150,7 +150,7 @@ def _split_tokens(text: str) -> list[str]:
 
 
 class _DimParser:
-    """Recursive descent over tokens."""
+    """A recursive descent parser of lengths."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
@@ -161,7 +161,7 @@ class _DimParser:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def take_token(self, *expected: str) -> str:
-        """Consume and return one of `expected`; "" if the current token is none."""
+        """Consume and return the current token if it is one of `expected`, else return ""."""
         token = self.peek_token()
         if token not in expected or not token:
             return ""
@@ -169,7 +169,7 @@ class _DimParser:
         return token
 
     def expect_token(self, token: str) -> None:
-        """Consume `token`. DimError if it is missing."""
+        """Consume `token`. Raise DimError if it is missing."""
         if not self.take_token(token):
             raise DimError(f"expected `{token}` in a length, got `{self.peek_token()}`")
 
@@ -250,7 +250,7 @@ REST_OF_LINE_PATTERN = re.compile(r".+")
 
 
 class IrLineReader:
-    """The lines of a text, one at a time, and a place in the current one."""
+    """Reads tokens of a text, line by line."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -268,14 +268,14 @@ class IrLineReader:
         self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
 
     def advance_line(self) -> None:
-        """Go to the next line; the current one must be consumed."""
+        """Go to the next line. Raise E0928 unless the current line is consumed."""
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load()
 
     def get_rest_span(self) -> Span:
-        """Return the rest of the current line."""
+        """Return the span of the rest of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:
@@ -290,19 +290,19 @@ class IrLineReader:
         return self.line.startswith(word, self.column)
 
     def skip_word(self, word: str) -> bool:
-        """Consume `word` if it is next; return whether it was."""
+        """Consume `word` if it is next, and return whether it is."""
         if not self.is_at_word(word):
             return False
         self.column += len(word)
         return True
 
     def expect_word(self, word: str) -> None:
-        """Consume `word`; E0928 if it is not next."""
+        """Consume `word`. Raise E0928 if it is not next."""
         if not self.skip_word(word):
             self.raise_error_here(f"`{word}` is expected")
 
     def match_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
-        """Step over what `pattern` matches here."""
+        """Consume the text that `pattern` matches. Raise E0928 if it does not match."""
         found = pattern.match(self.line, self.column)
         if not found:
             self.raise_error_here(f"{description} is expected")
@@ -327,7 +327,7 @@ class IrLineReader:
             self.raise_error_here(str(error))
 
     def read_number(self) -> int | float:
-        """Read an int, or a float if it has a point or an exponent."""
+        """Read an integer, or a float if it has a decimal point or an exponent."""
         raw = self.match_pattern(NUMBER_PATTERN, "a number").group()
         try:
             if raw.lstrip("-").isdecimal():

@@ -1,4 +1,4 @@
-"""Verify the invariants of a graph; used in tests, between passes and after parsing."""
+"""Verify the invariants of a graph. Used by tests, between passes and after parsing."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from specc.ir.types import ShapeError, Type
 
 
 def find_graph_errors(graph: Graph) -> list[str]:
-    """Return the errors of `graph`; every node is inferred again."""
+    """Return the errors of `graph`. The types of all nodes are inferred again."""
     return [f"{graph.name}: {fault}" for fault in _iterate_errors(graph)]
 
 
@@ -58,7 +58,7 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Return whether a node's value is a dynamic length, or the indices up to it."""
+    """Return whether a node returns a dynamic length or the indices below it."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None
@@ -79,7 +79,7 @@ def _iterate_node_errors(
 
 
 def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
-    """Yield errors of a node's results; the shape rule is applied again."""
+    """Yield errors of the results of a node, whose types are inferred again."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"

@@ -1,8 +1,8 @@
-"""Constraints on lengths: lower bounds, tables that bound position ids, slices that need
-enough positions, divisions without remainder; and a search for lengths that meet them.
+"""Constraints on lengths (lower bounds, table sizes, slices, exact divisions), and a search for
+lengths that satisfy them.
 
-Code that runs a model at chosen lengths needs valid ones: `x[:, 0:30]` is undefined for a
-length of eleven, and so is `split(x, into=[n / 2, 2], axis=1)`.
+Code that runs a model at chosen lengths needs valid lengths: `x[:, 0:30]` and `split(x, into=[n /
+2, 2], axis=1)` are undefined for a length of 11.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,12 +14,14 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""Stands for a table whose RoPE frequencies depend on a maximum length."""
+"""The table name of RoPE frequencies that hold up to a maximum length."""
 
 
 @dataclass(frozen=True)
 class TableLimit:
-    """`node` reads `length` positions of at most `max_positions`; `table` is None for RoPE."""
+    """The limit of a position table: `node` reads `length` of at most `max_positions` positions.
+    `table` is None for RoPE.
+    """
 
     node: Node
     length: Dim
@@ -28,7 +30,7 @@ class TableLimit:
 
 
 def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
-    """Yield all table limits of a graph on dynamic lengths."""
+    """Yield the limits of position tables that are read at dynamic lengths."""
     for node, _ in graph.nodes:
         found = find_table_limit(node)
         if found is None:
@@ -39,7 +41,7 @@ def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
 
 
 def find_table_limit(node: Node) -> TableLimit | None:
-    """Return the table limit of a node; None if it has none, or if it is unknown."""
+    """Return the table limit of a node, or None if it has none or the limit is unknown."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_table_limit(node, ids, table.shape[0].number, table)
@@ -63,7 +65,7 @@ def _make_table_limit(
 
 
 def _find_largest_index(value: Value) -> Dim | None:
-    """Return the largest index in `value`, if its values are positions."""
+    """Return the largest index in `value` if its values are positions, else None."""
     match value.node:
         # positions are counted from 0, so the last index is the length minus one
         case Node(ops.Extent(axis), (Value() as x,)):
@@ -72,19 +74,19 @@ def _find_largest_index(value: Value) -> Dim | None:
             return length - 1
         case Node(ops.Size(length), ()):
             return length
-        # the number of valid positions up to each, at most all
+        # a running count of valid positions, at most the length
         case Node(ops.CumSum(axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
             return x.shape[axis] if keep.dtype == "bool" else None
         case Node(ops.Arith("add" | "sub" as fn), (Value() as x, Value() as y)):
             return _shift_largest_index(fn, _find_largest_index(x), y)
-        # the index of padded positions is small: `max(cumsum(keep) - 1, 0)`
+        # `max(cumsum(keep) - 1, 0)`: padded positions have small indices
         case (
             Node(ops.Arith("max"), (Value() as x, Value(node=Node(ops.Constant()))))
             | Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,))
             | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
         ):
             return _find_largest_index(x)
-        # the last positions have the largest index: those of a step follow those before it
+        # a decode step uses the last positions, which have the largest indices
         case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
             return _find_largest_index(x) if stop == x.shape[axis] else None
         case _:
@@ -92,7 +94,7 @@ def _find_largest_index(value: Value) -> Dim | None:
 
 
 def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | None:
-    """Return the largest index after adding a constant or a length, as in a step."""
+    """Return the largest index after adding or subtracting a constant or a length."""
     match offset.node:
         case _ if maximum is None:
             return None
@@ -113,13 +115,13 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A length that must be defined, and non-negative if it counts positions."""
+    """A length that must be defined. It must be non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool
 
     def is_satisfied(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether it holds for these symbol values."""
+        """Return whether these symbol values satisfy the constraint."""
         try:
             return self.length.evaluate(sizes) >= 0 or not self.is_position_count
         except DimError:
@@ -132,8 +134,8 @@ def find_valid_lengths(
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Return lengths near the wanted ones that meet all constraints, within `max_lengths` and the
-    graph's bounds and not moved to a number in `excluded`; None if none are found.
+    """Return lengths near `preferred_lengths` that satisfy all constraints, `max_lengths` and the
+    bounds of the graph, or None. A length is not changed to a number in `excluded`.
     """
     open_ = [
         d
@@ -144,8 +146,8 @@ def find_valid_lengths(
         return dict(preferred_lengths)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
-    # Near lengths first, for all symbols: a far one of the first symbol would be found before a
-    # near one of the last.
+    # The radius grows for all symbols together, so that near lengths of all symbols are tried
+    # before far lengths of any.
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
@@ -162,12 +164,12 @@ def find_valid_lengths(
 def _exclude_lengths(
     lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
 ) -> list[int]:
-    """Return the lengths that are not excluded; the wanted one never is."""
+    """Return the lengths that are not excluded, and the preferred length."""
     return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each length that some quotient has."""
+    """Return the total stride of each symbol that occurs in a quotient."""
     found: dict[str, int] = {}
     for part in _iterate_quotients(graph):
         divided, by = part.args
@@ -185,8 +187,8 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
 
 @lru_cache(maxsize=8)
 def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
-    """Return all length constraints of a graph, without symbols that are facts. Cached: many
-    lengths of one graph are chosen in a row.
+    """Return all length constraints of a graph in terms of free symbols. Cached, because many
+    lengths are chosen for one graph.
     """
     found = {
         LengthConstraint(d, True) for d in graph.length_equations.values()
@@ -199,23 +201,23 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
         LengthConstraint(d.length.substitute(graph.length_equations), d.is_position_count)
         for d in found
     }
-    # A number is no constraint, and a symbol by itself may be anything.
+    # neither a number nor a single symbol is a constraint
     return frozenset(d for d in found if d.length.number is None and d.length.name is None)
 
 
 def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
-    """Return the constraints of its nodes, and of nodes in loop bodies."""
+    """Return the constraints of the nodes of a graph and of its loop bodies."""
     found: set[LengthConstraint] = set()
     for node, results in iterate_nested_nodes(graph):
         made = [d for r in results for d in r.shape]
         found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
-        # An attribute need not be a length: it must only have a value.
+        # an attribute may be negative, but must be defined
         found |= {LengthConstraint(d, False) for d in node.op.iterate_lengths()}
     return found
 
 
 def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield its nodes, and those in loop bodies, which share its symbols."""
+    """Yield the nodes of a graph and of its loop bodies."""
     for node, results in graph.nodes:
         yield node, results
         if isinstance(node.op, ops.Scan):
@@ -223,7 +225,7 @@ def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return lengths that must be non-negative so that a node reads only existing positions."""
+    """Return the lengths that must be non-negative so that a node reads only existing positions."""
     if not node.args or node.args[0] is None:
         return ()
     shape = node.args[0].shape
@@ -253,16 +255,16 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
 def _list_spare_lengths(
     op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-    """Return by how much each axis is longer than a kernel. The time axis is the second, image axes
-    are the third and fourth.
+    """Return the difference of each axis length and the kernel extent. The time axis is axis 1,
+    image axes are axes 2 and 3.
     """
     moved = shape[len(op.kernel) :]
     return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return whether a constraint combines this symbol with others: it is chosen after independent
-    ones.
+    """Return whether a constraint combines this symbol with others. Independent symbols are chosen
+    first.
     """
     read = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in read)
@@ -271,7 +273,7 @@ def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bo
 def _iterate_nearby_lengths(
     preferred_length: int, radius: int, min_length: int, max_length: int
 ) -> Iterator[int]:
-    """Yield the number itself, then larger, then smaller ones."""
+    """Yield the preferred length, then larger lengths, then smaller ones."""
     yield from range(preferred_length, min(preferred_length + radius, max_length) + 1)
     yield from range(preferred_length - 1, max(preferred_length - radius, min_length) - 1, -1)
 
@@ -281,9 +283,9 @@ def _search_lengths(
     candidate_lengths: Mapping[str, list[int]],
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
-    """Return the first choice that meets all demands; None after too many tries."""
-    # A constraint is checked as soon as its last symbol has a value, so that rejected values are
-    # not combined with every value of later symbols.
+    """Return the first lengths that satisfy all constraints, or None after too many attempts."""
+    # A constraint is checked as soon as all its symbols have values, so that rejected values are
+    # not combined with values of later symbols.
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[LengthConstraint]] = [[] for _ in symbols]
     for demand in open_constraints:
@@ -309,8 +311,8 @@ MAX_BOUND_STEPS = 200
 
 
 def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
-    """Return True if a length is at least 0 for all symbols at or above `least` (or 0): subtracted
-    terms are bounded from above, added ones from below.
+    """Return True if a length is provably at least 0 for all symbols at or above `min_lengths` (or
+    0). Subtracted terms are bounded from above, added terms from below.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MAX_BOUND_STEPS:
@@ -325,7 +327,7 @@ def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None)
 
 
 def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None:
-    """Return a lower bound that is known to be 0 or more, else None."""
+    """Return a non-negative lower bound of a length, or None."""
     total = 0
     for monomial, c in length.terms:
         if monomial and c < 0:
@@ -339,7 +341,7 @@ def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None:
-    """Return a lower bound of a factor that is known to be 0 or more, else None."""
+    """Return a non-negative lower bound of a factor, or None."""
     if isinstance(atom, str):
         return max(min_lengths.get(atom, 0), 0)
     a, b = (_find_lower_bound(d, min_lengths) for d in atom.args)
@@ -352,14 +354,14 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
             return None if b is None else 0
     if a is None or b is None:
         return None
-    # For a quotient by a number the bound is better than 0.
+    # a quotient by a number has a better bound than 0
     return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a length, one part replaced by a bound of it."""
+    """Yield lower bounds of a length, each with one opaque function replaced by its bound."""
     for monomial, c in length.terms:
-        # One part at a time: for a product of parts the bound would need theirs too.
+        # one function at a time, because a bound of a product needs bounds of all factors
         match monomial:
             case ((DimFunction() as part, 1),):
                 for bound in _bound_function(part, c):
@@ -367,21 +369,23 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
 
 
 def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
-    """Return a bound of a part: lower where it is added, upper where it is subtracted."""
+    """Return a bound of an opaque function: a lower bound if it is added, an upper bound if it is
+    subtracted.
+    """
     a, b = function.args
     if count > 0:
         return (a, b) if function.fn == "max" else ()
     match function.fn:
         case "min":
             return a, b
-        # For a quotient or remainder only if both operands are valid lengths.
+        # quotients and remainders are bounded only if both operands are valid lengths
         case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
             return (a,) if function.fn == "//" else (a, b - 1)
     return ()
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """Replace every `a / b` by `a // b`, which is equal if defined."""
+    """Replace each exact quotient `a / b` by `a // b`, which is equal if the former is defined."""
 
     def replace_atom(atom: Atom) -> Dim:
         if isinstance(atom, str):

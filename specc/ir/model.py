@@ -1,4 +1,4 @@
-"""A model as the compiler knows it: its graph, input defaults, and the `generate` and
+"""The compiler's representation of a model: its graph, defaults of inputs, and the `generate` and
 `stream` sections.
 """
 
@@ -13,13 +13,14 @@ from specc.ir.graph import Builder, Graph, Value, collect_needed_nodes
 from specc.ir.types import Type
 
 DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes defaults of inputs; it contains a space, so no graph of a
-spec has it."""
+"""The name of the graph that computes input defaults. It contains a space, so that no graph of a
+spec has this name.
+"""
 
 
 @dataclass(frozen=True)
 class GenerateSection:
-    """The `generate` section: input `sequence_input`, output `logits_output` with the logits, and
+    """The `generate` section: the input with the token ids, the output with the logits, and
     `settings` such as `start`, `stop` and `strategy` as plain data.
     """
 
@@ -52,9 +53,9 @@ class StreamSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """A model: `graph` computes the outputs, `defaults` absent inputs. `input_readings`,
-    `result_displays` and `config` are plain data for the manifest; `shared_scopes` maps each scope
-    whose weights several calls may use to whether several do.
+    """A model. `graph` computes the outputs, `defaults` computes absent inputs. `input_readings`,
+    `result_displays` and `config` are plain data for the manifest. `shared_scopes` maps each scope
+    whose weights several calls may share to whether they do.
     """
 
     name: str
@@ -78,11 +79,12 @@ StateRole = Literal["key", "value", "carry", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeState:
-    """A decode state: input `name` and output `next_output` of a step.
+    """A decode state: input `name` and output `next_output` of a decode step.
 
-    `batch_axis` is None without a batch axis, `time_axis` None for a fixed shape; a time axis has
-    at most `max_positions` positions. `initial_output` names the encoder output with the initial
-    value, "" for zeros. `role` and `layer` identify its attention, loop or cumulative sum.
+    `batch_axis` is None without a batch axis. `time_axis` is None for a state of fixed shape; a
+    time axis has at most `max_positions` positions. `initial_output` names the encoder output with
+    the initial value; "" stands for zeros. `role` and `layer` identify its attention, loop or
+    cumulative sum.
     """
 
     name: str
@@ -98,12 +100,12 @@ class DecodeState:
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
-    """A generative graph split along the time axis. `encode` is computed once, if at all. `step`
-    takes new positions of `sequence_input`, the `static_inputs` (outputs of `encode`, or inputs of
-    the spec), inputs along the time axis (`full_length_inputs` with earlier positions), and the
-    states. `initial_logits_output` names the output of `encode` with the logits of an empty
-    sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a sequence begins with a
-    token.
+    """The encoder graph and decode step of a generative model. ¶ `encode` runs once; None if there
+    is no encoder. `step` takes new positions of `sequence_input`, the `static_inputs` (outputs of
+    `encode`, or inputs of the spec), inputs along the time axis (`full_length_inputs` include
+    earlier positions), and the states. `initial_logits_output` names the output of `encode` with
+    the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a
+    sequence begins with a token.
     """
 
     encode: Graph | None
@@ -116,13 +118,14 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The past length input: a state if no other input has that length, given by the caller with
-in-place buffers."""
+"""The name of the input with the past length. It is a state if no other input has that length; with
+in-place buffers the caller passes it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """One attention's cache: input names, and the outputs that replace them."""
+    """The KV cache of one attention: names of the inputs, and of the outputs that replace them."""
 
     key: str
     value: str
@@ -132,7 +135,7 @@ class KVCache:
 
 @dataclass(frozen=True)
 class KVBufferGraph:
-    """A step graph, and the caches of it that are buffers."""
+    """A decode step, and its KV caches that are buffers."""
 
     graph: Graph
     caches: tuple[KVCache, ...]
@@ -148,12 +151,12 @@ class DecodingConfig:
     """Decoding settings of a standalone decode graph.
 
     Each sequence starts with the tokens `start` (none if a prompt is given) and ends with one of
-    `stop`, followed by `pad`. Beam search keeps `num_beams` hypotheses, scored by
-    `length ** length_penalty`; `early_stopping` stops with `num_beams` finished ones, "never" only
-    when none can improve. `min_length` counts the prompt, `min_tokens` does not;
-    `first_token_choices` lists the allowed tokens of each first position; with
-    `has_repetition_penalty` the graph has an input for the penalty. The other settings are those
-    of transformers.
+    the tokens `stop`, followed by `pad`. Beam search keeps `num_beams` hypotheses; a finished one
+    has the score `sum(log_probs) / length ** length_penalty`. `early_stopping` stops as soon as
+    `num_beams` hypotheses are finished, "never" only when no hypothesis can improve. `min_length`
+    counts the prompt, `min_tokens` does not; `first_token_choices` lists the allowed tokens of each
+    first position; with `has_repetition_penalty` the graph has an input for the penalty. The other
+    settings are those of transformers.
     """
 
     logits_output: str
@@ -183,7 +186,7 @@ class DecodingConfig:
 
     @property
     def fill_token(self) -> int:
-        """The filler token after the end of a sequence."""
+        """The token that fills a sequence after its end."""
         if self.pad is not None:
             return self.pad
         return self.stop[0] if self.stop else 0
@@ -191,8 +194,8 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class SelfDecodingGraph:
-    """A self-decoding model's parts: the spec's graph, the derived ones, and the decoding.
-    `defaults` computes inputs that are then none of the model.
+    """The parts of a standalone generator: the graph of the spec, the derived graphs, and the
+    decoding settings. `defaults` computes inputs that the generator does not take.
     """
 
     graph: Graph
@@ -202,12 +205,14 @@ class SelfDecodingGraph:
 
 
 ModelSource: TypeAlias = Graph | KVBufferGraph | SelfDecodingGraph
-"""The source of a model: a graph, one with in-place caches, or a graph with decoding settings."""
+"""The graph that a model file is built from: a plain graph, a decode step with in-place KV caches,
+or a standalone generator.
+"""
 
 
 def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
-    """Return the defaults of the inputs `absent`, reading each other's defaults; inputs in a
-    circle, and all others, stay inputs.
+    """Return a graph that computes the inputs `absent` from all other inputs. Defaults that depend
+    on absent inputs use their defaults; an input of a circular default remains an input.
     """
     builder, new_values = Builder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
@@ -225,7 +230,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_needed_nodes([value]))
         outputs[name] = new_values[value]
-        # Later readers read the default, unless it already is such an input.
+        # later defaults use this default unless the input was added before
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -233,8 +238,8 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
 
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
-    """Return a default that reads none of the waiting ones. In a cycle there is no such: the first
-    is taken, and what it reads becomes an input.
+    """Return a default that depends on no pending one. In a cycle, return the first; the inputs it
+    depends on are then added to the graph.
     """
     ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
     return next(ready, pending_names[0])
@@ -251,7 +256,7 @@ TOKENWISE_OPS = (
     *(ops.Constant, ops.Pointwise, ops.Arith, ops.Compare, ops.Cast, ops.Where),
     *(ops.And, ops.Or, ops.Not),
 )
-"""Elementwise ops."""
+"""Ops that compute each position from the same positions of their operands."""
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:

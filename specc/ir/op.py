@@ -2,12 +2,12 @@
 
 An op class names the operands that passes use:
 
-    class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+    class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`Share.mask(node)` is the value, `Share.mask.of(facts)` the entry of a
-per-operand list, `Share.mask.place` its index. A test compares places and kinds with
-the signature.
+`MaskedSoftmax.mask(node)` is the value, `MaskedSoftmax.mask.select(facts)` the entry of a
+per-operand list, `MaskedSoftmax.mask.index` the operand's index. A test compares indices and kinds
+with the signature.
 """
 
 import re
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""Every operation by its printed name. Complete once `specc.ir.ops` is imported."""
+"""All op classes by their printed name. Complete after `specc.ir.ops` is imported."""
 
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """One operation: a final frozen dataclass of compile-time attributes. `heavy` ops are never
-    recomputed in a derived graph; a `view` costs nothing to recompute.
+    """Base class of ops: frozen dataclasses of compile-time attributes. `heavy` ops are never
+    recomputed in a derived graph; a `view` op moves no data.
     """
 
     name: ClassVar[str]
@@ -50,30 +50,32 @@ class Op:
         OPS_BY_NAME[cls.name] = cls
 
     def get_signature(self) -> Signature:
-        """Return the shape rule; overridden by ops whose rule depends on attributes."""
+        """Return the signature. Ops whose signature depends on attributes override this method."""
         return self.signature
 
     def count_leading_axes(self) -> int | None:
-        """Return the number of axes in the first of two spreads."""
+        """Return the number of axes that the first of two spreads (`*a`) covers."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
-        """Infer result types when a node is built, and again in the verifier."""
+        """Infer the result types. Called when a node is built, and by the verifier."""
         rule = self.get_signature()
         axes = rule.bind_axes(args, self.count_leading_axes())
         self.bind_result_axes(axes)
         return rule.build_results(axes)
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        """Bind the result axes the rule leaves open; check what it cannot say."""
+        """Bind result axes that the signature does not determine, and check constraints that it
+        cannot express.
+        """
 
     def get_attributes(self) -> dict[str, object]:
         """Return the compile-time attributes by name, in order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
     def iterate_lengths(self) -> Iterator[Dim]:
-        """Yield the lengths among the attributes, those in tuples included."""
+        """Yield the lengths among the attributes, including lengths in tuples."""
         for value in self.get_attributes().values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Dim):
@@ -90,8 +92,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass
 class OpRuleTable(Generic[F]):
-    """`@rules` adds a rule for the op that the function's first parameter, `op`, is annotated with;
-    `rules[op]` finds it, by exact class.
+    """A table of functions by op class. `@rules` adds a function for the op class that annotates
+    its parameter `op`; `rules[op]` returns the function for the exact class of `op`.
     """
 
     backend: str
@@ -103,7 +105,7 @@ class OpRuleTable(Generic[F]):
         return rule
 
     def add_rules(self, rules: Mapping[type[Op], F]) -> None:
-        """Register several rules. A second rule for the same op is a bug."""
+        """Register several rules. An op may have only one rule."""
         for op, rule in rules.items():
             assert op not in self.rules, f"{self.backend} has two rules for {op.name}"
             self.rules[op] = rule
@@ -117,7 +119,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand that every node has."""
+    """A required operand of an op."""
 
     index: int
 
@@ -132,7 +134,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class OptionalOperand:
-    """An operand that a node may lack: None, or beyond the given ones."""
+    """An optional operand of an op: None, or past the end of the operands, if absent."""
 
     index: int
 

@@ -1,8 +1,7 @@
-"""Dependences of one op, from the marks of its signature.
+"""The dependences of an op, from the marks of its signature.
 
-A rule such as `f[*s q k|q] -> f[*s q d]` gives each axis of each operand a name with a mark.
-Resolved for one node, it says for each operand axis along which result axis positions are read, and
-how far.
+A signature such as `f[*s q k|q] -> f[*s q d]` gives each axis of each operand a name and a mark.
+They determine along which result axis positions of the operand axis are read, and at which offsets.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,8 +34,8 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 
 @dataclass(frozen=True, slots=True)
 class DependenceGate:
-    """A condition: positions are read only where `operand` may be true or nonzero, by its axes
-    `query_axis` and `key_axis`, of which `query_axis` becomes `result_axis`.
+    """A condition: positions are read only where `operand` may be true or nonzero. Its `query_axis`
+    becomes `result_axis`; its `key_axis` are the positions read.
     """
 
     operand: int
@@ -49,11 +48,11 @@ class DependenceGate:
 class Dependence:
     """The read access of `result` to axis `operand_axis` of operand `operand`.
 
-    `same`: position by position. `window`: positions `t - hi` to `t - lo` of `result_axis`.
-    `strided`: positions `t · stride - hi` to `t · stride - lo`, and the result has another length.
-    `band`: through any of `gates`, all of which hold; without a gate, all positions. `newest`: the
-    last position (`max_offset` > 0: also those before it), and `result_axis` is None. `extent`:
-    only the length. `all`: all positions.
+    `same`: position t of `result_axis` reads position t. `window`: it reads positions `t -
+    max_offset` to `t - min_offset`. `strided`: it reads positions `t · stride - max_offset` to `t ·
+    stride - min_offset`. `band`: it reads positions where all `gates` may be nonzero. `newest`: the
+    result has no such axis and reads the last position (with `max_offset` > 0 also earlier ones).
+    `extent`: it reads only the length. `all`: it reads all positions.
     """
 
     operand: int
@@ -103,17 +102,17 @@ GATE_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""The operand that gates which keys a query reads: a mask, or weights that are zero where
-masked out.
+"""The operand that determines which keys a query reads: a mask, or weights that are zero at masked
+keys.
 """
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
-"""The names of one operand's term, each with the axes that it covers."""
+"""The axis names of one operand, each with the axes that it covers."""
 
 
 ResultAxes: TypeAlias = Mapping[str, range]
-"""The axes of each name of a result."""
+"""The axes that each axis name of a result covers."""
 
 
 def _find_axis(axes: ResultAxes, name: str) -> int | None:
@@ -124,13 +123,13 @@ def _find_axis(axes: ResultAxes, name: str) -> int | None:
 def iterate_op_dependences(
     op: Op, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
-    """Yield every link between the operands and the results of an op."""
+    """Yield all dependences between the operands and the results of an op."""
     rule = op.get_signature()
     operand_marks: list[AxisMarks] = [
         assign_axis_marks(term, arg.rank, op.count_leading_axes(), n) if arg else ()
         for n, (term, arg) in enumerate(rule.pair_operands(args))
     ]
-    # An operand determines how many axes `*s` stands for; the result is matched with that.
+    # the operands determine how many axes `*s` covers in the result
     spreads = [
         (m, dims) for p in operand_marks for m, dims in p if m.is_spread and not m.is_broadcastable
     ]
@@ -152,7 +151,7 @@ def _iterate_operand_axes(
             continue  # the weights do not depend on the values
         for mark, dims in marked:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # no other operand matters
+                continue  # the values of the operand are not read
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -168,8 +167,9 @@ def _iterate_operand_axes(
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of an operand relative to a result: `mark` is its name in the rule, `named_axes` all
-    axes of that name, `operand_marks` the same for all operands, `result_axes` the result's axes.
+    """One axis of an operand relative to a result. `mark` is its name and mark in the signature,
+    `named_axes` are all axes of that name, `operand_marks` the marks of all operands, `result_axes`
+    the axes of the result.
     """
 
     op: Op
@@ -186,7 +186,7 @@ class _OperandAxis:
         found = self.result_axes.get(self.mark.name)
         if found is None:
             return None
-        # Optional axes are aligned from the right.
+        # broadcast axes are aligned from the right
         if self.mark.is_broadcastable:
             return found.stop - (self.named_axes.stop - self.axis)
         return found.start + self.axis - self.named_axes.start
@@ -204,17 +204,18 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence of an operand axis: by its mark, or position by position."""
+    """Return the dependence of an operand axis: the one of its mark, or `same`."""
     to, mark = operand_axis.find_result_axis(), operand_axis.mark
     repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
-        # The single position is broadcast: every result position reads it.
+        # an axis of length 1 is broadcast: all result positions read it
         return operand_axis.make_dependence(None, "all")
     if mark.mark:
         return _interpret_mark(operand_axis, to)
     if to is not None:
         return operand_axis.make_dependence(to, "same", SAME_POSITION)
-    # A name that is in no result is read whole; in a sum of products, where no factor is zero.
+    # all positions of an axis without a result axis are read; in a sum of products, those where no
+    # factor is zero
     if isinstance(operand_axis.op, Einsum):
         gates = _find_contraction_gates(
             operand_axis.operand_marks, mark.name, operand_axis.result_axes
@@ -235,7 +236,7 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
         case "~":
             return operand_axis.make_dependence(None, "all")
         case ">":
-            # Positions up to this one; if the result has no such axis, up to the newest.
+            # all positions up to this one, or up to the newest if the result has no such axis
             return operand_axis.make_dependence(
                 result_axis, "newest" if result_axis is None else "window", PAST_POSITIONS
             )
@@ -282,7 +283,7 @@ def _find_gates(
 ) -> tuple[DependenceGate, ...]:
     gate = GATE_OPERANDS[type(op)].index
     to = _find_axis(target, query)
-    # Without a mask, or if the queries are not an axis of the result, every key is read.
+    # without a mask, or if the result has no query axis, all keys are read
     if gate >= len(operand_marks) or to is None:
         return ()
     at = {m.name: d for m, d in operand_marks[gate]}
@@ -294,7 +295,9 @@ def _find_gates(
 def _find_contraction_gates(
     operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
 ) -> tuple[DependenceGate, ...]:
-    """Return the gates of operands that may be zero outside a band of both axes."""
+    """Return the gates of all operands of a contraction that have both axes, and may be zero
+    outside a band.
+    """
     gates = []
     for operand, found in enumerate(operand_marks):
         at = {m.name: d.start for m, d in found}

@@ -21,7 +21,7 @@ def expand_to_scan(
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.sequence.select(args), op.weights.select(args), op.bias.select(args)
     rows = b.add_op(ops.Linear(), *from_x, scope=scope)
-    # The first result is all positions; the final states follow.
+    # the results are the states of all positions, then the final states
     kinds = op.infer(*(a.type if a else None for a in args))[1:]
     firsts = [state.select(args) for state in op.initial_states]
     starts = [
@@ -33,13 +33,13 @@ def expand_to_scan(
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
     made = b.add_node(scan, *kept, rows, *starts, *captures.values(), scope=scope)
-    # A loop returns its states first and the outputs last; the layers the other way round.
+    # a loop returns final states before outputs, layers return outputs first
     return (made[-1], *made[:-1])
 
 
 def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
-    """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional parts
-    of an LSTM; `width` is that of the state.
+    """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional
+    weights of an LSTM. `width` is the size of the state.
     """
     w_hh, b_hh = op.state_weights.select(args), op.state_bias.select(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
@@ -52,12 +52,12 @@ def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -
 
 @dataclass(frozen=True)
 class CellBuilder:
-    """Arithmetic on one position."""
+    """Adds the nodes of a cell to a graph builder."""
 
     b: Builder
 
     def add_op(self, fn: str, *args: Value) -> Value:
-        """Add `add`, `mul`, `sub` of two values, or a unary function."""
+        """Add `add`, `mul` or `sub` of two values, or a unary function."""
         return self.b.add_op(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
     def add_linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
@@ -65,7 +65,9 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis in equal parts; the ops' rules ensure divisibility."""
+        """Split the last axis into `count` equal parts. The shape rules ensure that it is
+        divisible.
+        """
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
         return [self.b.add_op(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
@@ -94,7 +96,7 @@ def compute_cell(
             return [f.add_op(activation, f.add_op("add", input, from_h))]
         case ops.Gru():
             z, new = compute_gru_gates(f, op, input, states[0], w)
-            # z kept + (1 - z) other, with one product fewer
+            # equals `z · old + (1 - z) · new` with one multiplication less
             kept, other = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
     return _compute_lstm_cell(f, input, states, w)
@@ -103,7 +105,9 @@ def compute_cell(
 def _split_gru_weights(
     b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Split off the new state's weights if the reset gate acts before them."""
+    """Split the weights into those of the gates and of the new state if the reset gate is applied
+    before the recurrent projection.
+    """
     if op.reset == "after":
         return {"u": u, "c": c}
     made: dict[str, Value | None] = {}
@@ -119,7 +123,7 @@ def compute_gru_gates(
 ) -> tuple[Value, Value]:
     """Return the update gate and the new state of a GRU."""
     r_x, z_x, n_x = f.split_last_axis(input, 3)
-    # The new state's part of the product exists only if the reset gate applies after it.
+    # the joint product includes the new state only if the reset gate is applied after it
     count = 3 if op.reset == "after" else 2
     from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
     r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
@@ -144,7 +148,8 @@ def _compute_lstm_cell(
     taken = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
     kept = f.add_op("mul", f.add_op("sigmoid", forget), c)
     c = f.add_op("add", kept, taken)
-    # The output gate reads the new cell state, the others the old one (Gers and Schmidhuber, 2000).
+    # The output gate reads the new cell state, the other gates the old one (Gers and Schmidhuber,
+    # 2000).
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
     out = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))

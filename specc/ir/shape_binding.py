@@ -1,8 +1,8 @@
 """Bind the symbolic lengths of a graph to input shapes, and find the run-time source of each
 length.
 
-Every axis of every input is an equation `dim = size`. A dim with one unknown symbol that is linear
-in it is solved for it; the others are checked at the end.
+Every axis of every input is an equation `dim = size`. An equation that is linear in its only
+unknown symbol is solved; all equations are checked at the end.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, slots=True)
 class _ShapeEquation:
-    """Axis `axis` (from 0) of `name`, which should be `dim`, is `size`."""
+    """The equation `dim = size` of axis `axis` (from 0) of the array `name`."""
 
     name: str
     axis: int
@@ -32,14 +32,14 @@ def bind_symbols(
     length_equations: Mapping[str, Dim] | None = None,
     min_lengths: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the value of each symbol. `arrays` holds the name, declared type and actual shape of
-    each array. E0911 for a wrong rank, E0912 if lengths do not fit or disagree.
+    """Return the value of each symbol. `arrays` has the name, declared type and actual shape of
+    each array. Raise E0911 for a wrong rank, E0912 if lengths are invalid or contradict each other.
     """
     equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]
     env: dict[str, int] = {}
     source: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # One equation may determine what another needs: repeated until nothing new is found.
+    # repeated, because an equation may determine a symbol of another
     while _apply_length_equations(length_equations, env) or _apply_equations(
         equations, env, source
     ):
@@ -62,7 +62,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, int]) -> bool:
-    """Solve symbols by the graph's facts; return whether one was solved."""
+    """Solve symbols by the length equations of the graph. Return whether a symbol was solved."""
     before = len(env)
     for symbol, dim in length_equations.items():
         if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
@@ -73,8 +73,8 @@ def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, 
 def _apply_equations(
     equations: Iterable[_ShapeEquation], env: dict[str, int], source: dict[str, _ShapeEquation]
 ) -> bool:
-    """Solve symbols by the given shapes; return whether one was solved. `source` records the
-    equation.
+    """Solve symbols by the shapes of the arrays. Return whether a symbol was solved. `source`
+    records the equation of each symbol.
     """
     before = len(env)
     for equation in equations:
@@ -107,19 +107,23 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
-    """Return the value of a dimension, if known. Raise E0912 for a division with a remainder."""
+    """Return the value of a length, or None if it is unknown. Raise E0912 for a division with a
+    remainder.
+    """
     try:
         return dim.substitute(env).number
     except DimError as error:
         raise_error(
             "E0912",
-            f"these lengths do not fit the model: {error}",
+            f"these lengths are invalid for the model: {error}",
             notes=[f"the length is `{dim}`"],
         )
 
 
 def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
-    """Solve an equation `c · symbol + rest = size` for its one unknown symbol."""
+    """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None if it
+    has none or several.
+    """
     if equation.dim.symbols() <= env.keys():
         return None
     try:
@@ -163,8 +167,8 @@ def _check_equation(
 
 @dataclass(frozen=True, slots=True)
 class AxisSource:
-    """A symbol read off an axis of an input: `(length - rest) / factor`. With an input
-    `[batch, 2 * past + new]` and `new` known, `past` is (that input, 1, 2, new).
+    """The source of a symbol in an axis of an input: `(length - offset) / factor`. For an input
+    `[batch, 2 * past + new]` and known `new`, the source of `past` is (that input, 1, 2, new).
     """
 
     input: str
@@ -174,7 +178,7 @@ class AxisSource:
 
 
 LengthSource: TypeAlias = AxisSource | Dim
-"""An axis of an input, or other lengths with sources."""
+"""An axis of an input, or a length computed from symbols that have sources."""
 
 
 def find_length_sources(
@@ -182,9 +186,9 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return a source for every symbol that has one. A symbol that is an axis by itself
-    is read off the first such axis; others follow from `facts`, then from what remains of
-    an axis such as `past + new` when the rest is known. `known_symbols` symbols need no input.
+    """Return the sources of all symbols that have one. ¶ A symbol that is the length of an axis is
+    read from the first such axis. Other symbols are computed by `length_equations`, then from an
+    axis such as `past + new` of which the other terms are known. `known_symbols` need no source.
     """
     found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -201,7 +205,7 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return one more symbol that follows from those found, with its source."""
+    """Return another symbol that the known ones determine, with its source, or None."""
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length
@@ -213,7 +217,9 @@ def _find_next_source(
 
 
 def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
-    """Yield the symbols of which `length` is `factor * symbol + rest`."""
+    """Yield each symbol with which `length` has the form `factor * symbol + offset`, with factor
+    and offset.
+    """
     for monomial, factor in length.terms:
         match monomial:
             case ((str() as symbol, 1),):

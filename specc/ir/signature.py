@@ -1,18 +1,18 @@
 """Shape signatures written as one line: `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
-A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of
-quantized weights, `a` any; one letter means one element type everywhere in a line. A name
-is one axis and one length; `*s` any number of axes; `#d` an axis that may also be 1;
-`#*s` axes that are aligned from the right, may be 1 and may be missing. `?` after an
-operand makes it optional, `...` lets it occur any number of times. With two spreads in
-one term, `*a t *b`, the op's attribute `axis` is the number of axes in the first.
+A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of quantized
+weights, `a` any. A letter stands for the same element type everywhere in a signature. A name stands
+for an axis and its length, `*s` for any number of axes, `#d` for an axis whose length may also be
+1, `#*s` for axes that are aligned from the right, may have length 1 and may be missing. `?` after
+an operand makes it optional; `...` lets it occur any number of times. In a term with two spreads,
+`*a t *b`, the op's attribute `axis` is the number of axes of the first.
 
 Marks on the axes of operands declare which of their positions a result position reads
 (`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
-`t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`:
-all positions up to t. `k|q`: positions of `k` that are visible to `q`. `t$`: the newest position.
-`t@`: the length only. `t~`: all positions. A name in no result is read whole. Shape inference,
-checks, messages, dependence analysis and generated test inputs use the same rule.
+`t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
+positions up to t. `k|q`: positions of `k` that are visible to `q`. `t$`: the newest position. `t@`:
+the length only. `t~`: all positions. All positions of an axis that no result has are read. Shape
+inference, checks, messages, dependence analysis and generated test inputs use the same signature.
 """
 
 import re
@@ -27,34 +27,32 @@ from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError,
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
 AxisGroup: TypeAlias = tuple[str, ...]
-"""The names of the factors of one axis, the last one fastest; empty for a `1`."""
+"""The names of the factors of one axis, in row-major order; empty for `1`."""
 
 
 class RearrangePatternError(Exception):
-    """The error in a pattern, as the end of a sentence."""
+    """An error in a rearrange pattern. The message is the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class RearrangePattern:
-    """The axes of a tensor before and after."""
+    """The axes of a tensor before and after a rearrange."""
 
     left: tuple[AxisGroup, ...]
     right: tuple[AxisGroup, ...]
 
     @property
     def left_names(self) -> list[str]:
-        """The axis names on the left, as when all axes are split."""
+        """The axis names on the left side, without grouping."""
         return [name for axis in self.left for name in axis]
 
     @property
     def right_names(self) -> list[str]:
-        """The names on the right."""
+        """The axis names on the right side, without grouping."""
         return [name for axis in self.right for name in axis]
 
     def find_unbalanced_names(self) -> list[str]:
-        """Return the names that do not occur once on each side; with none, elements are
-        only moved.
-        """
+        """Return the names that do not occur exactly once on each side."""
         before, after = self.left_names, self.right_names
         names = {*before, *after}
         return sorted(n for n in names if before.count(n) != 1 or after.count(n) != 1)
@@ -66,7 +64,7 @@ class RearrangePattern:
 
 
 def parse_rearrange_pattern(text: str) -> RearrangePattern:
-    """Parse both sides of a pattern. Raises RearrangePatternError."""
+    """Parse a pattern. Raise RearrangePatternError if it is invalid."""
     left, arrow, right = text.partition("->")
     if not arrow:
         raise RearrangePatternError("the pattern has no `->`")
@@ -92,7 +90,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of a length that an op's `solve` determined."""
+"""The operand index of a length that `Op.bind_result_axes` determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +145,15 @@ class AxisBindings:
         raise make_length_mismatch(name, clash[0], first, clash[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Join the axes that may be 1 or missing."""
+        """Broadcast the axes that may have length 1 or be missing."""
         for name, found in self.broadcastable.items():
             if fixed := self.dims.get(name):
-                # A mark without `#` determines the axes.
+                # an operand without `#` determines the axes
                 start = [(d, fixed[1]) for d in fixed[0]]
                 _broadcast_spread(name, found, start, is_rank_fixed=True)
                 continue
-            # Among marks with it the longest determines them, and shorter ones are padded on the
-            # left, as in NumPy's broadcasting.
+            # among operands with `#` the one with the most axes determines them; others are padded
+            # on the left, as in NumPy's broadcasting
             rank = max(len(dims) for dims, _ in found)
             joined = _broadcast_spread(name, found, [(Dim.of(1), SOLVED_OPERAND)] * rank)
             self.dims[name] = tuple(d for d, _ in joined), found[0][1]
@@ -168,7 +166,9 @@ def _broadcast_spread(
     *,
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
-    """Broadcast the axes of each operand; return each length with its operand."""
+    """Broadcast the axes of all operands. Return each length with the operand that determines
+    it.
+    """
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
         if len(dims) > rank:
@@ -187,8 +187,8 @@ def _broadcast_length(
     length_and_operand: tuple[Dim, int],
     is_rank_fixed: bool,
 ) -> None:
-    """Broadcast an operand's length: a 1 is replaced by any length once; two other lengths clash,
-    as do any two if the axes are fixed.
+    """Broadcast the length of an operand. A length of 1 is replaced by any other length. Raise
+    ShapeError if two other lengths differ, or if the axes are fixed and the lengths differ.
     """
     known, first = broadcast_lengths[index]
     if known != 1 or is_rank_fixed:
@@ -209,7 +209,7 @@ def make_length_mismatch(
 
 @dataclass(frozen=True)
 class Signature:
-    """A parsed shape rule."""
+    """A parsed signature (shape rule) of an op."""
 
     text: str
     operands: tuple[SignatureTerm, ...]
@@ -217,15 +217,17 @@ class Signature:
 
     @classmethod
     def parse(cls, text: str) -> "Signature":
-        """Read `f[*s d~], f[d] -> f[*s d]`."""
+        """Parse a signature such as `f[*s d~], f[d] -> f[*s d]`."""
         return _parse_signature(text)
 
     def pair_operands(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
-        """Pair each operand with its term; a repeated term takes the rest."""
+        """Pair each operand with its term. A repeated term is paired with all remaining
+        operands.
+        """
         terms = list(self.operands)
         if terms and terms[-1].is_repeated:
             terms[-1:] = [terms[-1]] * (len(args) - len(terms) + 1)
-        # Trailing operands that are omitted need not be given as None.
+        # trailing optional operands may be omitted
         while len(terms) > len(args) and terms[-1].is_optional:
             terms.pop()
         if len(terms) != len(args):
@@ -233,7 +235,9 @@ class Signature:
         return list(zip(terms, args, strict=True))
 
     def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
-        """Bind the axes for these operands, or raise ShapeError naming the axis."""
+        """Bind the axis names to these operands. Raise ShapeError for operands that do not
+        match.
+        """
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.pair_operands(args)):
             if arg is None:
@@ -247,7 +251,7 @@ class Signature:
         return axes
 
     def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:
-        """Return the result types once all axes are bound."""
+        """Return the result types for bound axes."""
         return tuple(_build_type(term, axes) for term in self.results)
 
 
@@ -270,7 +274,7 @@ def assign_axis_marks(
         least = "at least " if spreads else ""
         title = f"operand {operand + 1} has {rank} axes, {least}{named} expected"
         raise ShapeError(title, (operand,))
-    # Two wildcards leave one axis between them, whose index only the attribute `axis` gives.
+    # the attribute `axis` gives the index of the axis between two wildcards
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
         title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))
@@ -294,7 +298,9 @@ def _assign_consecutive_axes(
 def assign_result_axes(
     term: SignatureTerm, rank: int, widths: Mapping[str, int]
 ) -> dict[str, range]:
-    """Return the axes of each name of a result; the one spread of unknown width takes the rest."""
+    """Return the axes of each name of a result. A spread of unknown width covers the remaining
+    axes.
+    """
     known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
     axes: dict[str, range] = {}
     start = 0
@@ -327,8 +333,8 @@ def _bind_axis(
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
-    """Return the type of `term` under these bindings. Unbound kinds get their default
-    element type.
+    """Return the type of `term` for these bindings. Unbound kinds have their default element
+    type.
     """
     usual = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or usual[term.kind]

@@ -1,5 +1,5 @@
-"""Target runtimes and their capabilities. Passes and lowering rules ask a `Target`,
-never its name.
+"""Target runtimes and their capabilities. ¶ Passes and lowering rules test the fields of a
+`Target`, not its name.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A runtime and its preferences.
+    """A target runtime and its capabilities.
 
     `linear_operator`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX Runtime's
     `FusedMatMul` and adds the bias separately, which its optimizer fuses. `packed_heads`: the
-    attention kernel reads `[b, t, h·d]`, without a transpose. `fused_operators`: ONNX operators
-    that are used if the opset has them. `recurrent_features`: features of `RNN`, `GRU` and `LSTM`
-    there, beyond PyTorch's layers without padding. `alignment` is that of weight offsets in a file.
-    `provider` is its execution provider.
+    attention kernel reads `[b, t, h·d]` without a transpose. `fused_operators`: ONNX operators that
+    are used if the opset has them. `recurrent_features`: supported features of the operators `RNN`,
+    `GRU` and `LSTM` besides those of PyTorch's layers without padding. `alignment` is the alignment
+    of weight offsets in a file. `provider` is the execution provider.
     """
 
     name: str
@@ -29,24 +29,31 @@ class Target:
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
     """The element types that `Attention` supports, and whether it returns its `weights`."""
     missing_kernels: frozenset[str] = frozenset()
-    """Operators without a kernel (`MaxPool`), or without one for an element type (`Equal bf16`)."""
+    """Operators without a kernel (`MaxPool`), or without a kernel for an element type (`Equal
+    bf16`).
+    """
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
-    """Whether attention has a faster kernel without a mask: with buffers, it is checked at run time
-    whether the mask hides anything but future positions."""
+    """Whether attention without a mask has a faster kernel. With in-place KV caches a run-time
+    check then tests whether the mask hides only future positions.
+    """
     fuses_add_into_norm: bool = False
-    """Whether the runtime fuses an addition with the following layer norm into a slower kernel."""
+    """Whether the runtime fuses an addition and the following layer norm into one kernel, which is
+    slower.
+    """
     uses_blocked_attention: bool = False
     """Whether local attention is lowered to a loop over blocks of queries."""
     loop_operator: Literal["scan", "loop"] = "scan"
-    """The operator of a loop over all time steps."""
+    """The ONNX operator for a loop over all time steps."""
     supports_decode_loop: bool = True
-    """Whether it runs a `Loop` with growing caches."""
+    """Whether the runtime supports a `Loop` whose carried KV caches grow."""
     max_unrolled_experts: int = 16
     """Maximum number of experts that are unrolled; more are lowered to a loop."""
     quantized_operators: Literal["", "rows", "weights"] = ""
-    """Whether quantized products are ONNX Runtime's contrib operators with weights in PyTorch's
-    layout: they quantize activation `rows` too, or `weights` only."""
+    """Whether quantized products use ONNX Runtime's contrib operators, with weights in PyTorch's
+    layout: `rows` also quantizes activations per token, `weights` is weight-only; "" uses standard
+    operators.
+    """
     compute_dtypes: frozenset[str] = frozenset()
-    """16-bit types that it computes in if weights are stored so."""
+    """The 16-bit types in which the runtime computes if weights have that type."""

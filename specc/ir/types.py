@@ -1,6 +1,6 @@
-"""Tensor types, an element type and a symbolic length per axis; and intervals of positions.
+"""Tensor types (an element type and a symbolic length per axis), and intervals of position offsets.
 
-Intervals express which positions are read: `t_result - t_operand` lies in the interval.
+An interval expresses which positions are read: `t_result - t_operand` lies in the interval.
 """
 
 from dataclasses import dataclass
@@ -16,34 +16,35 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "q": ("i8", "u8", "i4"),
     "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""The element types of each letter of a signature: float, int, bool, number, quantized weights,
-any."""
+"""The element types of each kind letter of a signature: float, int, bool, number, quantized
+weights, any.
+"""
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
 
 KIND_BY_DTYPE = {dtype: kind for kind in "fibq" for dtype in DTYPES_BY_KIND[kind]}
 
 KIND_DESCRIPTIONS = {"f": "numbers", "i": "integers", "q": "integers", "b": "booleans"}
-"""Names of the values of each kind in messages."""
+"""The plural names of the values of each kind, for messages."""
 
 
 FLOAT32_INTEGER_RANGES = {
     "i64": (-(2.0**63), 2.0**63 - 2.0**39),
     "i32": (-(2.0**31), 2.0**31 - 2.0**7),
 }
-"""The minimum and maximum integer of each type that float32 represents."""
+"""The smallest and largest integer of each integer type that float32 represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """`f32[batch, seq, 768]`."""
+    """A tensor type: element type and symbolic shape, such as `f32[batch, seq, 768]`."""
 
     dtype: str
     shape: tuple[Dim, ...]
 
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
-        """Make a type: `Type.of("f32", Dim.symbol("batch"), 768)`."""
+        """Make a type, for example `Type.of("f32", Dim.symbol("batch"), 768)`."""
         return cls(dtype, tuple(Dim.of(d) for d in shape))
 
     @property
@@ -57,10 +58,10 @@ class Type:
 
 @dataclass(frozen=True)
 class ShapeError(Exception):
-    """Incompatible operands of an operation. `title` is a complete message; the rest is evidence.
+    """An error for incompatible operands of an op.
 
-    `operands` are the indices of the clashing operands, `dims` the clashing lengths; `name` is the
-    axis letter of the signature.
+    `title` is the complete message. `operands` are the indices of the conflicting operands, `dims`
+    the conflicting lengths, `name` is the axis name in the signature.
     """
 
     title: str
@@ -86,7 +87,7 @@ class Interval:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it is empty."""
+        """Return whether the interval is empty."""
         return self.low > self.high
 
     def __add__(self, other: "Interval") -> "Interval":
@@ -109,7 +110,7 @@ class Interval:
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
     def __and__(self, other: "Interval") -> "Interval":
-        """Return the intersection."""
+        """Return the intersection of both intervals."""
         both = Interval(max(self.low, other.low), min(self.high, other.high))
         return EMPTY_INTERVAL if both.is_empty else both
 

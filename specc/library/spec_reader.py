@@ -28,8 +28,8 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Return the config of a file, or of the config.json of a directory. Raise E0802
-    with `help` if it cannot be read, E0410 to E0415 if it is invalid.
+    """Return the config of a file, or of the config.json of a directory. Raise E0802 with `help` if
+    it cannot be read, E0410 to E0415 if it is invalid.
     """
     path = Path(path)
     try:

@@ -136,7 +136,9 @@ class _ReferenceComparison:
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
-        """Compare all results for these inputs. Raise E0930, E0855 or E0980 if they differ."""
+        """Compare all results for these inputs. Raise E0930, E0855 or E0980 if they
+        differ.
+        """
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_cache_value_hook(self.graph, results, self.weights)
         reference_results = backend.load_reference().evaluate_graph(

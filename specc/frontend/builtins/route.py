@@ -197,8 +197,8 @@ def _check_routed_operands(
 
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
-    """Raise E0332 if the number of gates is not the number of ids per token, E0330 if it
-    exceeds the number of experts, E0333 if only an input determines `experts`.
+    """Raise E0332 if the number of gates is not the number of ids per token, E0330 if it exceeds
+    the number of experts, E0333 if only an input determines `experts`.
     """
     gate_count = gates.shape[-1]
     if k != gate_count:

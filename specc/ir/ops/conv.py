@@ -1,8 +1,9 @@
 """Convolution and pooling ops over one time axis or an image.
 
-Sequences are [batch, time, channels], images NCHW. Tuple attributes have one number per
-window axis; `pads` has those before, then those behind. Position t of a result reads
-positions `t · stride - before + dilation · n`, n from 0 to `kernel - 1`, zeros outside.
+Sequences are [batch, time, channels], images NCHW. Tuple attributes have one number per window
+axis; `pads` has all numbers before the axes, then all numbers after them. Position t of a result
+reads positions `t · stride - before + dilation · n` for n from 0 to `kernel - 1`. Positions outside
+of the axis are zero.
 """
 
 from collections.abc import Sequence
@@ -22,26 +23,26 @@ __all__ = [
 ]
 
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
-"""Names of an operand's window axes in the rules, by their count."""
+"""Names of the window axes of an operand in signatures, by the number of window axes."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
-"""Names of the result's window axes, if its positions differ."""
+"""Names of the window axes of the result if its positions differ from those of the operand."""
 
 
 class PaddedWindow:
-    """The size of a window, and what is padded, or cropped, along each of its axes."""
+    """The kernel size of a window, and the padding (or cropping) along each of its axes."""
 
     kernel: tuple[int, ...]
     pads: tuple[int, ...]
 
     @property
     def padding_before(self) -> tuple[int, ...]:
-        """The padding, or cropping, before the first position, per axis."""
+        """The padding (or cropping) before the first position of each axis."""
         return self.pads[: len(self.kernel)]
 
     @property
     def padding_after(self) -> tuple[int, ...]:
-        """The padding, or cropping, after the last position, per axis."""
+        """The padding (or cropping) after the last position of each axis."""
         return self.pads[len(self.kernel) :]
 
     def pair_axis_names(self) -> list[tuple[str, str]]:
@@ -51,13 +52,13 @@ class PaddedWindow:
 
 
 class SlidingWindowOp(PaddedWindow):
-    """Common attributes of windows: size, stride and padding."""
+    """Base class of ops with sliding windows: kernel size, stride and padding."""
 
     stride: tuple[int, ...]
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """The dilation: the distance of adjacent elements in a window."""
+        """The distance of adjacent elements in a window, per axis."""
         return (1,) * len(self.kernel)
 
     @property
@@ -70,11 +71,13 @@ class SlidingWindowOp(PaddedWindow):
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
-        """Return the lag: position t exists if the operand's position `t · stride + lag` does."""
+        """Return the lag: output position t exists if input position `t · stride + lag` exists."""
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
-        """Return the nearest and farthest position read, backwards from `t · stride`."""
+        """Return the smallest and largest offset of a position read, counted backwards from `t ·
+        stride`.
+        """
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def keeps_positions(self, n: int) -> bool:
@@ -83,25 +86,30 @@ class SlidingWindowOp(PaddedWindow):
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
-        # A length that does not change keeps its form: as a quotient that would not be visible.
+        # an unchanged length is returned as it is; a quotient would hide that it is equal
         if self.keeps_positions(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
     def compute_spare_length(self, length: Dim, n: int) -> Dim:
-        """Return a length below 0 if an axis is too short for a window, or an image empty."""
-        # Empty images are refused; an empty time axis gives an empty result.
+        """Return a length that is negative if an axis is too short for a window, or an image is
+        empty.
+        """
+        # empty images are an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
             return min_dims(self.compute_length(length, n), length) - 1
         return self.compute_length(length, n) - min_dims(length, 1)
 
     def mark_axes(self) -> tuple[list[str], list[str]]:
-        """Return the axes of the operand with their marks, and those of the result."""
+        """Return the window axes of the operand with their marks, and the window axes of the
+        result.
+        """
         marked_axes, result_names = [], []
         for n, (old, new) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             kept = self.keeps_positions(n)
-            # Axes that are not the operand's get a name of their own, and a mark for their offset.
+            # a result axis with other positions has its own name, which the mark of the operand
+            # axis contains
             marked_axes.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
             )
@@ -109,10 +117,10 @@ class SlidingWindowOp(PaddedWindow):
         return marked_axes, result_names
 
     def bind_window_axes(self, axes: AxisBindings) -> None:
-        """Bind the result's axes. ShapeError if a known length is too short for a window."""
+        """Bind the result axes. Raise ShapeError if a static length is too short for a window."""
         for n, (old, new) in enumerate(self.pair_axis_names()):
             length = axes[old]
-            # Only a known length can be refused here; any other is checked at run time.
+            # dynamic lengths are checked at run time
             spare = self.compute_spare_length(length, n).number
             if spare is not None and spare < 0:
                 span = self.get_window_extent(n) + 1
@@ -140,11 +148,11 @@ def _build_window_signature(
 
 
 KERNEL_AXES = {1: "k", 2: "k l"}
-"""The axes of a kernel, by their count."""
+"""The kernel axes in signatures, by the number of window axes."""
 
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
-    """Check that the kernel has the size of the attribute."""
+    """Raise ShapeError if the kernel does not have the size of the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes[name] != wanted:
             title = f"a kernel of {axes[name]} where {wanted} is expected"
@@ -155,7 +163,7 @@ class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b 
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
     The weight is [out, in / groups, kernel …]; each of the `groups` reads its own channels. The
-    length is preserved if `before + behind = (kernel - 1) · dilation`; with all of it before, the
+    length is preserved if `before + after = (kernel - 1) · dilation`. If all padding is before, the
     convolution is causal (arXiv:1609.03499).
     """
 
@@ -170,7 +178,7 @@ class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b 
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """The dilation: the distance of adjacent elements in a window."""
+        """The distance of adjacent elements in a window, per axis."""
         return self.dilation
 
     def get_signature(self) -> Signature:
@@ -182,7 +190,7 @@ class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
-        # Groups divide the channels, so the weight has a fraction of them.
+        # each group reads a part of the channels
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
@@ -197,7 +205,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
     the previous one (arXiv:1603.07285, sec. 4). The weight is [in, out / groups, kernel …].
 
     `pads` positions are cropped at the ends; negative values extend the end. The length `n` becomes
-    `(n - 1) · stride + (kernel - 1) · dilation + 1 - before - behind`.
+    `(n - 1) · stride + (kernel - 1) · dilation + 1 - before - after`.
     """
 
     kernel: tuple[int, ...]
@@ -216,8 +224,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         for n, (old, new) in enumerate(self.pair_axis_names()):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.padding_before[n], span - self.padding_before[n]
-            # With a stride the positions read depend on the index of the result position: all may
-            # be read.
+            # with a stride the offsets depend on the result position, so all positions may be read
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
         rest = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
@@ -243,7 +250,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
 
 
 def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim) -> None:
-    """Raise ShapeError if channels are not divisible by the groups."""
+    """Raise ShapeError if input or output channels are not divisible by the number of groups."""
     for count in (input_channels, output_channels):
         if mod_dims(count, groups).number:
             title = f"{count} channels cannot be shared out to {groups} groups"
@@ -251,7 +258,7 @@ def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim)
 
 
 class Pooling(SlidingWindowOp):
-    """A pooling window without weights; empty windows have no maximum and no mean."""
+    """Base class of pooling ops. A window without valid positions is an error."""
 
     def get_signature(self) -> Signature:
         """Build the rule for sequences or images, with numeric dependences."""
@@ -262,9 +269,9 @@ class Pooling(SlidingWindowOp):
         self.bind_window_axes(axes)
 
     def compute_spare_length(self, length: Dim, n: int) -> Dim:
-        """Return a length that is negative if a window would see only padding."""
+        """Return a length that is negative if a window would read only padding."""
         blind = self._find_missed_length(n)
-        # More padding than a window reaches: it may read only padding.
+        # with more padding than the window extent, a window may read only padding
         if self.get_lag(n) < 0:
             return length - (blind + 1)
         fits = super().compute_spare_length(length, n)
@@ -273,12 +280,12 @@ class Pooling(SlidingWindowOp):
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
     def _find_missed_length(self, n: int) -> int:
-        """Return the most positions that some dilated window misses entirely, or 0."""
+        """Return the largest axis length of which some dilated window reads no position, or 0."""
         places = [
             self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
         ]
         missed = 0
-        # With at least as many positions as the dilation, one of them is read from anywhere.
+        # with at least `dilation` positions every window reads one of them
         for rows in range(1, self.dilations[n]):
             made = self.compute_length(Dim.of(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):
@@ -297,15 +304,15 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """The dilation: the distance of adjacent elements in a window."""
+        """The distance of adjacent elements in a window, per axis."""
         return self.dilation
 
 
 class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     """The mean of each window, per channel.
 
-    With `count_include_pad`, padding at both ends counts as zeros, otherwise it is excluded.
-    Windows may extend over `end_overhang` positions more, which never count.
+    With `count_include_pad` padding counts as zeros, otherwise it is excluded. Windows may extend
+    past the padding by `end_overhang` positions (ceil mode), which never count.
     """
 
     kernel: tuple[int, ...]
@@ -332,12 +339,12 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
 
     @property
     def low(self) -> int:
-        """The last position read, backwards from `t · stride`."""
+        """The smallest offset of a position read, counted backwards from `t · stride`."""
         return -max(self.lag, 0)
 
     @property
     def high(self) -> int:
-        """The first position read, backwards from `t · stride`."""
+        """The largest offset of a position read, counted backwards from `t · stride`."""
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:

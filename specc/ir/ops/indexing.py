@@ -1,5 +1,5 @@
-"""Ops that select, reorder or resample positions of an axis: sort, top-k, stride,
-roll, pad, resize, grid sample, group norm.
+"""Ops that select, reorder or resample positions of an axis: sort, top-k, strided slice, roll, pad,
+resize, grid sample; and group norm.
 """
 
 from specc.ir.dim import Dim, floor_divide_dims, mod_dims
@@ -16,9 +16,10 @@ GRID_PADDING_MODES = ("zeros", "border", "reflection")
 
 
 class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
-    """Sort along axis `axis`: values in ascending or `descending` order, and their indices.
+    """Sort along axis `axis`. Results: values in ascending or `descending` order, and their
+    indices.
 
-    Among equals the lower index is first.
+    Among equal values the lower index is first.
     """
 
     axis: int
@@ -28,8 +29,8 @@ class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
 class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     """The `k` largest values along axis `axis` in descending order, and their indices.
 
-    Among equals the lower index is first. With `largest` false the `k` smallest in ascending
-    order.
+    Among equal values the lower index is first. If `largest` is false, the results are the `k`
+    smallest values in ascending order.
     """
 
     axis: int
@@ -44,7 +45,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
 
 
 class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
-    """Every `step`-th position of axis `axis`, from `start` up to, not including, `stop`."""
+    """Every `step`-th position of axis `axis`, from `start` to `stop` (exclusive)."""
 
     axis: int
     start: Dim
@@ -53,7 +54,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
 
     @property
     def low(self) -> int:
-        """The position read, backwards from `t · step`."""
+        """The offset of the position read, counted backwards from `t · step`."""
         return -(self.start.number or 0)
 
     @property
@@ -78,7 +79,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
-    """Axis `axis` rotated by `shift` positions: position t of the result is position `(t - shift)
+    """Rotate axis `axis` by `shift` positions: position t of the result is position `(t - shift)
     mod n` of the operand.
     """
 
@@ -113,7 +114,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         axes["u"] = self.padding_before + length + self.padding_after
 
     def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
-        """Return lengths that must be non-negative for an axis of this `length`."""
+        """Return the lengths that must be non-negative to pad an axis of this `length`."""
         ends = self.padding_before, self.padding_after
         if self.mode == "constant" or self.padding_before == 0 == self.padding_after:
             return ends
@@ -123,7 +124,8 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
 
 class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
-    """Resample adjacent axes from `axis` on to `sizes`, as PyTorch's `interpolate` does.
+    """Resample `len(sizes)` adjacent axes, starting with `axis`, to `sizes`, like PyTorch's
+    `interpolate`.
 
     `bilinear` and `bicubic` (a = -0.75) place output pixel i of m at `(i + 0.5) · n / m - 0.5`
     of n; with `align_corners` at `i · (n - 1) / (m - 1)`. `nearest` takes pixel `⌊i · n / m⌋`,
@@ -159,12 +161,12 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
     @property
     def interpolates(self) -> bool:
-        """Return whether it interpolates between pixels."""
+        """True if the mode interpolates between pixels."""
         return not self.mode.startswith("nearest")
 
 
 class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
-    """Sample a feature map at points, as PyTorch's `grid_sample` does.
+    """Sample a feature map at points, like PyTorch's `grid_sample`.
 
     Points are (x, y) from -1 to 1. With `align_corners` these are the centers of the first and
     last pixel, otherwise their outer edges. Beyond the border, `zeros` reads 0, `border` the

@@ -72,39 +72,41 @@ class Dropout(Op, sig="f[*s] -> f[*s]"):
 
 
 class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
-    """Softmax along axis `axis`; NaN for a slice of only minus infinity."""
+    """Softmax along axis `axis`. The result is NaN where all values along the axis are minus
+    infinity.
+    """
 
     axis: int
 
 
 class MaskedWeights:
-    """Common part of masked score normalizers, whose results are weights in [0, 1]."""
+    """Base class of ops that normalize masked scores to weights in [0, 1]."""
 
     scores, mask = Operand(0), Operand(1)
 
 
 class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Softmax over the visible keys on the last axis; zeros for a query without visible keys or
-    with only minus infinity.
+    """Softmax over the visible keys on the last axis. The weights of a query are zeros if no key is
+    visible or all visible scores are minus infinity.
     """
 
 
 class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """One-hot of the largest visible score of each query (the first of equals).
+    """One-hot encoding of the largest visible score of each query (the first among equal scores).
 
-    Zeros if no key is visible, or all visible scores are minus infinity.
+    The weights of a query are zeros if no key is visible or all visible scores are minus infinity.
     """
 
 
 class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Visible scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
-    scores count as zero. A sum of zero gives zeros.
+    """Divide visible scores by their sum, as in kernel regression (Nadaraya 1964). Negative scores
+    count as zero. If the sum is zero, the weights are zeros.
     """
 
 
 class WeightedSum(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
-    """Weighted sum of values, `w @ v`, with the dependence of the mask that produced the
-    weights.
+    """Weighted sum of values, `w @ v`. Keys whose weights are masked out do not affect the
+    result.
     """
 
     weights, values = Operand(0), Operand(1)
@@ -119,11 +121,11 @@ class Attend(
     """Scaled dot-product attention.
 
     Operands: query, key, value, mask, bias, sinks. Results: output and weights. `weights =
-    softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v` (arXiv:1706.03762, eq.
-    1). Each of the `g` key heads serves `h / g` adjacent query heads (grouped-query attention,
+    softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v` (arXiv:1706.03762, eq. 1).
+    Each of the `g` key heads serves `h / g` adjacent query heads (grouped-query attention,
     arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes `cap · tanh(s / cap)`
     before the bias (arXiv:2408.00118). An attention sink is one more score per head without a
-    value. Without a mask every key is visible. A query without visible keys gives zeros.
+    value. Without a mask all keys are visible. The output of a query without visible keys is zeros.
     """
 
     scale: float
@@ -190,8 +192,8 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
     With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1) there is one operand per axis,
     and pair n has the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)` for
     RoPE scaling; both results are multiplied by `factor` (YaRN's attention factor). Angles are
-    computed in float64 and rounded once. `max_positions`: the longest sequence for which the
-    frequencies hold; 0 for any.
+    computed in float64 and rounded once. `max_positions` is the maximum sequence length for which
+    the frequencies hold; 0 means any length.
     """
 
     dim: Dim
@@ -264,7 +266,7 @@ class MixtureOfExperts(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]",
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand after those with the tokens' axes."""
+        """The index of the first operand of the body besides the tokens."""
         return 4 if self.has_mask else 3
 
     @property
@@ -297,8 +299,8 @@ class MixtureOfExperts(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]",
         )
 
     def get_signature(self) -> Signature:
-        """Build the rule: stacked and captured operands have their own axis names, as each token
-        reads all of them.
+        """Build the signature. Stacked and captured operands have their own axis names, because
+        each token reads all of their elements.
         """
         x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
@@ -316,7 +318,7 @@ class MixtureOfExperts(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]",
             raise ShapeError(title, (self.first_body_operand,))
 
     def _check_body_inputs(self, outer: Sequence[Type]) -> None:
-        """Check that the body's inputs have the types of the operands."""
+        """Raise ShapeError if the inputs of the body do not have the types of the operands."""
         for n, (value, outside) in enumerate(zip(self.get_body_inputs(), outer, strict=True)):
             if value.type != outside:
                 title = f"the body expects {value.type}, got {outside}"

@@ -1,10 +1,10 @@
 """Layers with quantized weights, the storage formats of these weights, and quantization of KV
 cache entries.
 
-`rows`: `[out, in]` as in PyTorch; with a group size (`block`) each row is split into groups,
-the last one padded, with a scale each, packed into bytes: 8 bits plus 128, or two of 4 bits
-plus 8, the first in the low nibble. `columns`: `[in, out]`, signed and not packed.
-Without a group size there is one scale per channel.
+Layout `rows`: `[out, in]` as in PyTorch. With a group size each row is split into groups with one
+scale each; the last group is padded. Codes are packed into bytes: one 8-bit code plus 128, or two
+4-bit codes plus 8 with the first in the low nibble. Layout `columns`: `[in, out]`, signed and not
+packed. Without a group size there is one scale per channel.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The operands that hold weights, by the layout and whether there are blocks."""
+"""The signature of the weight operands, by layout and whether there is a group size."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -36,7 +36,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""The same for per-tensor scales, where results depend on all positions."""
+"""Signatures for per-tensor activation scales, with which results depend on all positions."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -105,7 +105,7 @@ class QuantizedLstm(
 
 
 class QuantizedEmbedding(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
-    """Embedding lookup in a quantized table, `width` values per row."""
+    """Embedding lookup in a quantized table with `width` values per row."""
 
     width: Dim
     bits: int = 8
@@ -152,12 +152,14 @@ def count_groups(width: int, group_size: int) -> int:
 
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
-    """Check that the groups and their bytes match this row width."""
+    """Raise ShapeError if the number of groups or their size in bytes does not match the row
+    width.
+    """
     number, count = width.number, axes["k"].number
     if number is None or count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
     if count != count_groups(number, group_size):
-        title = f"{number} numbers are not {count} blocks of {group_size}"
+        title = f"{number} values are not {count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
     if "p" in axes.dims and axes["p"] != group_size * bits // 8:
         title = f"{group_size} numbers of {bits} bits are not {axes['p']} bytes"
@@ -191,7 +193,7 @@ class QuantizationFormat:
         return f"{name}:int{self.bits}"
 
     def format_scales_name(self, name: str) -> str:
-        """Return the tensor name of its scales."""
+        """Return the tensor name of the scales of the weight `name`."""
         return f"{name}:scale"
 
     @property
@@ -231,7 +233,7 @@ class NormFold:
 
 
 def is_quantized_part_name(name: str) -> bool:
-    """Return whether this names the integers or scales of a quantized weight."""
+    """Return whether `name` is the tensor name of the codes or scales of a quantized weight."""
     return name.endswith((":scale", *(f":int{bits}" for bits in QUANTIZED_BITS)))
 
 

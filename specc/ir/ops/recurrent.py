@@ -1,8 +1,9 @@
 """`Scan`, the only run-time loop, and RNN, GRU and LSTM: one layer in one direction.
 
-Weights are PyTorch's, gates stacked: reset, update, new; input, forget, cell, output. At a
-padded position the state is unchanged and the result zero; padding on the right is PyTorch's
-packed sequence. The initial state defaults to zero; `reverse` starts at the last position.
+Weights have PyTorch's layout with stacked gates: reset, update, new (GRU); input, forget, cell,
+output (LSTM). At padded positions the state is unchanged and the result is zero; right padding is
+equivalent to PyTorch's packed sequences. The initial state defaults to zeros. `reverse` starts at
+the last position.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ RNN_ACTIVATIONS: tuple[RnnActivation, ...] = ("tanh", "relu", "sigmoid")
 
 
 class RecurrentLayer:
-    """Common part of the recurrent layers: their first seven operands, and both directions."""
+    """Base class of recurrent layers: their first seven operands, and the direction."""
 
     signature: ClassVar[Signature]
     reverse: bool
@@ -38,13 +39,15 @@ class RecurrentLayer:
     initial_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
     def get_signature(self) -> Signature:
-        """Return the shape rule of this direction."""
+        """Return the signature for this direction."""
         return reverse_signature(self.signature) if self.reverse else self.signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentOperands(Generic[T]):
-    """Operands of a recurrent layer by role; `scales` are those of quantized weights."""
+    """Operands of a recurrent layer by role. `scales` are the scales of quantized weights, else
+    None.
+    """
 
     sequence: T
     weights: T
@@ -81,7 +84,7 @@ class Rnn(
     sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     heavy=True,
 ):
-    """`h' = act(W x + b + U h + c)` (Elman 1990). Results: all hidden states, and the final one.
+    """`h' = act(W x + b + U h + c)` (Elman 1990). Results: all hidden states, and the final state.
 
     Operands: the sequence, `W`, `U`, `b`, `c`, the padding mask, the initial state.
     """
@@ -96,12 +99,12 @@ class Gru(
     sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     heavy=True,
 ):
-    """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the
-    final one.
+    """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the final
+    state.
 
-    Operands are those of `rnn`. `reset` says whether the reset gate is applied before the
-    recurrent projection, as in the paper, or after it, to the product with its bias. An open
-    update gate keeps the `old` state, as in PyTorch, or takes the `new` one (arXiv:1409.0473).
+    Operands are those of `rnn`. `reset` says whether the reset gate is applied before the recurrent
+    projection, as in the paper, or after it, to the product with its bias. An update gate of 1
+    keeps the `old` state, as in PyTorch, or takes the `new` state (arXiv:1409.0473).
     """
 
     reset: Literal["before", "after"]
@@ -178,7 +181,7 @@ class Lstm(
 
 @lru_cache(maxsize=8)
 def reverse_signature(forward: Signature) -> Signature:
-    """Return the rule of a layer in reverse direction."""
+    """Return the signature of a layer in reverse direction."""
     return Signature.parse(forward.text.replace("t>", "t~"))
 
 
@@ -196,7 +199,9 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Operands that an iteration reads a slice of by index: none, unlike those of experts."""
+        """Operands of which an iteration reads a slice by index. A loop has none, unlike a mixture
+        of experts.
+        """
         return ()
 
     @property
@@ -232,7 +237,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand of the body: `keep` stays outside."""
+        """The index of the first operand that the body takes; `keep` is not passed to the body."""
         return 1 if self.has_mask else 0
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
@@ -292,14 +297,14 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         return (*after[: self.carry_count], *stacked)
 
     def _check_body_types(self, inner: Sequence[Type], outer: Sequence[Type]) -> None:
-        """Raise ShapeError for an operand of another type than the body's input."""
+        """Raise ShapeError if an operand and the body's input have different types."""
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
                 title = f"the body expects {inside}, got {outside}"
                 raise ShapeError(title, (self.first_body_operand + n,))
 
     def _check_end_condition(self, carried: Sequence[Type]) -> None:
-        """Check that the carry that ends the loop exists and is boolean."""
+        """Raise ShapeError unless the carry that ends the loop exists and is boolean."""
         rows = len(self.body.outputs) - self.carry_count
         if not 0 <= self.unfrozen_output_count <= (0 if self.end_condition_index == -1 else rows):
             raise ShapeError(
@@ -317,7 +322,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
-        """Return the number of iterations, equal for all scanned operands."""
+        """Return the number of iterations, the common length of all scanned operands."""
         length = scanned_types[0].shape[self.axis]
         for n, row in enumerate(scanned_types):
             other = row.shape[self.axis]

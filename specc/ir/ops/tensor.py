@@ -44,7 +44,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The functions of `Pointwise`; `specc_numpy` defines them."""
+"""The names of the functions of `Pointwise`; `specc_numpy` defines the functions."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
@@ -63,7 +63,9 @@ class Constant(Op, sig="-> a[]", view=True):
 
 
 class Range(Op, sig="-> i[n]", view=True):
-    """`0, 1, …, length - 1`. Over a run-time axis use `Extent`, which follows that axis."""
+    """The integers `0, 1, …, length - 1`. For a dynamic axis use `Extent`, which depends on that
+    axis.
+    """
 
     length: Dim
 
@@ -72,19 +74,23 @@ class Range(Op, sig="-> i[n]", view=True):
 
 
 class Extent(Op, sig="a[*a t@ *b] -> i[t]", view=True):
-    """The positions `0, 1, …` along one axis of the operand; its values are not read."""
+    """The position ids `0, 1, …` along axis `axis` of the operand, whose values are not read."""
 
     axis: int
 
 
 class Size(Op, sig="-> i[]", view=True):
-    """A dimension as a number. Along the time axis it is unknown during generation."""
+    """The value of a length as an integer. The length of the time axis is unknown during
+    generation.
+    """
 
     length: Dim
 
 
 class Pointwise(Op, sig="n[*s] -> n[*s]"):
-    """An elementwise function. `gelu` is exact (erf), `gelu_tanh` its approximation."""
+    """An elementwise unary function. `gelu` is exact (erf), `gelu_tanh` is the tanh
+    approximation.
+    """
 
     fn: str
 
@@ -98,8 +104,8 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
     """Elementwise `add sub mul div pow min max floordiv mod`.
 
-    `mod` has the sign of the divisor; integer division by 0 gives 0. `pow` of integers has a
-    constant exponent, 0 or more.
+    `mod` has the sign of the divisor. Integer division by 0 returns 0. The exponent of an integer
+    `pow` must be a non-negative constant.
     """
 
     left, right = Operand(0), Operand(1)
@@ -113,9 +119,8 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
-    """Elementwise comparison: `eq ne lt le gt ge`, and `same_group`: equal and positive.
-
-    Positions along the time axis of one group arrive in one step.
+    """Elementwise comparison `eq ne lt le gt ge`, or `same_group`: the group ids are equal and
+    positive. All positions of a group along the time axis must arrive in one decode step.
     """
 
     left, right = Operand(0), Operand(1)
@@ -127,32 +132,30 @@ class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
 
 
 class And(Op, sig="b[#*s], b[#*s] -> b[*s]"):
-    """Both."""
+    """Elementwise logical AND."""
 
     left, right = Operand(0), Operand(1)
 
 
 class Or(Op, sig="b[#*s], b[#*s] -> b[*s]"):
-    """Either."""
+    """Elementwise logical OR."""
 
     left, right = Operand(0), Operand(1)
 
 
 class Not(Op, sig="b[*s] -> b[*s]"):
-    """The opposite."""
+    """Elementwise logical NOT."""
 
 
 class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
-    """The second operand where the first is true, else the third."""
+    """Select the second operand where the first is true, else the third."""
 
     condition, yes, no = Operand(0), Operand(1), Operand(2)
 
 
 class Cast(Op, sig="a[*s] -> n[*s]"):
-    """Convert to another element type.
-
-    True is 1; floats are truncated, NaN becomes 0, and values out of range the nearest integer
-    that float32 represents.
+    """Convert to another element type. True becomes 1. Floats are truncated to integers; NaN
+    becomes 0, and values out of range become the nearest integer that float32 represents.
     """
 
     to: str
@@ -173,7 +176,7 @@ class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
 
 
 class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
-    """Split an axis into several, in row-major order: `[…, h·d, …]` to `[…, h, d, …]`."""
+    """Split an axis into several axes in row-major order: `[…, h·d, …]` to `[…, h, d, …]`."""
 
     axis: int
     sizes: tuple[Dim, ...]
@@ -187,7 +190,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
 
 
 class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
-    """Merge `count` adjacent axes from `axis` on, in row-major order: `[…, h, d, …]` to `[…,
+    """Merge `count` adjacent axes, starting with `axis`, in row-major order: `[…, h, d, …]` to `[…,
     h·d, …]`.
     """
 
@@ -228,7 +231,7 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
 
 
 class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
-    """Broadcast axis `axis`, of length 1, to `length`."""
+    """Broadcast axis `axis`, which has length 1, to `length`."""
 
     axis: int
     length: Dim
@@ -239,7 +242,7 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
 
 
 class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
-    """Concatenate operands along axis `axis`; all other axes are equal."""
+    """Concatenate operands along axis `axis`. All other axes must be equal."""
 
     axis: int
 
@@ -255,12 +258,12 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
 
 def _is_negative_number(length: Dim) -> bool:
-    """Return whether it is a negative constant."""
+    """Return whether a length is a negative constant."""
     return length.number is not None and length.number < 0
 
 
 class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
-    """Positions `start` up to, not including, `stop` of axis `axis`."""
+    """Positions `start` to `stop` (exclusive) of axis `axis`."""
 
     axis: int
     start: Dim
@@ -273,7 +276,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
         if _is_negative_number(length - self.stop):
             raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
         if _is_negative_number(self.stop - self.start):
-            title = f"a slice from {self.start} up to {self.stop} is empty backwards"
+            title = f"a slice from {self.start} up to {self.stop} has a negative length"
             raise ShapeError(title, (0,))
         axes["u"] = self.stop - self.start
 
@@ -291,7 +294,7 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
 
     @property
     def stop(self) -> Dim:
-        """The position after it, as the end of a slice."""
+        """The position after `index`, as the end of a slice."""
         return self.index + 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
@@ -351,8 +354,8 @@ class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):
 
 
 class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """`sum mean max min` of numbers, `any all` of booleans, over axis `axis`. Of an empty axis:
-    0, 0, -inf, inf.
+    """Reduce axis `axis` with `sum mean max min` (numbers) or `any all` (booleans). The results for
+    an empty axis are 0, 0, -inf and inf.
     """
 
     fn: str
@@ -367,13 +370,13 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
 
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
-    """The index of the maximum along axis `axis`; the first one of equals."""
+    """The index of the maximum along axis `axis` (the first among equal values)."""
 
     axis: int
 
 
 class OneHot(Op, sig="i[*s] -> f[*s n]"):
-    """1 at the given index, 0 elsewhere."""
+    """One-hot encoding: 1 at the given index, 0 elsewhere."""
 
     size: Dim
 
@@ -382,15 +385,15 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
 
 class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
-    """Matrix product of the last two axes. The dependence is the band outside of which the left
-    operand is zero.
+    """Matrix product over the last two axes. Positions where the left operand is zero are not
+    read.
     """
 
     left, right = Operand(0), Operand(1)
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):
-    """Sum of products over the letters missing on the right: `b i d, b j d -> b i j`."""
+    """Sum of products over the axes that the result lacks, such as `b i d, b j d -> b i j`."""
 
     equation: str
 
