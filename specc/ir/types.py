@@ -80,7 +80,7 @@ CAST_HINT = "`cast(x, to=float)` converts integers"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`low` to `high`; empty if `low > hi`."""
+    """A closed interval from `low` to `high`; empty if `low > high`."""
 
     low: float
     high: float
