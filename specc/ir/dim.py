@@ -47,9 +47,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A symbolic length: `Dim.of(3)`, `Dim.symbol("batch")`, their sums, differences and products,
-    and the functions below. `origin` is the place where the user set its value, for messages; it is
-    ignored by comparisons.
+    """A symbolic length: `Dim.of(3)`, `Dim.symbol("batch")`, `+ - *` and the functions below.
+    `origin` is the place where the user set its value, for messages; comparisons ignore it.
     """
 
     __slots__ = ("_hash", "origin", "terms")
@@ -114,7 +113,7 @@ class Dim:
         return frozenset(names).union(*inner)
 
     def iterate_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque functions in its terms, but not functions nested in them."""
+        """Yield the opaque functions in its terms, without nested ones."""
         for monomial, _ in self.terms:
             for atom, _ in monomial:
                 if isinstance(atom, DimFunction):
@@ -187,9 +186,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the value for given symbols. Raise DimError if an exact division has a
-        remainder.
-        """
+        """Return the value for given symbols. Raise DimError if a division has a remainder."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:

@@ -175,9 +175,7 @@ class Graph:
 
 @dataclass(kw_only=True)
 class Builder:
-    """Builds a graph of typed nodes with common subexpression elimination: equal nodes are added
-    once.
-    """
+    """Builds a graph with common subexpression elimination: equal nodes are added once."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)
@@ -189,9 +187,7 @@ class Builder:
     origin_parts: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
         default_factory=dict
     )
-    """The scopes and spans of each node as sets, because one node may be requested at thousands of
-    locations.
-    """
+    """The scopes and spans of each node as sets; a node may have thousands of locations."""
     node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node in the order of insertion."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
@@ -216,9 +212,7 @@ class Builder:
     def add_node(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
     ) -> NodeResults:
-        """Add a node and return its results. Raise ShapeError if the operands violate the shape
-        rule of `op`.
-        """
+        """Add a node and return its results. Raise ShapeError for invalid operands."""
         node = Node(op, args)
         # equal nodes are shared, such as the mask of all layers
         if (results := self.nodes.get(node)) is None:
@@ -256,9 +250,7 @@ class Builder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of a node of `graph` with operands mapped by `new_values`; `op` replaces its
-        op.
-        """
+        """Add a copy of a node with operands mapped by `new_values`; `op` replaces its op."""
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
         return results
@@ -290,9 +282,7 @@ class Builder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Finish a copy of `graph` with its names, length bounds and outputs (`outputs` if
-        given).
-        """
+        """Finish a copy of `graph`: copy names, length bounds and outputs (or use `outputs`)."""
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}

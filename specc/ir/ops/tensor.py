@@ -63,9 +63,7 @@ class Constant(Op, sig="-> a[]", view=True):
 
 
 class Range(Op, sig="-> i[n]", view=True):
-    """The integers `0, 1, …, length - 1`. For a dynamic axis use `Extent`, which depends on that
-    axis.
-    """
+    """The integers `0, 1, …, length - 1`. For a dynamic axis use `Extent`."""
 
     length: Dim
 
@@ -88,9 +86,7 @@ class Size(Op, sig="-> i[]", view=True):
 
 
 class Pointwise(Op, sig="n[*s] -> n[*s]"):
-    """An elementwise unary function. `gelu` is exact (erf), `gelu_tanh` is the tanh
-    approximation.
-    """
+    """An elementwise unary function. `gelu` is exact (erf); `gelu_tanh` approximates it."""
 
     fn: str
 
@@ -190,8 +186,8 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
 
 
 class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
-    """Merge `count` adjacent axes, starting with `axis`, in row-major order: `[…, h, d, …]` to `[…,
-    h·d, …]`.
+    """Merge `count` adjacent axes from `axis` on, in row-major order: `[…, h, d, …]` to `[…, h·d,
+    …]`.
     """
 
     axis: int
