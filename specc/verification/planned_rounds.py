@@ -105,8 +105,8 @@ def _plan_densities(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> Iterator[_PlannedRound]:
-    """Yield a round of each other density of boolean inputs, if these can matter; and one of many
-    masks over several axes.
+    """Yield a round for each other fraction of true booleans, if the model has boolean inputs or
+    subgraphs, and a round with a large batch of masks over several axes.
     """
     masks = _list_boolean_inputs(graph)
     if coverage.subgraphs.names or masks:
