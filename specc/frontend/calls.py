@@ -201,6 +201,9 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
     title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, this is one too many"
     options = [p.name for p in builtin.parameters if not p.is_positional]
     named = [f"options are named: `{options[0]}=…`"] if options else []
+    first = next((p for p in builtin.parameters if p.is_positional), None)
+    if first and any(isinstance(kind, ListKind) for kind in first.kinds):
+        named = [f"the input is one list: `{builtin.name}([a, b])`, in YAML `in: [[a, b]]`"]
     raise_error("E0211", title, span, helps=[*named, f"`{builtin.format_signature()}`"])
 
 

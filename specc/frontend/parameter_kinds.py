@@ -230,7 +230,8 @@ def convert_to_kind(
     if words:
         title = f"{description} must be one of {', '.join(words)}"
     helps = [MASK_HELP] if MASK_KIND in kinds else []
-    if isinstance(first, str) and first.isidentifier():
+    is_named = {MASK_KIND, SCORE_KIND, NORMALIZER_KIND, FUNCTION_KIND}.intersection(kinds)
+    if is_named and isinstance(first, str) and first.isidentifier():
         helps = [f"write a name without quotes: `{first}`"]
     raise_error("E0203", title, span, f"this is {describe_value(first)}", helps=helps)
 

@@ -84,12 +84,16 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
                             "definitions in such a spec are for its config values; they override "
                             "nothing in the graph"
                         ],
-                        helps=[
-                            f"rename it, for example to `{name}_here`, and use that name in "
-                            "`config`"
-                        ],
+                        helps=[_suggest_for_redefinition(item, name)],
                     )
     errors.raise_collected()
+
+
+def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
+    """Suggest a value for a field that is declared again, or another name for a definition."""
+    if isinstance(item, ast.Config):
+        return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
+    return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
 def reject_untyped_assignments(module: SpecModule) -> None:

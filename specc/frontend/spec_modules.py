@@ -352,11 +352,20 @@ def _check_assigned_names(program: Program) -> None:
         parent, _, key = path.rpartition(".")
         siblings = [k for k in known if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in siblings]
-        helps = suggest_similar_name(key, names, f"expected one of {', '.join(siblings) or 'none'}")
+        reading = [k for k in siblings if _is_read_from(known[k], key)]
+        default = f"expected one of {', '.join(siblings) or 'none'}"
+        helps = suggest_similar_name(key, names, default)
+        if reading:
+            helps = [f"the field that reads `{key}` of a config.json is `{reading[0]}`"]
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         with errors:
             raise_error("E0201", title, assignment.span, "unknown key", helps=helps)
     errors.raise_collected()
+
+
+def _is_read_from(field: ast.Field, key: str) -> bool:
+    """Return whether a field reads a key of config.json."""
+    return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
 
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:

@@ -120,3 +120,57 @@ def test_help_in_files(valid: str, wrong: str, fix: str, tmp_path: Path) -> None
     text = HEAD + GRAPH.replace("BODY", "return x")
     assert not check(tmp_path / "m.specc", text)
     assert fix in " ".join(check(tmp_path / "m.specc", text.replace(valid, wrong)))
+
+
+YAML = """specc: 1
+model: m
+dims: [batch, n]
+items:
+  - graph: g
+    doc: a model
+    in: {x: 'float[batch, n, 8]'}
+    out: {y: 'float[...]'}
+    do:
+      - when: 1 > 2
+        do:
+          - x: relu(x)
+      - return: {concat: {in: [[x, x]], axis: -1}}
+"""
+IN_YAML = [
+    ("dims: [batch, n]", "dims: batch, n", "`[batch, n]`"),
+    ("doc: a", "description: a", "`doc`"),
+    ("in: {x", "inputs: {x", "`in`"),
+    ("out: {y", "outputs: {y", "`out`"),
+    ("    do:\n      - when", "    body:\n      - when", "`do`"),
+    ("        do:\n          - x", "        then:\n          - x", "`do`"),
+    ("- when: 1 > 2", "- if: 1 > 2", "`- when: c`"),
+    ("[[x, x]]", "[x, x]", "`in: [[a, b]]`"),
+]
+
+
+@pytest.mark.parametrize(("valid", "wrong", "fix"), IN_YAML)
+def test_help_in_yaml(valid: str, wrong: str, fix: str, tmp_path: Path) -> None:
+    assert not check(tmp_path / "m.yaml", YAML)
+    assert YAML.count(valid) == 1
+    assert fix in " ".join(check(tmp_path / "m.yaml", YAML.replace(valid, wrong)))
+
+
+INSTANCE = """specc: 1
+model: m
+extends: llama
+config:
+  d: 64
+  heads: 2
+  layers: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("valid", "wrong", "fix"),
+    [
+        ("  layers: 2", "  num_hidden_layers: 2", "`layers`"),
+        ("  d: 64", "  d: {type: int, default: 64}", "`d: …`"),
+    ],
+)
+def test_help_in_instances(valid: str, wrong: str, fix: str, tmp_path: Path) -> None:
+    assert fix in " ".join(check(tmp_path / "m.yaml", INSTANCE.replace(valid, wrong)))

@@ -276,7 +276,7 @@ def _explain_large_number(text: str) -> tuple[str, str] | None:
     # 16 digits are checked before `int`, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"
-        return title, "whole numbers stay below 2 ** 53"
+        return title, "integers are below 2 ** 53"
     if float(text) == float("inf"):
         title = f"the number {truncate_token_text(text)} is too large"
         return title, "numbers are doubles, which end near 1.8e308"

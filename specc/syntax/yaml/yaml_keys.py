@@ -198,8 +198,17 @@ def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
         "a statement binds one value",
         entry.key.span,
         "a second key",
-        format_suggestion(meant) if meant else "start a new statement with `- `",
+        FOREIGN_STATEMENT_HINTS.get(entries[0].name)
+        or (format_suggestion(meant) if meant else "start a new statement with `- `"),
     )
+
+
+FOREIGN_STATEMENT_HINTS = {
+    "if": "write `- when: c`, with `do:` and `else:`",
+    "for": "write `- repeat: i in 3`, with `do:`",
+    "while": "write `- scan: step in 8`, with `carry:`, `until:` and `do:`",
+}
+"""Hints for statements of other languages, by their first key."""
 
 
 def attach_target_types(

@@ -14,6 +14,7 @@ from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,
     YamlNode,
+    YamlScalar,
     YamlSequence,
     compose_yaml,
 )
@@ -43,6 +44,10 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     nodes = entry.value.items if isinstance(entry.value, YamlSequence) else [entry.value]
     lengths: list[ast.DimName] = []
     for node in nodes:
+        if node is entry.value and "," in node.span.text and isinstance(node, YamlScalar):
+            text = node.span.text.strip()
+            reader.report_error("E0125", "`dims` is a list", node.span, "", f"write `[{text}]`")
+            continue
         length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimName("_")
         if length.name != "_" and length.name in {d.name for d in lengths}:
             reader.report_duplicate(f"the length `{length.name}`", node.span)
@@ -177,7 +182,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse `weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c},
     {share: d}]`.
     """
-    example = "a list: `- {tie: a.weight, to: b.weight}`"
+    example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
     rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]
     return [make_section(reader, entry, ast.Weights, "rules", rules)]

@@ -34,6 +34,17 @@ ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
 """Keys of definitions, which YAML specs list under `items:`."""
 
 
+KEY_SYNONYMS = {
+    **dict.fromkeys(("input", "inputs", "args", "arguments"), "in"),
+    **dict.fromkeys(("output", "outputs", "returns"), "out"),
+    **dict.fromkeys(("body", "steps", "statements", "then", "forward"), "do"),
+    **dict.fromkeys(("description", "docs", "summary"), "doc"),
+    **dict.fromkeys(("expr", "expression", "value", "definition"), "is"),
+    "otherwise": "else",
+}
+"""Keys of specs, by the words of other formats."""
+
+
 class YamlReader(ErrorCollector):
     """Checks the nodes of a YAML file and reports errors. `subject` names a node in messages."""
 
@@ -132,7 +143,8 @@ class YamlReader(ErrorCollector):
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
         """Report an unknown key; return the most similar allowed key, or ""."""
         names = list(allowed)
-        meant = find_similar_name(entry.name, names)
+        synonym = KEY_SYNONYMS.get(entry.name)
+        meant = synonym if synonym in names else find_similar_name(entry.name, names)
         hint = format_suggestion(meant) if meant else f"{subject} takes: {format_name_list(names)}"
         if "items" in names and (item := find_similar_name(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
