@@ -151,7 +151,7 @@ def parse_generation_metadata(
         _fail_invalid_package(path, "its generation settings are missing")
     fields = JsonFields(
         data,
-        complain=lambda place, what: _fail_invalid_package(path, f"`{'.'.join(place)}` {what}"),
+        report_error=lambda place, what: _fail_invalid_package(path, f"`{'.'.join(place)}` {what}"),
     )
     generation = parse_generation(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
@@ -302,7 +302,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     ):
         _fail_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
     broken = f"the state `{escape_text(name)[:200]}` is broken"
-    fields = JsonFields(data, complain=lambda *_: _fail_invalid_package(path, broken))
+    fields = JsonFields(data, report_error=lambda *_: _fail_invalid_package(path, broken))
     type_ = step.inputs[name].type
     return DecodeState(
         name=name,

@@ -178,20 +178,20 @@ class JsonFields:
         self,
         value: object,
         path: FieldPath = (),
-        complain: RaiseFieldError = raise_invalid_record,
+        report_error: RaiseFieldError = raise_invalid_record,
         shared: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            complain(path, "is not an object")
+            report_error(path, "is not an object")
         self._values: dict[str, object] = value
         self._unread = set(value)
         self.path = path
-        self.complain = complain
+        self.report_error = report_error
         self.shared = shared or {}
 
     def raise_invalid(self, key: str, what: str) -> NoReturn:
         """Report that field `key` is invalid. Never returns."""
-        self.complain((*self.path, key), what)
+        self.report_error((*self.path, key), what)
 
     def has_field(self, key: str) -> bool:
         """Return whether the field is present and not null."""
@@ -295,7 +295,7 @@ class JsonFields:
 
     def read_object(self, key: str) -> "JsonFields":
         """Return a reader for a field that is a nested object."""
-        return JsonFields(self.get(key), (*self.path, key), self.complain, self.shared)
+        return JsonFields(self.get(key), (*self.path, key), self.report_error, self.shared)
 
     def reject_unknown(self) -> None:
         """Reject fields that were not read."""
@@ -304,18 +304,20 @@ class JsonFields:
 
 
 def open_record(
-    text: str | bytes, version: int, artifact: str, complain: Callable[[str], NoReturn]
+    text: str | bytes, version: int, artifact: str, report_error: Callable[[str], NoReturn]
 ) -> JsonFields:
     """Parse a JSON record of this `format` version; `artifact` names its kind in messages."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:
-        complain(str(error))
+        report_error(str(error))
     except ValueError:
-        complain("it is not JSON")
+        report_error("it is not JSON")
     if not isinstance(data, dict) or data.get("format") != version:
-        complain(f"it has an unsupported format version; compile the {artifact} again")
-    return JsonFields(data, complain=lambda path, what: complain(f"`{'.'.join(path)}` {what}"))
+        report_error(f"it has an unsupported format version; compile the {artifact} again")
+    return JsonFields(
+        data, report_error=lambda path, what: report_error(f"`{'.'.join(path)}` {what}")
+    )
 
 
 def _check_integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:

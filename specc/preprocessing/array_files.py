@@ -191,22 +191,22 @@ def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
 
 def load_strict_json(data: bytes, name: str) -> Json:
     """Return the value of a JSON text, without duplicate keys and NaN. Raise E0906."""
-    where = f"the JSON text in {escape_text(name)}"
+    location = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as fault:
-        _fail_invalid_json(where, f"it is not UTF-8 text (byte {fault.start})")
+        _fail_invalid_json(location, f"it is not UTF-8 text (byte {fault.start})")
     except NonFiniteNumberError as fault:
-        _fail_invalid_json(where, f"{fault} that a model can be given")
+        _fail_invalid_json(location, f"{fault} that a model can be given")
     except NestingTooDeepError:
-        _fail_invalid_json(where, "lists are nested too deep")
+        _fail_invalid_json(location, "lists are nested too deep")
     except InvalidJsonError as fault:
-        _fail_invalid_json(where, str(fault))
+        _fail_invalid_json(location, str(fault))
     except json.JSONDecodeError as fault:
         place = f"line {fault.lineno}, column {fault.colno}"
-        _fail_invalid_json(where, f"{place}: {fault.msg.lower()}")
+        _fail_invalid_json(location, f"{place}: {fault.msg.lower()}")
     except ValueError:  # an integer of thousands of digits
-        _fail_invalid_json(where, "it has a number with too many digits")
+        _fail_invalid_json(location, "it has a number with too many digits")
 
 
 def _infer_shape(value: object) -> tuple[int, ...]:
@@ -224,23 +224,23 @@ def _infer_shape(value: object) -> tuple[int, ...]:
 def _flatten_lists(
     value: object,
     shape: tuple[int, ...],
-    at: tuple[int, ...],
+    index: tuple[int, ...],
     out: list[bool | int | float],
-    where: str,
+    location: str,
 ) -> None:
     """Append the numbers in `value`, which must have `shape`, to `out`."""
     if not shape:
-        out.append(_convert_number(value, at, where))
+        out.append(_convert_number(value, index, location))
         return
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
         is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
         due = f"earlier ones are lists of {shape[0]}"
-        _fail_invalid_json(where, f"{_format_location(at)} is {is_} where {due}")
+        _fail_invalid_json(location, f"{_format_location(index)} is {is_} where {due}")
     for i, item in enumerate(value):
-        _flatten_lists(item, shape[1:], (*at, i), out, where)
+        _flatten_lists(item, shape[1:], (*index, i), out, location)
 
 
-def _convert_number(value: object, at: tuple[int, ...], where: str) -> bool | int | float:
+def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
     """Return a number or boolean that an array can represent."""
     if isinstance(value, list | tuple):
         why = "is a list, earlier ones are numbers"
@@ -252,17 +252,17 @@ def _convert_number(value: object, at: tuple[int, ...], where: str) -> bool | in
         why = "is an integer beyond 64 bits"
     else:
         return value
-    _fail_invalid_json(where, f"{_format_location(at)} {why}")
+    _fail_invalid_json(location, f"{_format_location(index)} {why}")
 
 
-def _format_location(at: tuple[int, ...]) -> str:
-    return "".join(f"[{i}]" for i in at) or "the value"
+def _format_location(index: tuple[int, ...]) -> str:
+    return "".join(f"[{i}]" for i in index) or "the value"
 
 
-def _fail_invalid_json(where: str, why: str) -> NoReturn:
+def _fail_invalid_json(location: str, why: str) -> NoReturn:
     raise_error(
         "E0906",
-        f"cannot read numbers from {where}: {why}",
+        f"cannot read numbers from {location}: {why}",
         helps=["pass nested lists of equal lengths, such as [[1, 2, 3], [4, 5, 6]]"],
     )
 
@@ -334,8 +334,8 @@ def _fail_changed_value(
     array: Array, dtype: str, name: str, changed: NDArray[np.bool_]
 ) -> NoReturn:
     """Raise E0907 with the first value that changes."""
-    at = tuple(int(i) for i in np.argwhere(changed)[0])
-    lost = f"{dtype} cannot represent the value {array[at]} at {format_index(changed)}"
+    index = tuple(int(i) for i in np.argwhere(changed)[0])
+    lost = f"{dtype} cannot represent the value {array[index]} at {format_index(changed)}"
     _fail_inexact(array, dtype, name, f"{lost} exactly")
 
 
@@ -352,9 +352,9 @@ def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     return np.asarray(result.astype(array.dtype) != array)
 
 
-def format_index(where: Array) -> str:
+def format_index(location: Array) -> str:
     """Format the index of the first true element: `[0, 3]`."""
-    return str([int(i) for i in np.argwhere(where)[0]])
+    return str([int(i) for i in np.argwhere(location)[0]])
 
 
 def _fail_inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:

@@ -39,7 +39,7 @@ class AudioRecording:
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
+class _WavFormat:
     encoding: int
     channels: int
     rate: int
@@ -65,68 +65,68 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
             found = _read_format(data[at : at + size], name)
         if kind == b"data":
             if found is None:
-                _fail_damaged(name, "its data chunk comes before its format chunk")
+                _fail_invalid_wav(name, "its data chunk comes before its format chunk")
             return AudioRecording(_read_samples(data, at, size, found, name), found.rate)
         at += size + size % 2  # chunks begin at even offsets
-    _fail_damaged(name, "it has no data chunk")
+    _fail_invalid_wav(name, "it has no data chunk")
 
 
-def _read_format(part: bytes, name: str) -> _Format:
+def _read_format(part: bytes, name: str) -> _WavFormat:
     """Parse the `fmt ` chunk. The extensible format has the encoding at its end."""
     if len(part) < 16:
-        _fail_damaged(name, "its format chunk is truncated")
+        _fail_invalid_wav(name, "its format chunk is truncated")
     coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
     if coding == EXTENSIBLE and len(part) >= 26:
         (coding,) = struct.unpack_from("<H", part, 24)
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
     if coding not in known:
-        _fail_damaged(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
+        _fail_invalid_wav(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
     if bits not in known[coding]:
-        _fail_damaged(name, f"its samples have {bits} bits")
+        _fail_invalid_wav(name, f"its samples have {bits} bits")
     if not channels or not rate:
-        _fail_damaged(name, f"it has {channels} channels at {rate} Hz")
-    found = _Format(coding, channels, rate, bits)
+        _fail_invalid_wav(name, f"it has {channels} channels at {rate} Hz")
+    found = _WavFormat(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame_bytes:
         needed = f"{channels} channels of {bits} bits need {found.frame_bytes} bytes per frame"
         why = f"{needed}, got {frame}"
-        _fail_damaged(name, why)
+        _fail_invalid_wav(name, why)
     return found
 
 
-def _read_samples(data: bytes, at: int, size: int, found: _Format, name: str) -> Floats:
+def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
     """Decode the bytes from `at` on to f32[length], mixed down to mono, from -1 to 1."""
     there = len(data) - at
     if size == STREAMED_SIZE:
-        size = there - there % found.frame_bytes
+        size = there - there % wav_format.frame_bytes
     if size > there:
-        _fail_damaged(name, f"it is truncated: {there} of {size} bytes of samples")
-    if not size or size % found.frame_bytes:
+        _fail_invalid_wav(name, f"it is truncated: {there} of {size} bytes of samples")
+    if not size or size % wav_format.frame_bytes:
         what = "no samples" if not size else "an incomplete sample at its end"
-        _fail_damaged(name, f"it has {what}")
-    numbers = _decode_samples(data[at : at + size], found)
+        _fail_invalid_wav(name, f"it has {what}")
+    numbers = _decode_samples(data[at : at + size], wav_format)
     if not np.isfinite(numbers).all():
-        _fail_damaged(name, "it has NaN or infinite samples")
-    made: Floats = numbers.reshape(-1, found.channels).mean(axis=1, dtype=np.float32)
+        _fail_invalid_wav(name, "it has NaN or infinite samples")
+    made: Floats = numbers.reshape(-1, wav_format.channels).mean(axis=1, dtype=np.float32)
     return made
 
 
-def _decode_samples(part: bytes, found: _Format) -> Floats:
+def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
     """Decode interleaved samples to f32. 8-bit samples are unsigned; 128 is silence."""
-    if found.encoding == FLOAT:
+    if wav_format.encoding == FLOAT:
         # a value that float32 cannot represent is looked up as its rounded value
         with np.errstate(over="ignore"):
-            return np.frombuffer(part, f"<f{found.bits // 8}").astype(np.float32)
-    if found.bits == 8:
+            return np.frombuffer(part, f"<f{wav_format.bits // 8}").astype(np.float32)
+    if wav_format.bits == 8:
         return (np.frombuffer(part, np.uint8).astype(np.float32) - 128) / np.float32(128)
-    if found.bits == 24:
+    if wav_format.bits == 24:
         # the three bytes become the upper ones of four, so that the sign is kept
         wide = np.zeros((len(part) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(part, np.uint8).reshape(-1, 3)
         whole = wide.reshape(-1).view("<i4")
         return (whole / 2.0**31).astype(np.float32)
-    scale = 2.0 ** (found.bits - 1)
-    whole = np.frombuffer(part, f"<i{found.bits // 8}").astype(np.float64)
+    scale = 2.0 ** (wav_format.bits - 1)
+    whole = np.frombuffer(part, f"<i{wav_format.bits // 8}").astype(np.float64)
     return (whole / scale).astype(np.float32)
 
 
@@ -146,7 +146,7 @@ def _fail_not_wav(data: bytes, name: str) -> NoReturn:
     )
 
 
-def _fail_damaged(name: str, why: str) -> NoReturn:
+def _fail_invalid_wav(name: str, why: str) -> NoReturn:
     raise_error(
         "E0841",
         f"cannot read the WAV file `{escape_text(name)}`: {why}",
@@ -187,35 +187,35 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
             notes=["audio with another sampling rate would be misinterpreted"],
             helps=[f"convert it: ffmpeg -i FILE -ar {record.rate} -ac 1 sound.wav"],
         )
-    sound = recording.samples
+    samples = recording.samples
     match record:
         case Waveform():
             if not record.normalize:
-                return sound
+                return samples
             # to mean 0 and variance 1
-            whole = sound.astype(np.float64)
+            whole = samples.astype(np.float64)
             spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
             return np.asarray((whole - whole.mean()) / spread, np.float32)
         case LogMel():
-            if len(sound) > record.samples and not record.cut:
-                _fail_too_long(name, len(sound), record.samples, record.rate)
+            if len(samples) > record.samples and not record.cut:
+                _fail_too_long(name, len(samples), record.samples, record.rate)
             padded = np.zeros(record.samples, np.float32)
-            padded[: len(sound)] = sound[: record.samples]
+            padded[: len(samples)] = samples[: record.samples]
             return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
             longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
             # A remainder shorter than a frame is ignored in any case.
             most = longest + KALDI_HOP - 1
-            if len(sound) > most and not record.cut:
-                _fail_too_long(name, len(sound), longest, record.rate)
-            return compute_kaldi_filter_banks(sound[:most], record)
+            if len(samples) > most and not record.cut:
+                _fail_too_long(name, len(samples), longest, record.rate)
+            return compute_kaldi_filter_banks(samples[:most], record)
 
 
-def compute_log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
+def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
     """Return f32[bins, frames] of `record.samples` samples; windows are centered."""
     half = record.window // 2
     framed = _frame_samples(
-        np.pad(sound.astype(np.float64), half, mode="reflect"), record.window, record.hop
+        np.pad(samples.astype(np.float64), half, mode="reflect"), record.window, record.hop
     )
     hann = np.hanning(record.window + 1)[:-1]
     power = np.abs(np.fft.rfft(framed[: record.frames] * hann)) ** 2
@@ -225,11 +225,11 @@ def compute_log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
     return np.ascontiguousarray(made.T, np.float32)
 
 
-def compute_kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
+def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
     """Compute Kaldi filter banks f32[frames, bins] of windows that lie completely in the audio."""
     whole = np.zeros((record.frames, record.bins), np.float32)
-    if len(sound) >= KALDI_WINDOW:
-        framed = _frame_samples(sound.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
+    if len(samples) >= KALDI_WINDOW:
+        framed = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
         framed = framed - framed.mean(axis=1, keepdims=True)
         before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
         framed = (framed - PREEMPHASIS * before) * np.hanning(KALDI_WINDOW)
@@ -279,9 +279,9 @@ def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
     return np.maximum(0.0, np.minimum(rising, falling))
 
 
-def _frame_samples(sound: Doubles, window: int, hop: int) -> Doubles:
+def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
     """Return a view f64[frames, window] whose frames begin at every `hop`-th sample."""
-    return np.lib.stride_tricks.sliding_window_view(sound, window)[::hop]
+    return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 
 def _fail_too_long(name: str, sample_count: int, max_samples: int, rate: int) -> NoReturn:

@@ -63,8 +63,8 @@ def check_inputs(
     """Return the arrays in order, cast exactly. Raise all errors: E0907 element types, E0910
     names, E0911 ranks, E0912 lengths, E0913 ids, E0914 NaN.
     """
-    found = _Findings()
-    _check_names(specs, arrays_by_name, found)
+    findings = _Findings()
+    _check_names(specs, arrays_by_name, findings)
     arrays: dict[str, Array] = {}
     whole: list[InputSpec] = []
     for spec in specs:
@@ -73,26 +73,26 @@ def check_inputs(
         try:
             array = cast_exactly(np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name)
         except Failed as fault:
-            found.errors.extend(fault.diagnostics)
+            findings.errors.extend(fault.diagnostics)
             continue
         arrays[spec.name] = array
         if array.ndim == len(spec.dims):
             whole.append(spec)
-            _bind_dims(spec, array, found)
-            _check_values(spec, array, found)
+            _bind_dims(spec, array, findings)
+            _check_values(spec, array, findings)
         else:
-            _report_wrong_rank(spec, array, found)
+            _report_wrong_rank(spec, array, findings)
     # Sums and products of lengths determine nothing before all single ones are known.
     for spec in whole:
-        _check_computed_dims(spec, arrays[spec.name], found, evaluate_dim)
-    _check_bounds(found, bounds or {}, evaluate_dim)
-    if found.errors:
-        raise Failed(*found.errors)
+        _check_computed_dims(spec, arrays[spec.name], findings, evaluate_dim)
+    _check_bounds(findings, bounds or {}, evaluate_dim)
+    if findings.errors:
+        raise Failed(*findings.errors)
     return arrays
 
 
 def _check_names(
-    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], found: _Findings
+    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], findings: _Findings
 ) -> None:
     names = [spec.name for spec in specs]
     absent = [name for name in names if name not in arrays_by_name]
@@ -102,41 +102,41 @@ def _check_names(
         if name not in names:
             guess = find_similar_name(name, absent)
             guessed.add(guess)
-            found.add(
+            findings.add(
                 "E0910",
                 f"the model has no input `{escape_text(name)}`",
                 notes=[f"its inputs are {', '.join(f'`{n}`' for n in names[:20]) or 'none'}"],
                 helps=[format_suggestion(guess)] if guess else [],
             )
-    _report_missing(specs, {*absent} - guessed, found)
+    _report_missing(specs, {*absent} - guessed, findings)
 
 
-def _report_missing(specs: Sequence[InputSpec], missing: Set[str], found: _Findings) -> None:
+def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _Findings) -> None:
     """Report the required inputs among the missing ones."""
     for spec in specs:
         if spec.name in missing and not spec.optional:
-            found.add(
+            findings.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",
                 helps=[f"pass an array {_format_type(spec)} with this name"],
             )
 
 
-def _bind_dims(spec: InputSpec, array: Array, found: _Findings) -> None:
+def _bind_dims(spec: InputSpec, array: Array, findings: _Findings) -> None:
     """Compare static and named dims with the lengths of an array."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
             if dim != length:
-                found.add(
+                findings.add(
                     "E0912",
                     f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
                     notes=[f"`{spec.name}` is {_format_type(spec)}, got {list(array.shape)}"],
                 )
         elif dim.isidentifier():
-            known = found.lengths.setdefault(dim, length)
-            origin = found.origins.setdefault(dim, spec.name)
+            known = findings.lengths.setdefault(dim, length)
+            origin = findings.origins.setdefault(dim, spec.name)
             if known != length:
-                found.add(
+                findings.add(
                     "E0912",
                     _describe_clash(dim, known, origin, length, spec.name),
                     helps=[_suggest_clash_fix(dim)],
@@ -144,47 +144,49 @@ def _bind_dims(spec: InputSpec, array: Array, found: _Findings) -> None:
 
 
 def _check_computed_dims(
-    spec: InputSpec, array: Array, found: _Findings, solve: Solve | None
+    spec: InputSpec, array: Array, findings: _Findings, evaluate_dim: Solve | None
 ) -> None:
     """Compare computed lengths, once all named dims are known."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
-        if isinstance(dim, int) or dim.isidentifier() or solve is None:
+        if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
             continue
-        due = solve(dim, found.lengths)
+        due = evaluate_dim(dim, findings.lengths)
         if due is not None and due != length:
             known = ", ".join(
-                f"{name} = {n} (`{found.origins[name]}`)"
-                for name, n in found.lengths.items()
+                f"{name} = {n} (`{findings.origins[name]}`)"
+                for name, n in findings.lengths.items()
                 if name in dim
             )
-            found.add(
+            findings.add(
                 "E0912",
                 f"axis {axis} of `{spec.name}` has length {length}, but `{dim}` is {due} here",
                 notes=[f"from {known}"] if known else [],
             )
 
 
-def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: Solve | None) -> None:
-    for dim, length in found.lengths.items():
-        where = f"`{dim}` is {length} in `{found.origins[dim]}`"
-        _check_bound(found, bounds.get(dim, LengthBound()), where, length)
+def _check_bounds(
+    findings: _Findings, bounds: Mapping[str, LengthBound], evaluate_dim: Solve | None
+) -> None:
+    for dim, length in findings.lengths.items():
+        where = f"`{dim}` is {length} in `{findings.origins[dim]}`"
+        _check_bound(findings, bounds.get(dim, LengthBound()), where, length)
     # Several lengths together, `m + seq`, or the result of a stride.
-    for text in sorted(bounds.keys() - found.lengths.keys()):
-        told = solve(text, found.lengths) if solve else None
+    for text in sorted(bounds.keys() - findings.lengths.keys()):
+        told = evaluate_dim(text, findings.lengths) if evaluate_dim else None
         if told and "%" in text:
-            _report_remainder(found, text, told, bounds[text].reason)
+            _report_remainder(findings, text, told, bounds[text].reason)
         elif told is not None:
-            _check_bound(found, bounds[text], f"`{text}` is {told}", told)
+            _check_bound(findings, bounds[text], f"`{text}` is {told}", told)
 
 
-def _report_remainder(found: _Findings, text: str, left: int, why: str) -> None:
+def _report_remainder(findings: _Findings, text: str, left: int, why: str) -> None:
     """Report a length that is not divisible."""
     known = [
-        f"`{name}` is {length} in `{found.origins[name]}`"
-        for name, length in found.lengths.items()
+        f"`{name}` is {length} in `{findings.origins[name]}`"
+        for name, length in findings.lengths.items()
         if re.search(rf"\b{re.escape(name)}\b", text)
     ]
-    found.add(
+    findings.add(
         "E0935",
         f"`{text.strip('()')}` is {left}, but must be divisible",
         notes=[*known, why] if why else known,
@@ -192,21 +194,21 @@ def _report_remainder(found: _Findings, text: str, left: int, why: str) -> None:
     )
 
 
-def _check_bound(found: _Findings, bound: LengthBound, where: str, length: int) -> None:
+def _check_bound(findings: _Findings, bound: LengthBound, where: str, length: int) -> None:
     reason = [bound.reason] if bound.reason else []
     if length < bound.low:
         title = f"{where}, the minimum is {bound.low}"
-        found.add("E0912", title, notes=reason)
+        findings.add("E0912", title, notes=reason)
     if bound.high is not None and length > bound.high:
         title = f"{where}, the maximum is {bound.high}"
-        found.add("E0912", title, notes=reason)
+        findings.add("E0912", title, notes=reason)
 
 
-def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
+def _check_values(spec: InputSpec, array: Array, findings: _Findings) -> None:
     if array.dtype.kind == "f":
         bad = np.isnan(array)
         if bad.any():
-            found.add(
+            findings.add(
                 "E0914",
                 f"`{spec.name}` contains NaN at {format_index(bad)}",
                 notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
@@ -216,7 +218,7 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
         bad = (array < 0) | (array >= spec.id_limit)
         if bad.any():
             value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
-            found.add(
+            findings.add(
                 "E0913",
                 f"`{spec.name}` has the id {value} at {format_index(bad)}; ids go from 0 "
                 f"to {spec.id_limit - 1}",
@@ -224,7 +226,7 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
             )
 
 
-def _report_wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
+def _report_wrong_rank(spec: InputSpec, array: Array, findings: _Findings) -> None:
     helps = []
     if array.ndim == len(spec.dims) - 1:
         helps = [
@@ -232,7 +234,7 @@ def _report_wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
             if spec.dims[0] == "batch"
             else "add the missing axis with array[None]"
         ]
-    found.add(
+    findings.add(
         "E0911",
         f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",
         notes=[f"it is {_format_type(spec)}, got {list(array.shape)}"],

@@ -54,13 +54,13 @@ class TaskResults:
         """Return a result in float64. Raise E0916 if it has another rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
-            _fail_unfit(name, value, rank)
+            _fail_unexpected_scores(name, value, rank)
         return np.asarray(value, np.float64)
 
 
-def make_predictions(scored: TaskResults) -> list[Prediction]:
+def make_predictions(task_results: TaskResults) -> list[Prediction]:
     """Return the predictions of the task, one per text."""
-    return TASK_PREDICTIONS[scored.task.kind](scored)
+    return TASK_PREDICTIONS[task_results.task.kind](task_results)
 
 
 def apply_function(scores: Floats, function: str) -> Floats:
@@ -80,113 +80,120 @@ def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
 
-def _predict_text_classification(scored: TaskResults) -> list[Prediction]:
-    logits = scored.read_scores("logits", 2)
-    function = scored.options.get("function_to_apply") or scored.task.function
-    labels = [scored.task.get_label(i) for i in range(logits.shape[1])]
-    most = scored.options.get("top_k") or len(labels)
+def _predict_text_classification(task_results: TaskResults) -> list[Prediction]:
+    logits = task_results.read_scores("logits", 2)
+    function = task_results.options.get("function_to_apply") or task_results.task.function
+    labels = [task_results.task.get_label(i) for i in range(logits.shape[1])]
+    most = task_results.options.get("top_k") or len(labels)
     rows = apply_function(logits, function)
     return [_rank_labels(labels, row.tolist())[:most] for row in rows]
 
 
-def _predict_token_classification(scored: TaskResults) -> list[Prediction]:
-    shares = compute_probabilities(scored.read_scores("logits", 3))
-    strategy = str(scored.options["aggregation_strategy"])
+def _predict_token_classification(task_results: TaskResults) -> list[Prediction]:
+    shares = compute_probabilities(task_results.read_scores("logits", 3))
+    strategy = str(task_results.options["aggregation_strategy"])
     return [
         group_entities(
             text,
             row,
-            shares[i][_find_token_positions(scored, i)],
-            scored.task,
-            scored.tokenizer,
+            shares[i][_find_token_positions(task_results, i)],
+            task_results.task,
+            task_results.tokenizer,
             strategy,
         )
-        for i, (text, row) in enumerate(zip(scored.inputs["text"], scored.encodings, strict=True))
+        for i, (text, row) in enumerate(
+            zip(task_results.inputs["text"], task_results.encodings, strict=True)
+        )
     ]
 
 
-def _find_token_positions(scored: TaskResults, row: int) -> slice:
+def _find_token_positions(task_results: TaskResults, row: int) -> slice:
     """Return the positions of the tokens of a row, without padding."""
-    length = len(scored.encodings[row].ids)
-    if scored.options.get("padded_left"):
-        longest = max(len(r.ids) for r in scored.encodings)
+    length = len(task_results.encodings[row].ids)
+    if task_results.options.get("padded_left"):
+        longest = max(len(r.ids) for r in task_results.encodings)
         return slice(longest - length, longest)
     return slice(0, length)
 
 
-def _predict_answers(scored: TaskResults) -> list[Prediction]:
-    starts, ends = scored.read_scores("start_logits", 2), scored.read_scores("end_logits", 2)
-    found: list[list[Facts]] = [[] for _ in scored.inputs["question"]]
-    for i, row in enumerate(scored.encodings):
+def _predict_answers(task_results: TaskResults) -> list[Prediction]:
+    starts, ends = (
+        task_results.read_scores("start_logits", 2),
+        task_results.read_scores("end_logits", 2),
+    )
+    found: list[list[Facts]] = [[] for _ in task_results.inputs["question"]]
+    for i, row in enumerate(task_results.encodings):
         at, text = (
-            _find_token_positions(scored, i),
-            scored.inputs["context"][scored.text_indices[i]],
+            _find_token_positions(task_results, i),
+            task_results.inputs["context"][task_results.text_indices[i]],
         )
-        found[scored.text_indices[i]] += _find_answers(
-            scored, row, starts[i][at], ends[i][at], text
+        found[task_results.text_indices[i]] += _find_answers(
+            task_results, row, starts[i][at], ends[i][at], text
         )
-    most = int(scored.options["top_k"])
+    most = int(task_results.options["top_k"])
     ranked = [sorted(some, key=lambda answer: -answer["score"])[:most] for some in found]
     return [some[0] if most == 1 and some else some for some in ranked]
 
 
 def _find_answers(
-    scored: TaskResults, row: TextEncoding, start: Floats, end: Floats, context: str
+    task_results: TaskResults, encoding: TextEncoding, start: Floats, end: Floats, context: str
 ) -> list[Facts]:
     """Return the most likely spans of one window of the context."""
-    inside = np.array([part == 1 for part in row.parts])
-    counted = inside | (np.array(row.ids) == scored.task.cls)
+    inside = np.array([part == 1 for part in encoding.parts])
+    counted = inside | (np.array(encoding.ids) == task_results.task.cls)
     begins, finishes = (
         compute_probabilities(np.where(counted, logits, -np.inf)) * inside
         for logits in (start, end)
     )
-    longest = int(scored.options["max_answer_len"])
+    longest = int(task_results.options["max_answer_len"])
     spans = np.tril(np.triu(begins[:, None] * finishes[None]), longest - 1)
-    most = int(scored.options["top_k"])
+    most = int(task_results.options["top_k"])
     best = np.argsort(-spans, axis=None, kind="stable")[:most]
     found = []
     for place in best:
-        first, last = divmod(int(place), len(row.ids))
+        first, last = divmod(int(place), len(encoding.ids))
         if not (inside[first] and inside[last]):
             continue
-        low, high = _find_word_span(row, first)[0], _find_word_span(row, last)[1]
+        low, high = _find_word_span(encoding, first)[0], _find_word_span(encoding, last)[1]
         score = float(spans[first, last])
         answer: Facts = {"score": score, "start": low, "end": high}
         found.append({**answer, "answer": context[low:high]})
     return found
 
 
-def _find_word_span(row: TextEncoding, place: int) -> tuple[int, int]:
+def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
     """Return the characters of the word of a token, or of the token if words are unknown."""
-    word = row.words[place]
+    word = encoding.words[token_index]
     if word is None:
-        return row.offsets[place]
+        return encoding.offsets[token_index]
     same = [
         offsets
-        for offsets, other, part in zip(row.offsets, row.words, row.parts, strict=True)
-        if other == word and part == row.parts[place]
+        for offsets, other, part in zip(
+            encoding.offsets, encoding.words, encoding.parts, strict=True
+        )
+        if other == word and part == encoding.parts[token_index]
     ]
     return min(a for a, _ in same), max(b for _, b in same)
 
 
-def _predict_masked_tokens(scored: TaskResults) -> list[Prediction]:
-    logits = scored.read_scores("logits", 3)
+def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
+    logits = task_results.read_scores("logits", 3)
     found: list[Prediction] = []
-    for i, row in enumerate(scored.encodings):
-        masks = [n for n, token in enumerate(row.ids) if token == scored.task.mask]
+    for i, row in enumerate(task_results.encodings):
+        masks = [n for n, token in enumerate(row.ids) if token == task_results.task.mask]
         if not masks:
             helps = ["add one at the word to predict"]
-            if scored.task.mask is not None:
+            if task_results.task.mask is not None:
                 mask = escape_text(
-                    decode_token_ids([scored.task.mask], scored.tokenizer, special=True)
+                    decode_token_ids([task_results.task.mask], task_results.tokenizer, special=True)
                 )
                 helps = [f'write `{mask}`: "Paris is the {mask} of France."']
             raise_error("E0906", "the text has no mask token", helps=helps)
-        shares = compute_probabilities(logits[i][_find_token_positions(scored, i)][masks])
+        shares = compute_probabilities(logits[i][_find_token_positions(task_results, i)][masks])
         each = [
             [
-                _make_candidate(scored, row, at, int(token), float(share[token]), masks)
-                for token in np.argsort(-share, kind="stable")[: int(scored.options["top_k"])]
+                _make_candidate(task_results, row, at, int(token), float(share[token]), masks)
+                for token in np.argsort(-share, kind="stable")[: int(task_results.options["top_k"])]
             ]
             for at, share in zip(masks, shares, strict=True)
         ]
@@ -195,27 +202,32 @@ def _predict_masked_tokens(scored: TaskResults) -> list[Prediction]:
 
 
 def _make_candidate(
-    scored: TaskResults, row: TextEncoding, at: int, token: int, share: float, masks: Sequence[int]
+    task_results: TaskResults,
+    encoding: TextEncoding,
+    position: int,
+    token: int,
+    probability: float,
+    masks: Sequence[int],
 ) -> Facts:
     """Return the prediction for a mask token."""
-    ids = [*row.ids[:at], token, *row.ids[at + 1 :]]
-    ids = [number for number in ids if number != scored.task.pad]
+    ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
+    ids = [number for number in ids if number != task_results.task.pad]
     # with several masks the others stay visible
-    sequence = decode_token_ids(ids, scored.tokenizer, special=len(masks) > 1)
-    word = decode_token_ids([token], scored.tokenizer, special=True)
-    found = {"score": share, "token": token}
+    sequence = decode_token_ids(ids, task_results.tokenizer, special=len(masks) > 1)
+    word = decode_token_ids([token], task_results.tokenizer, special=True)
+    found = {"score": probability, "token": token}
     return {**found, "token_str": word, "sequence": sequence}
 
 
-def _predict_choices(scored: TaskResults) -> list[Prediction]:
-    shares = compute_probabilities(scored.read_scores("logits", 2))
-    return [_rank_labels(scored.inputs["choices"], row.tolist()) for row in shares]
+def _predict_choices(task_results: TaskResults) -> list[Prediction]:
+    shares = compute_probabilities(task_results.read_scores("logits", 2))
+    return [_rank_labels(task_results.inputs["choices"], row.tolist()) for row in shares]
 
 
-def _predict_image_labels(scored: TaskResults) -> list[Prediction]:
-    logits = scored.read_scores("logits_per_image", 2)
-    shares = apply_function(logits, scored.task.function)
-    return [_rank_labels(scored.inputs["candidate_labels"], row.tolist()) for row in shares]
+def _predict_image_labels(task_results: TaskResults) -> list[Prediction]:
+    logits = task_results.read_scores("logits_per_image", 2)
+    shares = apply_function(logits, task_results.task.function)
+    return [_rank_labels(task_results.inputs["candidate_labels"], row.tolist()) for row in shares]
 
 
 TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
@@ -226,7 +238,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
     "fill-mask": _predict_masked_tokens,
     "multiple-choice": _predict_choices,
     "zero-shot-image-classification": _predict_image_labels,
-    "sentence-similarity": lambda scored: scored.results["sentence_embedding"].tolist(),
+    "sentence-similarity": lambda task_results: task_results.results["sentence_embedding"].tolist(),
 }
 
 
@@ -238,7 +250,7 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
     return np.asarray(unit @ unit.T)
 
 
-def _fail_unfit(name: str, value: Array, rank: int) -> NoReturn:
+def _fail_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
     raise_error(
         "E0916",
         f"the result `{escape_text(name)}` cannot be read as scores of the model's task",
@@ -252,12 +264,17 @@ OUTSIDE_LABEL = "O"
 
 
 def group_entities(
-    text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer, strategy: str
+    text: str,
+    encoding: TextEncoding,
+    probabilities: Floats,
+    task: Task,
+    record: TextTokenizer,
+    strategy: str,
 ) -> list[Facts]:
     """Return the entity spans of a text from probabilities [tokens, labels]; its tokens with
     strategy `none`. Those labeled `O` are left out.
     """
-    tokens = _list_tokens(text, row, shares, task, record)
+    tokens = _list_tokens(text, encoding, probabilities, task, record)
     if strategy in ("none", "simple"):
         labeled = [_label_tokens(token, token["scores"], task) for token in tokens]
     else:
@@ -277,13 +294,13 @@ def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
 
 
 def _list_tokens(
-    text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer
+    text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: TextTokenizer
 ) -> list[Facts]:
     """Return the tokens of the text, each with whether it continues a word."""
-    names, marked = get_token_strings(row.ids, record), has_subword_prefix(record)
+    names, marked = get_token_strings(encoding.ids, record), has_subword_prefix(record)
     found: list[Facts] = []
-    for i, (start, end) in enumerate(row.offsets):
-        if row.special[i]:
+    for i, (start, end) in enumerate(encoding.offsets):
+        if encoding.special[i]:
             continue
         word, piece = names[i], text[start:end]
         goes_on = (
@@ -291,10 +308,10 @@ def _list_tokens(
             if marked
             else start > 0 and " " not in text[start - 1 : start + 1]
         )
-        if row.ids[i] == task.unknown:
+        if encoding.ids[i] == task.unknown:
             word, goes_on = piece, False
         place = {"start": start, "end": end, "index": i}
-        found.append({"word": word, "scores": shares[i], "goes_on": goes_on, **place})
+        found.append({"word": word, "scores": probabilities[i], "goes_on": goes_on, **place})
     return found
 
 
@@ -336,10 +353,10 @@ def _split_tag(label: str) -> tuple[str, str]:
     return "I", label
 
 
-def _continues_span(before: Facts, token: Facts) -> bool:
+def _continues_span(previous: Facts, token: Facts) -> bool:
     """Return whether adjacent tokens have equal labels; `B-` starts a new span."""
     begins, tag = _split_tag(token["entity"])
-    return begins != "B" and tag == _split_tag(before["entity"])[1]
+    return begins != "B" and tag == _split_tag(previous["entity"])[1]
 
 
 def _make_span(tokens: Sequence[Facts], record: TextTokenizer) -> Facts:

@@ -141,23 +141,23 @@ def _parse_ports(
 def parse_input_record(
     value: object,
     path: FieldPath = (),
-    complain: RaiseFieldError = raise_invalid_record,
+    report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> InputReading:
-    """Return the record of an input from JSON; `complain` raises for the path of a field, `files`
-    are the tokenizers by their hash.
+    """Return the record of an input from JSON; `report_error` raises for the path of a field,
+    `files` are the tokenizers by their hash.
     """
-    return parse_tagged_record(JsonFields(value, path, complain, files), INPUT_RECORDS)
+    return parse_tagged_record(JsonFields(value, path, report_error, files), INPUT_RECORDS)
 
 
 def parse_output_record(
     value: object,
     path: FieldPath = (),
-    complain: RaiseFieldError = raise_invalid_record,
+    report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> OutputReading:
     """Return the record of an output from JSON, as `parse_input_record`."""
-    return parse_tagged_record(JsonFields(value, path, complain, files), OUTPUT_RECORDS)
+    return parse_tagged_record(JsonFields(value, path, report_error, files), OUTPUT_RECORDS)
 
 
 def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:

@@ -33,25 +33,26 @@ Bins: TypeAlias = Annotated[int, int_range(1, 4096)]
 Frames: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
 
 
-def _read_invert(found: JsonFields, name: str) -> bool | str:
-    return "auto" if found.get(name) == "auto" else found.read_bool(name)
+def _read_invert(fields: JsonFields, name: str) -> bool | str:
+    return "auto" if fields.get(name) == "auto" else fields.read_bool(name)
 
 
-def _read_lengths(found: JsonFields, name: str) -> tuple[int, ...]:
+def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
     """Read lengths; `fitted` is two, of the shorter side and of the longer."""
-    count = len(found.read_list(name, 3 if name == "patches" else 2))
+    count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
-        found.raise_invalid(name, "is not two lengths: of the shorter side and of the longer")
-    return found.read_integers(name, count, 1, MAX_SIDE)
+        fields.raise_invalid(name, "is not two lengths: of the shorter side and of the longer")
+    return fields.read_integers(name, count, 1, MAX_SIDE)
 
 
 def _read_tuples(
-    found: JsonFields, name: str, count: int, low: int, high: int
+    fields: JsonFields, name: str, count: int, low: int, high: int
 ) -> tuple[tuple[int, ...], ...]:
     """Read a list of lists of `count` integers each."""
-    lists = enumerate(found.read_list(name, MAX_LABELS))
+    lists = enumerate(fields.read_list(name, MAX_LABELS))
     each = (
-        JsonFields({"item": v}, (*found.path, f"{name}[{i}]"), found.complain) for i, v in lists
+        JsonFields({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
+        for i, v in lists
     )
     return tuple(one.read_integers("item", count, low, high) for one in each)
 
@@ -106,21 +107,21 @@ class ImageRecord(Record):
     shape_input: str = ""
     overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject an absent size, and inconsistent numbers of channels."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres"):
-            found.read_integers("size", 2, 1, MAX_SIDE)
+            fields.read_integers("size", 2, 1, MAX_SIDE)
         if self.sizing and not self.bounds:
-            found.raise_invalid("bounds", "is empty")
+            fields.raise_invalid("bounds", "is empty")
         if self.channels == 2:
-            found.raise_invalid("channels", "is neither 1 nor 3")
+            fields.raise_invalid("channels", "is neither 1 nor 3")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
-                found.raise_invalid(name, f"has {len(values)} values for {self.channels} channels")
+                fields.raise_invalid(name, f"has {len(values)} values for {self.channels} channels")
         if min(self.std) <= 0:
-            found.raise_invalid("std", "contains a value that is not positive")
+            fields.raise_invalid("std", "contains a value that is not positive")
         if self.scale <= 0:
-            found.raise_invalid("scale", "is not positive")
+            fields.raise_invalid("scale", "is not positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,13 @@ class VocabularyText(Record):
         """Return the vocabulary size."""
         return len(self.vocab)
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject a vocabulary with gaps, and ids outside of it."""
         if not self.vocab or not all(self.vocab):
-            found.raise_invalid("vocab", "is empty or contains an empty token")
+            fields.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
-            found.raise_invalid("vocab", "contains a duplicate token")
-        _check_ids(found, self.size, end=self.end, start=self.start, unknown=self.unknown)
+            fields.raise_invalid("vocab", "contains a duplicate token")
+        _check_ids(fields, self.size, end=self.end, start=self.start, unknown=self.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +178,15 @@ class TextBytes(Record):
         """Return the vocabulary size."""
         return 256 + self.offset
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject ids outside of the vocabulary."""
-        _check_ids(found, self.size, end=self.end, start=self.start)
+        _check_ids(fields, self.size, end=self.end, start=self.start)
 
 
-def _check_ids(found: JsonFields, size: int, **ids: int | None) -> None:
+def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
     for name, number in ids.items():
         if number is not None and number >= size:
-            found.raise_invalid(name, f"is not between 0 and {size - 1}")
+            fields.raise_invalid(name, f"is not between 0 and {size - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +224,10 @@ class LogMel(Record):
         """Return the number of samples of the frames."""
         return self.frames * self.hop
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject lengths below half a window, which is mirrored at the ends."""
         if self.samples <= self.window // 2:
-            found.raise_invalid("frames", "are shorter than half a window")
+            fields.raise_invalid("frames", "are shorter than half a window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,10 +248,10 @@ class FilterBanks(Record):
     normalize: bool = True
     cut: bool = True
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject a standard deviation that is not positive."""
         if self.std <= 0:
-            found.raise_invalid("std", "is not positive")
+            fields.raise_invalid("std", "is not positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +271,12 @@ TEXT_TAGS = tuple(TEXT_RECORDS)
 AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
 
 
-def _read_vocabulary(found: JsonFields, name: str) -> TextReading:
-    return parse_tagged_record(found.read_object(name), TEXT_RECORDS)
+def _read_vocabulary(fields: JsonFields, name: str) -> TextReading:
+    return parse_tagged_record(fields.read_object(name), TEXT_RECORDS)
 
 
-def _read_image(found: JsonFields, name: str) -> ImageRecord:
-    return parse_tagged_record(found.read_object(name), {ImageRecord.tag: ImageRecord})
+def _read_image(fields: JsonFields, name: str) -> ImageRecord:
+    return parse_tagged_record(fields.read_object(name), {ImageRecord.tag: ImageRecord})
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,17 +316,17 @@ class ClassMapOutput(Record):
         tuple[tuple[int, ...], ...], partial(_read_tuples, count=3, low=0, high=255)
     ] = ()
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject a palette of another size than the labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
-            found.raise_invalid("palette", f"has {counts}")
+            fields.raise_invalid("palette", f"has {counts}")
 
 
-def _read_name(found: JsonFields, name: str) -> str:
-    text = found.read_string(name)
+def _read_name(fields: JsonFields, name: str) -> str:
+    text = fields.read_string(name)
     if len(text) > MAX_TOKEN:
-        found.raise_invalid(name, f"is not a string of at most {MAX_TOKEN} characters")
+        fields.raise_invalid(name, f"is not a string of at most {MAX_TOKEN} characters")
     return text
 
 
@@ -350,11 +351,11 @@ class CtcTranscript(Record):
     unknown: ShortText = "<unk>"
     lower: bool = False
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject an empty vocabulary, and a blank token outside of it."""
         if not self.vocab:
-            found.raise_invalid("vocab", "is empty")
-        _check_ids(found, len(self.vocab), blank=self.blank)
+            fields.raise_invalid("vocab", "is empty")
+        _check_ids(fields, len(self.vocab), blank=self.blank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

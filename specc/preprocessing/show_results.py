@@ -73,10 +73,10 @@ def _list_candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array
     return 0.5 * (1 + np.tanh(logits.ravel() / 2)), index // classes, index % classes
 
 
-def format_objects(found: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:
+def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:
     """Yield a table: label, score, and the corners of each box."""
     cells = [["label", "score", "left", "top", "right", "bottom"]]
-    for one in found:
+    for one in objects:
         name = labels[one.label] if labels else f"class {one.label}"
         cells.append([name, f"{one.score:.3f}", *(f"{n:.1f}" for n in one.box)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -180,11 +180,11 @@ def format_percent(fraction: float) -> str:
 
 def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
-        _fail_unfit(name, value, "scores of classes along its last axis")
+        _fail_unexpected_output(name, value, "scores of classes along its last axis")
     classes = value.shape[-1]
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
-        _fail_unfit(name, value, f"{len(labels)} scores, one per label")
+        _fail_unexpected_output(name, value, f"{len(labels)} scores, one per label")
     return _format_rows(compute_probabilities(value).reshape(-1, classes), labels, record.top)
 
 
@@ -204,11 +204,11 @@ def _format_boxes(
     logits, boxes = outputs[name], outputs.get(record.boxes)
     due = logits.shape[-1] - (record.score == "softmax") if logits.ndim == 3 else 0
     if boxes is None or due < 1 or boxes.shape != (*logits.shape[:2], 4):
-        _fail_unfit(
+        _fail_unexpected_output(
             name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes}`"
         )
     if len(record.labels) not in (0, due):
-        _fail_unfit(name, logits, f"logits of {len(record.labels)} classes")
+        _fail_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
     lines = _format_detected_objects(record, logits, boxes, sizes)
     return ShownResults((*lines, *_format_rest(len(logits))))
 
@@ -247,7 +247,7 @@ def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):
         due = "scores" if rows is None else f"{rows} scores"
-        _fail_unfit(name, value, f"ids, or {due} along its last axis")
+        _fail_unexpected_output(name, value, f"ids, or {due} along its last axis")
     return np.asarray(value.argmax(axis=-1))
 
 
@@ -255,7 +255,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
     if value.dtype.kind == "f":
         value = _select_best_ids(name, record.vocabulary, value)
     if value.dtype.kind not in "iu" or value.ndim == 0:
-        _fail_unfit(name, value, "ids along its last axis")
+        _fail_unexpected_output(name, value, "ids along its last axis")
     rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
     lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
     return lines + _format_rest(len(rows))
@@ -266,7 +266,7 @@ def _format_transcripts(
 ) -> list[str]:
     """Return a line per audio input [batch, positions, tokens], of the positions in `mask`."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
-        _fail_unfit(name, value, "scores [batch, rows, tokens]")
+        _fail_unexpected_output(name, value, "scores [batch, rows, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
         mask = np.ones(value.shape[:2], np.bool_)
     best = value.argmax(axis=-1)
@@ -300,7 +300,9 @@ def _format_number(item: object, digits: int) -> str:
 def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
     batch = value[None] if value.ndim == 3 else value
     if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
-        _fail_unfit(name, value, f"pixels [batch, {record.image.channels}, rows, columns]")
+        _fail_unexpected_output(
+            name, value, f"pixels [batch, {record.image.channels}, rows, columns]"
+        )
     found = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
     return [(_make_file_name(name, i, len(found)), data) for i, data in enumerate(found)]
 
@@ -331,17 +333,17 @@ def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Ar
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
-        _fail_unfit(name, value, "class ids [batch, rows, columns]")
+        _fail_unexpected_output(name, value, "class ids [batch, rows, columns]")
     known = named or min(classes, MAX_COLORS)
     if classes != known or maps.min() < 0 or maps.max() >= known:
-        _fail_unfit(name, value, f"{known} classes")
+        _fail_unexpected_output(name, value, f"{known} classes")
     return maps, known
 
 
 def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
     """Return how many classes are scored, and the ids with the highest scores."""
     if value.ndim not in (3, 4) or not value.size:
-        _fail_unfit(name, value, "scores [batch, classes, rows, columns]")
+        _fail_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
     return value.shape[-3], value.argmax(axis=-3)
 
 
@@ -372,10 +374,10 @@ def _format_rest(rows: int) -> list[str]:
     return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 
-def _fail_unfit(name: str, value: Array, due: str) -> NoReturn:
+def _fail_unexpected_output(name: str, value: Array, expected: str) -> NoReturn:
     raise_error(
         "E0916",
         f"the output `{escape_text(name)}` cannot be decoded as the spec declares",
-        notes=[f"it is {value.dtype}{list(value.shape)}, expected {due}"],
+        notes=[f"it is {value.dtype}{list(value.shape)}, expected {expected}"],
         helps=["correct `show` in the spec's `reading`, or write the arrays to a file"],
     )

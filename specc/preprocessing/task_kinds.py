@@ -101,14 +101,14 @@ def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
     return ""
 
 
-def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
+def _read_prompts(fields: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     prompts = []
-    for number, item in enumerate(found.read_list(name, MAX_PROMPTS)):
+    for number, item in enumerate(fields.read_list(name, MAX_PROMPTS)):
         match item:
             case [str(key), str(text)] if len(text) <= LONGEST_PROMPT:
                 prompts.append((key, text))
             case _:
-                found.raise_invalid(f"{name}[{number}]", "is not a pair of name and string")
+                fields.raise_invalid(f"{name}[{number}]", "is not a pair of name and string")
     return tuple(prompts)
 
 
@@ -165,6 +165,6 @@ class Task(Record):
             if (value := getattr(self, f.name)) != f.default
         }
 
-    def check(self, found: JsonFields) -> None:
+    def check(self, fields: JsonFields) -> None:
         """Reject unknown fields."""
-        found.reject_unknown()
+        fields.reject_unknown()

@@ -157,11 +157,11 @@ class TextEncoding:
     parts: tuple[int | None, ...] = ()
     words: tuple[int | None, ...] = ()
 
-    def select(self, places: Sequence[int]) -> "TextEncoding":
+    def select(self, positions: Sequence[int]) -> "TextEncoding":
         """Return the tokens at these positions."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
-            **{name: tuple(v[i] for i in places) if v else () for name, v in values.items()}
+            **{name: tuple(v[i] for i in positions) if v else () for name, v in values.items()}
         )
 
     def pad(self, length: int, fill: int) -> "TextEncoding":

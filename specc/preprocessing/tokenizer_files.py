@@ -98,13 +98,13 @@ def _fail_foreign(title: str) -> NoReturn:
 def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
     """Return the files of a manifest by hash. Reject files with another hash."""
     if len(fields.names()) > MAX_FILES:
-        fields.complain(fields.path, "is too large")
+        fields.report_error(fields.path, "is too large")
     return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
 
 
 def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
     if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
-        fields.complain(fields.path[:-1], "has a name that is not a hash")
+        fields.report_error(fields.path[:-1], "has a name that is not a hash")
     if fields.has_field("json"):
         return _parse_embedded_file(sha, fields)
     name = _read_file_name(fields)
@@ -134,29 +134,29 @@ def _read_file_name(fields: JsonFields) -> str:
     return name
 
 
-def _read_file(found: JsonFields, name: str) -> TokenizerFile:
-    file = found.shared.get(str(found.get(name)))
+def _read_file(fields: JsonFields, name: str) -> TokenizerFile:
+    file = fields.shared.get(str(fields.get(name)))
     if not isinstance(file, TokenizerFile):
-        found.raise_invalid(name, "names no tokenizer that the model has")
+        fields.raise_invalid(name, "names no tokenizer that the model has")
     return file
 
 
-def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
-    token, rows = found.read_integers(name, 2, 0, MAX_ID)
+def _read_spread(fields: JsonFields, name: str) -> tuple[int, ...]:
+    token, rows = fields.read_integers(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_ROWS:
-        found.raise_invalid(name, f"is an id and a number from 1 to {MAX_ROWS}")
+        fields.raise_invalid(name, f"is an id and a number from 1 to {MAX_ROWS}")
     return token, rows
 
 
-def _read_replace(found: JsonFields, name: str) -> tuple[str, ...]:
-    texts = found.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT)
+def _read_replace(fields: JsonFields, name: str) -> tuple[str, ...]:
+    texts = fields.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT)
     if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
-        found.raise_invalid(name, "is not a placeholder and the text that replaces it")
+        fields.raise_invalid(name, "is not a placeholder and the text that replaces it")
     return texts
 
 
-def _read_chat(found: JsonFields, name: str) -> ChatTemplate:
-    return ChatTemplate.from_fields(found.read_object(name))
+def _read_chat(fields: JsonFields, name: str) -> ChatTemplate:
+    return ChatTemplate.from_fields(fields.read_object(name))
 
 
 TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
@@ -189,8 +189,8 @@ class TextTokenizer(Record):
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON; the file is stored elsewhere, under its hash."""
-        found = Record.to_json(self) | {"file": self.file.sha256}
-        return {k: v for k, v in found.items() if v is not None or k in ("end", "start")}
+        fields = Record.to_json(self) | {"file": self.file.sha256}
+        return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
     def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
         """Return a prompt with `start` after its last placeholder and `prompt_end` at its end, as

@@ -123,20 +123,20 @@ MAX_OVERDUE_CALLS = 2
 
 
 def check_tokenizer_limits(
-    content: Mapping[str, object], complain: Callable[[str], NoReturn]
+    content: Mapping[str, object], report_error: Callable[[str], NoReturn]
 ) -> None:
     """Reject a tokenizer that would exhaust memory, loaded or with a short text."""
     if compute_max_text_growth(content) > MAX_GROWTH:
-        complain(f"it can make a text more than {MAX_GROWTH} times as long")
+        report_error(f"it can make a text more than {MAX_GROWTH} times as long")
     texts = _list_added_texts(content)
     if sum(map(len, texts)) * _compute_growth(content.get("normalizer")) > MAX_TRIE_NODES:
-        complain(f"its added tokens have more than {MAX_TRIE_NODES} characters")
+        report_error(f"its added tokens have more than {MAX_TRIE_NODES} characters")
     match content.get("model"):
         case {"vocab": list(pieces)}:
             # a Unigram vocabulary is a list of texts with their scores
             texts = [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
             if count_trie_nodes(texts) > MAX_TRIE_NODES:
-                complain(f"its vocabulary has more than {MAX_TRIE_NODES} different beginnings")
+                report_error(f"its vocabulary has more than {MAX_TRIE_NODES} different beginnings")
 
 
 def _list_added_texts(content: Mapping[str, object]) -> list[str]:
@@ -168,7 +168,7 @@ def _common_length(first: str, second: str) -> int:
 
 
 def call_with_time_limit(
-    call: Callable[[], Result], size: int, complain: Callable[[str], NoReturn]
+    call: Callable[[], Result], size: int, report_error: Callable[[str], NoReturn]
 ) -> Result:
     """Return the result of a call that releases the GIL, for a text of `size` characters or ids.
 
@@ -177,7 +177,7 @@ def call_with_time_limit(
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
-        complain(f"{len(_overdue_calls)} earlier calls that exceeded the time limit still run")
+        report_error(f"{len(_overdue_calls)} earlier calls that exceeded the time limit still run")
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -195,7 +195,7 @@ def call_with_time_limit(
         raise errors[0]
     if not results:
         _overdue_calls.append(thread)
-        complain(f"it takes more than {seconds:.0f} seconds")
+        report_error(f"it takes more than {seconds:.0f} seconds")
     return results[0]
 
 
@@ -267,14 +267,14 @@ def encode_with_offsets(text: str, pair: str | None, record: TextTokenizer) -> T
 
 
 def _encode(
-    text: str, pair: str | None, record: TextTokenizer, complain: Callable[[str], NoReturn]
+    text: str, pair: str | None, record: TextTokenizer, report_error: Callable[[str], NoReturn]
 ) -> Tokenizer:
     """Return the encoding of a text or a pair, within limits of memory and time."""
     tokenizer, growth = _open_tokenizer(record.file)
     size = len(text) + len(pair or "")
     if size * growth > MAX_NORMALIZED:
         _fail_too_costly(f"it can make {size} characters {growth} times as long")
-    with _convert_errors(complain):
+    with _convert_errors(report_error):
         if size <= UNWATCHED_LENGTH:
             return tokenizer.encode(text, pair, add_special_tokens=record.special)
         given = text if pair is None else (text, pair)
@@ -387,7 +387,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
 
 
 @contextmanager
-def _convert_errors(complain: Callable[[str], NoReturn]) -> Iterator[None]:
+def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
     """Convert errors of the library to a complaint; a panic in Rust is not an `Exception`."""
     try:
         yield
@@ -397,4 +397,4 @@ def _convert_errors(complain: Callable[[str], NoReturn]) -> Iterator[None]:
         if not isinstance(fault, Exception) and type(fault).__module__ != "pyo3_runtime":
             raise
         words = " ".join(escape_text(fault).split())[:200] or "the library gives no reason"
-        complain(f"{words[0].lower()}{words[1:]}")
+        report_error(f"{words[0].lower()}{words[1:]}")

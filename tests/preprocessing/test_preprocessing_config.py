@@ -138,12 +138,12 @@ def test_custom_error_callback():
     """The compiler reports a wrong option of a spec at its position with its own code."""
     told = []
 
-    def complain(path, what):
+    def report_error(path, what):
         told.append((path, what))
         raise KeyError
 
     with pytest.raises(KeyError):
-        parse_input_record({"kind": "image", "size": [8, 8], "resize": "cubic"}, (), complain)
+        parse_input_record({"kind": "image", "size": [8, 8], "resize": "cubic"}, (), report_error)
     assert told == [
         (("resize",), "is not one of bilinear, bicubic, box, nearest, lanczos, hamming")
     ]
