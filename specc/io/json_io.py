@@ -304,20 +304,18 @@ class JsonFields:
 
 
 def open_record(
-    text: str | bytes, version: int, artifact: str, report_error: Callable[[str], NoReturn]
+    text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonFields:
     """Parse a JSON record of this `format` version; `artifact` names its kind in messages."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:
-        report_error(str(error))
+        fail(str(error))
     except ValueError:
-        report_error("it is not JSON")
+        fail("it is not JSON")
     if not isinstance(data, dict) or data.get("format") != version:
-        report_error(f"it has an unsupported format version; compile the {artifact} again")
-    return JsonFields(
-        data, report_error=lambda path, what: report_error(f"`{'.'.join(path)}` {what}")
-    )
+        fail(f"it has an unsupported format version; compile the {artifact} again")
+    return JsonFields(data, report_error=lambda path, what: fail(f"`{'.'.join(path)}` {what}"))
 
 
 def _check_integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
