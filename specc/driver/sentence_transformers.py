@@ -52,6 +52,7 @@ POOLING_EQUATIONS = {
 [batch, seq, 1]) and `weights` (positions from 1)."""
 FUNCTIONS = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
 ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in FUNCTIONS}
+BASE_GRAPH = "embeddings"
 SENTENCE_OUTPUT = "sentence_embedding"
 
 
@@ -173,12 +174,22 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
 
 
 def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
-    """Return the graph of the encoder's spec that computes hidden states from token ids."""
-    for block in list_graphs(program):
-        names = [result.name for result in block.results]
-        ids = block.params[0]
-        if block.architectures and HIDDEN_OUTPUT in names and ids.name == "input_ids":
-            return block
+    """Return the graph of the encoder's spec that computes hidden states from token ids; of several
+    the graph of the class in config.json, or `embeddings`, that of the base model.
+    """
+    found = [
+        block
+        for block in list_graphs(program)
+        if block.architectures
+        and block.params[0].name == "input_ids"
+        and HIDDEN_OUTPUT in [result.name for result in block.results]
+    ]
+    listed = read_optional_object(encoder / CONFIG_FILE).get("architectures")
+    classes = listed if isinstance(listed, list) else []
+    if found:
+        found.sort(key=lambda block: block.name != BASE_GRAPH)
+        found.sort(key=lambda block: not any(name in classes for name in block.architectures))
+        return found[0]
     reason = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
     _fail_unsupported(encoder / CONFIG_FILE, reason)
 

@@ -81,3 +81,21 @@ def test_custom_code(tmp_path: Path) -> None:
     first, *rest = FILES["modules.json"]
     modules = [{**first, "type": "custom_st.Transformer"}, *rest]
     assert get_outcome(tmp_path, {**FILES, "modules.json": modules}) == ("E0427",)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "graph"),
+    [
+        (["XLMRobertaModel"], "embeddings"),
+        (["AltCLIPTextModel"], "projected_embeddings"),
+        (["RobertaForMaskedLM"], "embeddings"),
+        (None, "embeddings"),
+    ],
+)
+def test_the_encoder_is_the_graph_of_its_class(
+    architectures: list[str] | None, graph: str, tmp_path: Path
+) -> None:
+    """Of several graphs with hidden states, that of the class in config.json, or of the base."""
+    config = {"model_type": "xlm-roberta", "architectures": architectures}
+    text = "".join(get_outcome(tmp_path, {**FILES, "config.json": config}))
+    assert f".{graph}(input_ids" in text
