@@ -55,9 +55,9 @@ MODEL_GROUPS = (
     (
         "Vision",
         "beit convnext deformable_detr deit depth_anything detr digits dinov2 dinov3_convnext "
-        "dinov3_vit dpt ijepa mask2former mobilenet_v1 mobilenet_v2 mobilevit poolformer "
-        "pvt_v2 regnet resnet rt_detr sam segformer swin timesformer videomae vit vit_mae "
-        "vit_segmenter vitpose yolos",
+        "dinov3_vit dpt efficientnet ijepa mask2former mobilenet_v1 mobilenet_v2 mobilevit "
+        "poolformer pvt_v2 regnet resnet rt_detr sam segformer swin timesformer videomae vit "
+        "vit_mae vit_segmenter vitpose yolos",
     ),
     (
         "Audio",
@@ -71,8 +71,8 @@ MODEL_GROUPS = (
         "clip clip_text clip_vision clipseg cohere2_vision florence2 florence2_vision gemma3 "
         "gemma4 gemma4_vision got_ocr2 idefics3 idefics3_vision image_captioner internvl "
         "internvl_vision lfm2_vl llava llava_next mistral3 owlvit paligemma pixtral_vision "
-        "qwen2_5_vl qwen2_vl qwen3_5 qwen3_vl siglip siglip2 siglip2_vision siglip_text "
-        "siglip_vision trocr vision_encoder_decoder",
+        "qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_vl siglip siglip2 siglip2_vision "
+        "siglip_text siglip_vision trocr vision_encoder_decoder",
     ),
     (
         "Recurrent models and state space models",

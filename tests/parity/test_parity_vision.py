@@ -107,6 +107,19 @@ PYRAMID: dict[str, Any] = {
     "num_attention_heads": [1, 2, 2, 4],
     "mlp_ratios": [2, 2, 3, 1],
 }
+EFFICIENT: dict[str, Any] = {
+    "width_coefficient": 0.05,
+    "depth_coefficient": 1.3,
+    "depth_divisor": 4,
+    "in_channels": [32, 80, 120],
+    "out_channels": [80, 120, 200],
+    "kernel_sizes": [3, 5, 3],
+    "strides": [1, 2, 2],
+    "num_block_repeats": [1, 2, 1],
+    "expand_ratios": [1, 3, 2],
+    "depthwise_padding": [2],
+    "hidden_dim": 64,
+}
 MOBILE_VIT: dict[str, Any] = {
     "hidden_sizes": [8, 12, 16],
     "neck_hidden_sizes": [4, 4, 6, 8, 8, 12, 10],
@@ -303,6 +316,12 @@ CASES = {
                          settings={**CLASSES, "depth_multiplier": 0.13, "min_depth": 5, "image_size": [37, 40]}),
     "mobilenet_v1 base": Seen(config="MobileNetV1Config", model="MobileNetV1Model", size=(40, 33), results=BASE, settings={
         "depth_multiplier": 0.1, "image_size": [40, 33], "tf_padding": False, "hidden_act": "relu"}),
+    "efficientnet": Seen(config="EfficientNetConfig", model="EfficientNetForImageClassification", size=(37, 48),
+                         settings={**CLASSES, **EFFICIENT, "image_size": [37, 48]}),
+    "efficientnet base": Seen(
+        config="EfficientNetConfig", model="EfficientNetModel", size=(40, 40), results=BASE,
+        settings={**EFFICIENT, "image_size": 40, "pooling_type": "max", "hidden_act": "relu", "depth_coefficient": 1.0, "depthwise_padding": [],
+                  "width_coefficient": 0.07, "hidden_dim": 88, "squeeze_expansion_ratio": 0.5}),
     "mobilevit": Seen(config="MobileViTConfig", model="MobileViTForImageClassification", size=(44, 64),
                       settings={**CLASSES, **MOBILE_VIT, "image_size": [44, 64]}),
     "mobilevit, stride 16": Seen(
