@@ -115,5 +115,5 @@ def _unnamed(op: object, env: object, mask: object, scores: object) -> None: ...
 
 def test_wrong_rule_parameters_are_detected() -> None:
     assert find_signature_errors(OPS_BY_NAME["attend"], _short) == ["6 operands, 2 taken"]
-    assert not find_signature_errors(OPS_BY_NAME["hard"], _swapped)
-    assert len(find_signature_errors(OPS_BY_NAME["hard"], _unnamed)) == 2
+    assert not find_signature_errors(OPS_BY_NAME["masked_hardmax"], _swapped)
+    assert len(find_signature_errors(OPS_BY_NAME["masked_hardmax"], _unnamed)) == 2

@@ -167,7 +167,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 def _keep_early_exit(op: object, **changed: Any) -> object:
     """Mutation: leaves loops with early exit unchanged, without state after their end."""
-    changed.pop("lasting", None)
+    changed.pop("unfrozen_output_count", None)
     return replace(op, **changed)  # type: ignore[type-var]
 
 

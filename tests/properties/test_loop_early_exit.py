@@ -197,8 +197,8 @@ def test_compiled_models_exit_early_with_equal_results(seed: int, tmp_path: Path
 def test_ir_text_preserves_early_exit_and_older_text_has_none(tmp_path: Path) -> None:
     graph, _ = elaborate_text(tmp_path, 0)
     text = format_ir(graph)
-    assert "until=1" in text
+    assert "end_condition_index=1" in text
     assert format_ir(*parse_ir(text).values()) == text
     older = format_ir(run_all_iterations(graph)).replace(", end_condition_index=-1", "")
-    assert "until" not in older
+    assert "end_condition_index" not in older
     assert format_ir(*parse_ir(older).values()) == format_ir(run_all_iterations(graph))
