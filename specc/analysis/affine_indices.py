@@ -100,8 +100,8 @@ def split_length_constant(length: Dim) -> AffineIndex:
 
 def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
     """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
-    # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: of bounds that only grow with
-    # t - u, which is at least 0, the weaker one is dropped.
+    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. The term that only makes
+    # the comparison harder to satisfy is dropped.
     if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, grid):
         return FULL_INTERVAL
     slope = difference.query_slope if grid.side == "keys" else -difference.key_slope
@@ -163,7 +163,7 @@ def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
 
 def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
     """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
-    # A position of a head that is viewed without an axis has an unknown index.
+    # a prefix position that is viewed without its axis has an unknown index
     before = grid.get_prefix_length(0)
     if before is None or (grid.query_axis, grid.key_axis) not in ((0, None), (None, 0)):
         return None

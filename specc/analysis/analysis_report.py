@@ -84,9 +84,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeFlow) -> dict[str, Interval]:
-    """Return how many positions back each output depends; for attention maps, along the
-    query axis.
-    """
+    """Return the receptive field of each output; for attention maps, along the query axis."""
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
@@ -97,7 +95,7 @@ def _format_leak_reason(graph: Graph, leak: Leak, flow: TimeFlow) -> str:
     """
     primary, _ = make_leak_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
-    # for an error inside std, the user's own call comes first
+    # for an error inside std, the first label is the user's call
     place = f" ({span.caller or span})" if span else ""
     what = describe_leak(graph, leak, flow).text
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"

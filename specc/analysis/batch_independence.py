@@ -69,7 +69,9 @@ class _BatchAxis:
     def find_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, with their graph or body; each cause once."""
+        """Yield the nodes that mix batch elements, with their graph or loop body. Nodes that only
+        read mixed values are skipped.
+        """
         for node, results in graph.nodes:
             if not mixed_values.isdisjoint(node.operands):
                 mixed_values.update(results)
@@ -103,7 +105,9 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes contain the batch, or one that is not whole blocks."""
+        """Return True if several axes contain the batch, or if an axis does not have an integer
+        number of positions per batch element.
+        """
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.has_whole_blocks, batch_lengths))
 

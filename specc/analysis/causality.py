@@ -83,7 +83,7 @@ def check_causality(
 
 
 def _find_leaking_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> str:
-    """Return the first output that needs the node of a leak."""
+    """Return the first output that depends on the node of a leak."""
     return next(n for n in outputs if leak.node in collect_needed_nodes([graph.outputs[n]]))
 
 
@@ -289,7 +289,9 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return an error E0718 for each default read by `outputs` that changes as `symbol` grows."""
+    """Return an error E0718 for each default that `outputs` read and that changes as `symbol`
+    grows.
+    """
     if defaults is None:
         return []
     used_inputs = [

@@ -67,7 +67,7 @@ def name_normalizer(message: LeakMessage, label: Label | None) -> LeakMessage:
         return message
     text = f"the normalizer `{name}` is not causal: {message.text}"
     note = "its scores, `s` here, are -inf at masked positions"
-    # The op takes no mask: the scores decide which keys are hidden.
+    # the op has no mask operand: its scores determine which keys are masked out
     helps = (
         h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps
     )
@@ -96,11 +96,11 @@ def describe_window(
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be made longer", ()
     if op.stride[0] > 1 and chunk_size > 1:
-        # The number of whole chunks would not match the strides.
+        # the number of complete chunks would not match the strides
         text = f"this {called} does not return one position for every {op.stride[0]}"
         return text, help_text
     if op.stride[0] > 1:
-        # A step would have to wait for this many positions.
+        # a decode step would have to wait for this many positions
         text = f"this {called} reads {op.stride[0]} new positions, and a step has one"
         return text, ("keep every position along the generated axis: `stride=1`",)
     return f"this {called} changes the number of positions", help_text
@@ -201,7 +201,7 @@ def explain_mask_doubt(grid: QueryKeyGrid | None) -> MaskDoubt | None:
     """
     if grid is None:
         return None
-    # Values that were not inspected must not be reported as wrong.
+    # values that were not inspected must not be reported as errors
     if find_mask_band(grid.value, grid.query_axis, grid.key_axis, grid.time_axis).is_budget_spent:
         return MaskDoubt(True, grid.value)
     budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedMaskPart(None, False)
@@ -256,7 +256,7 @@ def _solve_unproved_mask_part(
     if inside is None:
         return _UnprovedMaskPart(grid.value, True)
     first, is_all = None, bool(inside)
-    # The first term that is not bounded is named; if none is, the whole expression.
+    # name the first term that is not bounded, or the complete expression if there is none
     for part in inside:
         flow = yield part
         first = first or flow.value

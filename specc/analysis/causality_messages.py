@@ -65,7 +65,7 @@ def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     """Return the message for a leak in a graph; for a leak in a loop, the message of the op in its
     body.
     """
-    # The op in the body can be fixed, not the loop.
+    # the fix is in the op of the body, not in the loop
     if leak.body_leak:
         return describe_leak(*leak.body_leak, flow)
     symbol = flow.symbol
@@ -239,7 +239,7 @@ def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
     """Return the message for parts that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
-    # It is undefined which of two growing parts a new position belongs to.
+    # it is undefined to which of two growing operands a new position belongs
     if len(grow) > 1:
         return LeakMessage(
             "E0711",
@@ -255,8 +255,8 @@ def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
 
 
 def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
-    """Return the message for attention whose mask is missing, includes later positions, or was not
-    understood.
+    """Return the message for attention whose mask is missing, includes later positions, or could
+    not be analyzed.
     """
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
@@ -271,12 +271,12 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     head = find_visible_prefix(grid)
     if head is not None:
         return _make_prefix_message(head)
-    # A number of future positions was found, so the mask was understood: it is too wide.
+    # the analysis found a number of future positions, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.offsets)}"
         return LeakMessage("E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,))
     doubt = explain_mask_doubt(grid)
-    # All of it is bounded: the comparisons themselves include later positions.
+    # all parts are bounded, so the comparisons include later positions
     if doubt is None:
         return LeakMessage(
             "E0712", "its mask lets positions attend to all later ones", helps=(CAUSAL_MASK_HELP,)

@@ -76,7 +76,7 @@ def _has_bias(node: Node) -> bool:
 
 
 MAX_GRIDS = 5_000
-"""Maximum number of values that are analyzed for one answer."""
+"""Maximum number of values that are analyzed per query."""
 
 
 def is_finite_grid(grid: QueryKeyGrid) -> bool:
@@ -169,7 +169,7 @@ def can_be_zero(grid: QueryKeyGrid) -> bool:
 
 
 MaskedValues: TypeAlias = Mapping[float, Interval]
-"""By constant: the interval of key positions outside of which a grid has this value everywhere."""
+"""Maps each constant to the interval of positions outside of which a grid equals it."""
 
 NO_MASKED_VALUES: MaskedValues = {}
 
@@ -180,8 +180,8 @@ def map_masked_values(
     """Return the constants after a unary function."""
     if function is None:
         return NO_MASKED_VALUES
-    # One by one, since several constants may map to the same one: then the intervals are joined.
-    # NaN is dropped.
+    # several constants may map to the same result; their intervals are then joined, and NaN is
+    # dropped
     made = [{function(n): i} for n, i in masked_values.items()]
     return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
@@ -216,7 +216,7 @@ def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
     if not grids_values:
         return NO_MASKED_VALUES
     common = reduce(and_, (set(p) for p in grids_values))
-    # outside of all their intervals: inside one of them a part may hold another value
+    # outside of the union of their intervals, because a part may differ inside its interval
     return {n: reduce(or_, (p[n] for p in grids_values)) for n in common}
 
 
@@ -232,7 +232,9 @@ def is_reduction_fixed_point(function_name: str, number: float, length: int) -> 
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers exactly: `p / 2**k` of 8 bits."""
+    """Return True if every dtype represents the numbers exactly, as `p / 2**k` with `p` of 8
+    bits.
+    """
     if any(isnan(n) for n in numbers):
         return False
     ratios = [n.as_integer_ratio() for n in numbers if not isinf(n)]
@@ -240,7 +242,7 @@ def _is_exact_in_all_dtypes(*numbers: float) -> bool:
 
 
 def _is_distinct_in_all_dtypes(n: float, m: float) -> bool:
-    """Return True if rounding to any dtype leaves one number less than the other."""
+    """Return True if `n` is less than `m` after rounding to any dtype."""
     largest = max(abs(x) for x in (n, m, 0.0) if not isinf(x))
     return largest < 6e4 and not isclose(n, m, rel_tol=0.01, abs_tol=1e-4)
 

@@ -61,7 +61,7 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # Other lengths are minimal, which leaves the most room.
+            # other lengths are minimal, so that the limit of this symbol is largest
             least = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             max_length = compute_max_length(length, symbol, least, limit.max_length)
             if symbol not in found or max_length < found[symbol].max_length:
@@ -127,7 +127,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
             continue
         span = next(iter(graph.get_origin(table_limit.node).spans), None)
         name = names.get(table_limit.table, "a table") if table_limit.table else ROPE_TABLE
-        # An offset added to all position indices reduces the room.
+        # an offset added to all position ids reduces the limit
         more = table_limit.length.evaluate(dict.fromkeys(table_limit.length.symbols(), 0))
         length = table_limit.length - more
         yield LengthLimit(str(length), table_limit.max_positions - more, name, span), length
@@ -155,7 +155,9 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return the smallest length per symbol at which indices are in range and windows fit."""
+    """Return, by symbol, the minimum length at which indices are in range and windows fit into
+    their axes.
+    """
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
         for wanted in list_nonnegative_dims(node):
@@ -186,7 +188,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int]]:
     """Yield the symbol of each length of a result that has one, and its smallest value."""
     for length in result.type.shape:
-        # Negative if there is not a single position.
+        # negative if the axis has no position
         made = length.substitute(graph.length_equations) - 1
         if len(made.symbols()) == 1:
             (symbol,) = made.symbols()
@@ -217,7 +219,7 @@ base.
 """
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
-"""Numbers of input positions per mask position that are tried."""
+"""The numbers of input positions per mask position that are tried."""
 
 _POSITION_KEEPING_OPS = (
     *(ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not),
@@ -236,7 +238,7 @@ class LengthThreshold:
     stride: int = 1
 
     def compute_length_beyond(self, positions: int) -> int:
-        """Return the length at which so many mask positions lie beyond the constant."""
+        """Return the length at which `positions` mask positions are beyond the constant."""
         return self.length + positions * self.stride
 
 
@@ -306,7 +308,7 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
 
 
 COUNT_SHARE = 4
-"""Positions of an axis for each that a mask or a special id marks, at least."""
+"""The assumed minimum number of positions per position that a mask or a special id marks."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ and queries that may see every key:
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        nothing, first[i]
 
-The parts cover everything that the mask shows, possibly more: of two conditions that must both
-hold, the one that leaves fewer pairs is kept.
+The parts cover all visible pairs, possibly more: of two conditions that must both hold, the one
+with fewer visible pairs is kept.
 
 Blocks. If the band of a mask is bounded, a block of consecutive queries reads consecutive keys
 only: with a window of 64, positions 64 to 95 read keys 1 to 95. A loop over such blocks costs `n
@@ -130,7 +130,7 @@ class _MaskDecomposer:
             case ops.And() | ops.Or():
                 left = yield _PartsQuestion(operands[0], negated)
                 right = yield _PartsQuestion(operands[1], negated)
-                # De Morgan's laws.
+                # by De Morgan's laws
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
             case ops.Where() if grid.value.dtype == "bool":
@@ -160,7 +160,7 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(grid.value, grid.query_axis, negated),),
             )
-        # The same for all: a constant, or a value that only an input determines.
+        # the value is equal for all pairs: a constant, or a value that only an input determines
         return MaskParts(find_grid_band(grid, negated=negated))
 
 
@@ -175,7 +175,9 @@ MIN_SPANS = 3
 """Up to this many times the window span, one matrix product is as fast as blocks."""
 
 MIN_CAUSAL_LENGTH = 512
-"""From this length on, blocks are faster for a mask that hides only one half."""
+"""From this length on, blocks are faster for a mask that masks out only one half of the pairs, such
+as a causal mask.
+"""
 
 MAX_FIXED_SPAN = 256
 """Up to this span, all blocks read the same number of keys."""
@@ -250,8 +252,7 @@ def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> LocalAttention | None:
     """Return the block layout for a mask `[b, h, q, k]` over axes of these lengths, or None."""
-    # Positions of a step continue earlier ones, whose indices are offset; its caches hold only the
-    # window anyway.
+    # not for a decode step: its positions have an offset, and its caches contain only the window
     if mask is None or queries != keys:
         return None
     # The band of a union is unbounded where a part is: `first[j]` in `near | first[j]` is unbounded
@@ -279,10 +280,10 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:
     """Plan blocks for a mask that has a band only after its global tokens are removed."""
     if parts.band.is_empty and parts.query_conditions:
-        # Only global queries see anything; they are computed separately.
+        # only global queries have visible keys, and they are computed separately
         return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     found = _plan_band(parts.band)
-    # The number of keys of a block depends on the global keys.
+    # the number of keys of a block depends on the number of global keys
     return None if found is None else replace(found, keys_per_block=None, parts=parts)
 
 
@@ -301,6 +302,6 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     keys = block + span - 1
     above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
     if half and span > MAX_FIXED_SPAN:
-        # Up to that length a wide window is a mask that hides one half.
+        # up to this length a wide window is equivalent to a causal mask
         return LocalAttention(band, block, None, min(above, MIN_CAUSAL_LENGTH))
     return LocalAttention(band, block, keys, above)

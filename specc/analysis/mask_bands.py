@@ -98,7 +98,7 @@ def find_mask_band(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> MaskBand:
     """Return the interval of `t - u` in which `value` can be true or nonzero at query time `t` and
-    key time `u`; without a clock, at these positions.
+    key time `u`; without a time axis, at these positions.
     """
     grid = make_grid(value, query, key, time_axis)
     return _search_band(grid, False) if has_equal_rates(grid) else MaskBand(FULL_INTERVAL)
@@ -107,7 +107,7 @@ def find_mask_band(
 def find_band_interval(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> Interval:
-    """Return the interval of `find_mask_band`."""
+    """Return the interval of the band that `find_mask_band` finds."""
     return find_mask_band(value, query, key, time_axis).interval
 
 
@@ -136,7 +136,7 @@ def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
     """Return the intersection of the bands of both sides."""
-    # Without a head, the excluded positions on one side do not exist.
+    # without a prefix, no positions are excluded on either side
     return keys & queries if time_axis is None else _intersect_sides(keys, queries)
 
 
@@ -157,11 +157,11 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     >= 0 look.
     """
     if queries.is_empty:
-        # Only positions of a head read anything. To read positions that grow they would look ahead.
+        # only prefix positions read keys; to read positions after the prefix they would look ahead
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
-    # If only positions of a head are read, none of these is ahead, and any number may be behind.
+    # if only prefix positions are read, none of them is ahead, and any number may be behind
     low = 0 if keys.is_empty else keys.low
     return Interval(min(low, queries.high), queries.high)
 
@@ -223,7 +223,7 @@ class _BandSearch:
         operands = grid.align_operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
-        # For numbers only "is nonzero" is known; the opposite may hold anywhere.
+        # for numbers only "is nonzero" is bounded; zeros may be anywhere
         return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
 
     def _solve_less_than(
@@ -381,7 +381,7 @@ def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _Band
         case "ge" | "gt":
             return (yield _ComparisonQuestion(right, left, fn == "gt"))
         case "same_group" if left.time_axis is not None and is_mirrored_pair(left, right):
-            return SAME_POSITION  # a group is one instant: its positions arrive in one step
+            return SAME_POSITION  # all positions of a group arrive in one step, at the same time
     return FULL_INTERVAL
 
 

@@ -44,7 +44,7 @@ def iterate_neutral_reads(
         return
     key = dependence.operand_axis
     for query, length in enumerate(x.shape):
-        # The batch axis is not a query axis, whatever a mask says about keys.
+        # the batch axis is not a query axis
         if query != key and _is_query_length(length, x.shape[key], time_axis):
             reach = _find_relevant_keys(
                 node, dependence, find_masked_values(x, query, key, time_axis), time_axis
@@ -79,7 +79,7 @@ def _find_relevant_keys(
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
-            # Position indices count from the first: all positions are needed.
+            # indices along the axis count from its first position, so all positions are needed
             return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_ranks(reach)
     return reach
 
@@ -111,7 +111,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
         case ops.Sort():
             return is_sorted_last(node, number)
         case ops.TopK(largest=largest):
-            # If fewer keys are visible than are selected, the first masked ones are selected.
+            # if fewer keys are visible than are selected, the first masked keys are selected
             return number == (-FULL_INTERVAL.high if largest else FULL_INTERVAL.high)
     return isinstance(node.op, ops.Gather)
 

@@ -1,8 +1,8 @@
 """Scores set to very low values by a mask: which positions a softmax or maximum skips.
 
-Low means -1e30 and below; a floor is lower than every valid position, such as -1 for position
-ids. Both only help as long as no ordinary value is as low: `can_hold_low_scores` values may be
-at valid positions, `can_hold_low_values` values at padded ones.
+Low means -1e30 and below; a floor is lower than every valid position, such as -1 for position ids.
+Both are sound only if no ordinary value is as low: `can_hold_low_scores` tests valid positions,
+`can_hold_low_values` all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -39,7 +39,7 @@ UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` of a number from 746 on is 0 in float64, and from 104 on in float32."""
 
 ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
-"""Ops whose results are never this low, whatever their operands; and such `Pointwise` functions."""
+"""Ops and `Pointwise` functions whose results are never this low for any operands."""
 
 ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
@@ -57,7 +57,7 @@ def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
         case ops.Arith("add"):
             return _is_sum_low(padded_result, fallen, axis)
         case ops.Cast(to):
-            # Integers do not reach such values.
+            # integers are never this low
             return fallen[0] and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
             return fallen[0]
@@ -121,7 +121,7 @@ def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
     node, filled = padded_result.node, _get_fill_number(padded_result.node)
     if filled is None or padded_result.operand_facts[1].has_extremes:
         return False
-    # -1 is enough below `arange(n)`, whose minimum is 0.
+    # -1 is below all values of `arange(n)`, whose minimum is 0
     least, most = find_value_range(ops.Where.yes(node))
     beyond = filled < least if lowest else filled > most
     extreme = filled <= LOW_SCORE if lowest else filled >= -LOW_SCORE
@@ -215,7 +215,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
         node = grid.value.node
         if _is_given_mask(padded_result, grid.value):
             return True
-        # A mask that is an input may be false anywhere.
+        # a mask input may be false anywhere
         if node is None or (known := find_uniform_value(grid.value)) is not None:
             return node is not None and known == 1
         if (inner := follow_view(grid)) is not None:
@@ -240,9 +240,7 @@ def _is_given_mask(padded_result: PaddedResult, value: Value) -> bool:
 
 
 def _is_true_at_itself(grid: QueryKeyGrid) -> bool:
-    """Return True for `i - j >= 0` and the like: a comparison whose negation excludes
-    distance 0.
-    """
+    """Return True for a comparison such as `i - j >= 0` that is true at distance 0."""
     compares = grid.query_axis is not None and grid.key_axis is not None
     return compares and 0 not in find_grid_band(grid, negated=True)
 
@@ -273,7 +271,7 @@ def can_hold_low_scores(padded_result: PaddedResult) -> bool:
                 given[2].has_extremes and not is_where_always_taken(padded_result)
             )
         case ops.Reduce("max", axis):
-            # One ordinary score is the maximum, and low ones do not matter.
+            # an ordinary score is the maximum, so low scores have no effect
             return given[0].has_extremes and axis not in given[0].finite_axes
     if _is_low_constant(padded_result.node):
         return True

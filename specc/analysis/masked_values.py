@@ -8,9 +8,9 @@ false 0, so that the pair with 0 is the band.
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
     where(causal & window(4), s, 0) + 1     1 outside [0, 3]
 
-A reduction over keys needs this: a maximum does not change by more -inf, nor a sum by more
-zeros. As for bands nothing is guessed: an unknown op has no pairs. Masked values are assumed to
-be finite, in the full forward pass as in a step; overflow is not considered.
+Reductions over keys use it: further elements of -inf do not change a maximum, and zeros do not
+change a sum. The analysis is sound: an unknown op has no pairs. Masked values are assumed to be
+finite, in the full forward pass as in a step; overflow is not considered.
 
 The softmax over keys gives zeros where the scores are minus infinity:
 
@@ -209,7 +209,7 @@ def _find_reordered_values(
         case ops.Softmax(axis) if axis == grid.key_axis and -inf in masked_values:
             return {0.0: masked_values[-inf]}
         case ops.CumSum(axis) if axis == grid.key_axis:
-            # After the first infinite element all cumulative sums are infinite.
+            # all cumulative sums after the first infinite element are infinite
             return {n: bound_visible_ranks(i) for n, i in masked_values.items() if isinf(n)}
         case ops.Sort(axis) if axis == grid.key_axis and grid.value.index == 0:
             # Masked keys sort last: rank r is masked at query t if r > t - lo.

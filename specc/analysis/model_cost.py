@@ -26,7 +26,7 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 
 def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
-    # Quantized weights have one of several layouts: the op knows the output width.
+    # the result has the output width in every weight layout
     (made, *_) = op.infer(*types)
     return multiply_dims(types[0].shape) * made.shape[-1]
 
@@ -55,7 +55,7 @@ def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # Every named axis is one loop, whether it is kept or summed.
+    # each named axis is a loop, whether it is kept or summed
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):
@@ -159,7 +159,7 @@ def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
 
 
 def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
-    """Substitute numbers for lengths. Raise E0407 if they do not fit the model."""
+    """Substitute numbers for lengths. Raise E0407 if the model does not support them."""
     try:
         return dim.substitute(lengths)
     except DimError as error:
@@ -245,7 +245,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, value in graph.names.items():
         if ":" not in name and (found := _find_part(root, name)):
             found.type = value.type
-    # The last node of the graph is not a result of the whole model.
+    # the last node of the graph need not be a result of the model
     root.type = None
     _merge_equal_parts(root)
     return root

@@ -4,10 +4,9 @@ Input: a graph with padding masks, inputs declared `keep[batch, seq]`. Along eac
 pass answers one question: can a value at a valid position depend on padded positions? Output: a
 warning for each op through which it can.
 
-An op is clean if the values at padded positions are surely zero (or, for a maximum, surely low;
-see `padding_values`), if a mask that implies `keep` hides them, or if they lie on the side that
-the op does not read. Position ids count the padded positions before them; only their differences
-are clean.
+An op is unaffected if the values at padded positions are provably zero (or low, for a maximum; see
+`padding_values`), if a mask that implies `keep` masks them out, or if the op does not read that
+side. Position ids count the padded positions before them; only their differences are unaffected.
 
 Right padding comes after every valid position: a running sum never reads it. The mean over the
 axis does:
@@ -49,7 +48,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, true_masks) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # What has no effect for finite values may have one as NaN or infinity.
+        # padding without effect for finite values may have an effect as NaN or infinity
         assume_finite = (
             _infer_states(graph, mask_name, true_masks, assume_finite=True) if reached else {}
         )

@@ -16,9 +16,9 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
-    """The op through which padded positions affect valid ones. `is_counted`: through their number,
-    not through their values. `is_shifted`: through their number before a stride. `loop_body` is the
-    body of the loop that contains the op, if any; `read` is the dependence that reads them.
+    """The op through which padded positions affect valid ones. `is_counted`: only their number has
+    an effect. `is_shifted`: their number before a stride has. `loop_body` is the body of the loop
+    that contains the op, if any; `read` is the dependence that reads them.
     """
 
     node: Node
@@ -73,7 +73,7 @@ class PaddingFacts:
 
     @property
     def is_finite(self) -> bool:
-        """True if all padded positions hold finite values, so that times zero they are zero."""
+        """True if the values at all padded positions are finite."""
         return not (self.can_be_nan or self.infinity_signs)
 
     def get_padded_value(self, axis: int) -> float | None:
@@ -154,9 +154,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the facts that hold for both values, e.g. for a carry before and after an
-    iteration.
-    """
+    """Return the facts that hold for both values, such as two states of a carry."""
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}

@@ -189,7 +189,7 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
     "states begin as zeros": (cross_axis_loop_steps, "stack_initial_values", lambda *_: {}),
     "a turn begins as the carry behind it": (
         cross_axis_loop_steps._ClosedBody,
-        "of",
+        "from_loop",
         lambda loop: cross_axis_loop_steps._ClosedBody(dict.fromkeys(loop.inputs, loop.inputs[-1])),
     ),
     "states begin anew": (cross_axis_loop_steps, "stack_loop_state", lambda state, *_: state),
