@@ -43,8 +43,8 @@ class _Defaults:
     rule by which the size depends on the image, with the defaults of its other `settings`.
     """
 
-    size: tuple[int, ...]
     filter: int
+    size: tuple[int, ...] = ()
     channel_stats: tuple[tuple[float, ...], tuple[float, ...]] = _HALF_STATS
     resizes_short_edge: bool = False
     crop: int = 0
@@ -82,30 +82,32 @@ _CLASS_DEFAULTS: Mapping[str, _Defaults] = {
     "Yolos": _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
     "Donut": _Defaults(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
 }
-_IDEFICS3 = _Defaults(
-    size=(), filter=1, sizing="tiles",
-    settings={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
-)  # fmt: skip
+_TILES = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}
+_IDEFICS3 = _Defaults(filter=1, sizing="tiles", settings=_TILES)
 _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
     "Qwen2VL": _Defaults(
-        size=(), filter=3, channel_stats=_CLIP_STATS, sizing="area",
+        filter=3, channel_stats=_CLIP_STATS, sizing="area",
         settings={
             "size": {"shortest_edge": 3136, "longest_edge": 1003520},
             "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
         },
     ),
     "Pixtral": _Defaults(
-        size=(), filter=3, channel_stats=_CLIP_STATS, sizing="within",
+        filter=3, channel_stats=_CLIP_STATS, sizing="within",
         settings={"size": {"longest_edge": 1024}},
     ),
     "Idefics3": _IDEFICS3,
     "SmolVLM": _IDEFICS3,
     "LlavaNext": _Defaults(
-        size=(), filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
+        filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
         settings={"size": {"shortest_edge": 224}, "crop_size": {"height": 224}},
     ),
+    "Owlv2": _Defaults(
+        filter=2, channel_stats=_CLIP_STATS, sizing="square",
+        settings={"size": {"height": 960, "width": 960}},
+    ),
     "Siglip2": _Defaults(
-        size=(), filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
+        filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
 """Processors whose output size depends on the image."""

@@ -107,6 +107,14 @@ def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
     reader.raise_unsupported(key, "the model has other sizes of tiled images in its config.json")
 
 
+def _read_square(settings: _Settings, spec: Mapping[str, object]) -> Options:
+    for part in ("height", "width"):
+        settings.check_length("size", _get_tile_size(spec), part)
+    if not settings.reader.read_bool("do_pad", True):
+        settings.reader.raise_unsupported("do_pad", "not supported")
+    return {}
+
+
 def _get_tile_size(spec: Mapping[str, object]) -> object:
     size = spec.get("size")
     return size[0] if isinstance(size, list | tuple) and size else None
@@ -118,5 +126,6 @@ SIZING_READERS: Mapping[str, Callable[[_Settings, Mapping[str, object]], Options
     "patches": _read_patches,
     "tiles": _read_tiles,
     "anyres": _read_grids,
+    "square": _read_square,
 }
 """How the bounds of images are read, by the name of the rule in `image(sizing=…)`."""

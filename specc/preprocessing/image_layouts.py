@@ -228,12 +228,49 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -
     return down * across + down
 
 
+def _pad_to_square(pixels: Array, record: ImageRecord) -> Sized:
+    """Pad with black at the right and bottom to a square and resize it in float, after a Gaussian
+    filter if it shrinks, as the processor of OWLv2 does.
+    """
+    side = max(pixels.shape[:2])
+    square = pad_with_black(pixels.astype(np.float64), (side, side), (0, 0))
+    down, across = (_make_antialiased_weights(side, size) for size in record.size)
+    resized = np.einsum("ir,rcn,jc->ijn", down, square, across, optimize=True)
+    return [np.clip(resized, square.min(), square.max())], (), (0, 0)
+
+
+def _make_antialiased_weights(length: int, size: int) -> Array:
+    """Return f64[size, length]: a Gaussian filter, cut at four standard deviations, and linear
+    interpolation between pixel centers, with mirrored edges.
+    """
+    factor = length / size
+    sigma = max(0.0, (factor - 1) / 2)
+    radius = int(4 * sigma + 0.5)
+    taps = np.arange(-radius, radius + 1)
+    shares = np.exp(-0.5 * (taps / sigma) ** 2) if sigma else np.ones(1)
+    shares /= shares.sum()
+    period = max(2 * (length - 1), 1)
+    centers = (np.arange(size) + 0.5) * factor - 0.5
+    # the center itself is mirrored before interpolation
+    centers = np.where(centers < 0, -centers, np.minimum(centers, period - centers))
+    low = np.floor(centers).astype(np.int64)
+    weights = np.zeros((size, length))
+    for step, weight in ((0, 1 - (centers - low)), (1, centers - low)):
+        # both pixels are pixels of the filtered image, whose edges are mirrored too
+        pixel = np.abs(low + step) % period
+        places = np.abs(np.minimum(pixel, period - pixel)[:, None] + taps) % period
+        places = np.minimum(places, period - places)
+        np.add.at(weights, (np.arange(size)[:, None], places), weight[:, None] * shares)
+    return weights
+
+
 SIZINGS: Mapping[str, Callable[[Array, ImageRecord], Sized]] = {
     "area": _resize_to_area,
     "within": _resize_within,
     "patches": _resize_to_patches,
     "tiles": _split_into_tiles,
     "anyres": _split_into_best_grid,
+    "square": _pad_to_square,
 }
 """How the size of an image is found, by the name of the rule in `image(sizing=…)`."""
 

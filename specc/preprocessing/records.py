@@ -9,7 +9,7 @@ from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
-Sizing = Literal["", "area", "within", "patches", "tiles", "anyres"]
+Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
 NO_SIZE = (0, 0)
 
 MAX_SIDE = 8192  # pixels; 8192² is the 64-megapixel limit of images
@@ -107,11 +107,11 @@ class ImageRecord(Record):
     shape_input: str = ""
     overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject an absent size, and inconsistent numbers of channels."""
-        if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres"):
+        if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
             fields.read_integers("size", 2, 1, MAX_SIDE)
-        if self.sizing and not self.bounds:
+        if self.sizing not in ("", "square") and not self.bounds:
             fields.raise_invalid("bounds", "is empty")
         if self.channels == 2:
             fields.raise_invalid("channels", "is neither 1 nor 3")
@@ -138,7 +138,7 @@ class VocabularyText(Record):
         """Return the vocabulary size."""
         return len(self.vocab)
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject a vocabulary with gaps, and ids outside of it."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
@@ -178,7 +178,7 @@ class TextBytes(Record):
         """Return the vocabulary size."""
         return 256 + self.offset
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject ids outside of the vocabulary."""
         _check_ids(fields, self.size, end=self.end, start=self.start)
 
@@ -224,7 +224,7 @@ class LogMel(Record):
         """Return the number of samples of the frames."""
         return self.frames * self.hop
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject lengths below half a window, which is mirrored at the ends."""
         if self.samples <= self.window // 2:
             fields.raise_invalid("frames", "are shorter than half a window")
@@ -248,7 +248,7 @@ class FilterBanks(Record):
     normalize: bool = True
     cut: bool = True
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject a standard deviation that is not positive."""
         if self.std <= 0:
             fields.raise_invalid("std", "is not positive")
@@ -316,7 +316,7 @@ class ClassMapOutput(Record):
         tuple[tuple[int, ...], ...], partial(_read_tuples, count=3, low=0, high=255)
     ] = ()
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject a palette of another size than the labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
@@ -351,7 +351,7 @@ class CtcTranscript(Record):
     unknown: ShortText = "<unk>"
     lower: bool = False
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject an empty vocabulary, and a blank token outside of it."""
         if not self.vocab:
             fields.raise_invalid("vocab", "is empty")

@@ -165,6 +165,6 @@ class Task(Record):
             if (value := getattr(self, f.name)) != f.default
         }
 
-    def check(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonFields) -> None:
         """Reject unknown fields."""
         fields.reject_unknown()

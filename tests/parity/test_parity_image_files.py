@@ -105,6 +105,11 @@ LAYOUTS = {
         {"sizing": "anyres", "size": [8, 8], "bounds": PINPOINTS, "multiple": 2, "shape_input": "image_sizes"},
         "image_sizes",
     ),
+    "owlv2": Layout(
+        "Owlv2ImageProcessorPil",
+        {"size": {"height": 24, "width": 24}},
+        {"sizing": "square", "size": [24, 24]},
+    ),
     "siglip2": Layout(
         "Siglip2ImageProcessorPil",
         {"patch_size": 4, "max_num_patches": 20},
@@ -396,3 +401,28 @@ def test_contrastive_model_of_image_files(tmp_path: Path) -> None:
     np.testing.assert_allclose(made, wanted, atol=1e-5 * np.abs(wanted).max())
     one = ours.run(input_ids=ids, pixel_values=paths[0])["logits_per_image"]
     np.testing.assert_allclose(one, wanted[:1], atol=1e-5 * np.abs(wanted).max())
+
+
+def test_detection_in_image_files(tmp_path: Path) -> None:
+    """OWLv2, whose images are padded to squares."""
+    tower = VISION | {"num_hidden_layers": 1}
+    config = transformers.Owlv2Config(
+        text_config=tower | {"vocab_size": 20, "max_position_embeddings": 8},
+        vision_config=tower | {"image_size": 24, "patch_size": 8},
+        projection_dim=16,
+    )
+    theirs = randomize_weights(transformers.Owlv2ForObjectDetection(config), seed=1)
+    theirs.save_pretrained(tmp_path)
+    processor = transformers.Owlv2ImageProcessorPil(size={"height": 24, "width": 24})
+    processor.save_pretrained(tmp_path)
+    specc.compile(str(tmp_path), tmp_path / "one.onnx")
+    path = write_image(tmp_path, (30, 50))
+    ids = np.arange(1, 9)[None]
+    theirs.double()
+    with torch.no_grad():
+        given = processor([Image.open(path)], return_tensors="pt")["pixel_values"].double()
+        wanted = theirs(input_ids=torch.tensor(ids), pixel_values=given)
+    made = specc.load(tmp_path / "one.onnx").run(input_ids=ids, pixel_values=str(path))
+    for name in ("logits", "pred_boxes", "objectness_logits"):
+        values = wanted[name].numpy()
+        np.testing.assert_allclose(made[name], values, atol=1e-5 * np.abs(values).max())

@@ -124,8 +124,8 @@ def test_pil_images_and_paths(kind: str, tmp_path: Path) -> None:
     images = {"path": path, "string": str(path), "image": pillow.fromarray(page)}
     made = Builder()
     shape = Dim.symbol("batch"), *map(Dim.of, (1, 2, 2))
-    made.input("pixels", Input(Type("f32", shape)))
-    graph = made.finish("g", {})
+    made.add_input("pixels", Input(Type("f32", shape)))
+    graph = made.build_graph("g", {})
     one = prepare_images(graph, READING, {"pixels": images[kind]})["pixels"]
     both = prepare_images(graph, READING, {"pixels": [path, images[kind]]})["pixels"]
     assert np.shape(both) == (2, 1, 2, 2)
