@@ -100,7 +100,7 @@ def test_merged_batch_and_time_axis(side: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rule", ["softmax(s, axis=-1)", "exp(s) / insert(sum(exp(s), axis=-1), axis=-1)"]
 )
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", sample_sweep([*SIDES]))
 def test_custom_normalizers_over_two_layers(rule: str, side: str, tmp_path: Path) -> None:
     layer = "x, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), normalize={}); "
     names = ["mine", "sparsemax", "entmax15"]

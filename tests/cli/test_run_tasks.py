@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.json_schema import list_schema_violations
@@ -103,7 +104,7 @@ def run_json(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, 
     return found
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", sample_sweep([*TASKS]))
 def test_json_of_every_task(task: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON result conforms to the schema and equals the result of the Python API."""
     path = compile_task_model(task, directory)
@@ -171,7 +172,7 @@ def test_token_ids_as_input(directory: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("task", "words", "code"),
-    [
+    sample_sweep([
         ("text-classification", ["text=a", "text=b", "text_pair=c", "text_pair=d", "text_pair=e"], "E0912"),
         ("text-classification", ["a", "--aggregation-strategy", "first"], "E0753"),
         ("text-classification", ["a", "--similarity"], "E0753"),
@@ -182,7 +183,7 @@ def test_token_ids_as_input(directory: Path, capsys: pytest.CaptureFixture[str])
         ("fill-mask", ["no mask"], "E0906"),
         ("sentence-similarity", ["a", "--prompt-name", "query"], "E0910"),
         ("zero-shot-image-classification", ["a.png", "fox", "--hypothesis-template", "x"], "E0753"),
-    ],
+    ]),
 )  # fmt: skip
 def test_errors(
     task: str, words: list[str], code: str, directory: Path, capsys: pytest.CaptureFixture[str]
@@ -215,7 +216,7 @@ def test_a_model_that_takes_patches_classifies_image_files(
     assert made["logits_per_image"].shape == (1, 2)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample_sweep(range(6)))
 def test_choices_of_a_model_without_a_padding_mask(seed: int, directory: Path) -> None:
     """The logits of a choice do not depend on the length of the other choices."""
     rng = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 
 import specc
@@ -133,24 +134,26 @@ def compute_divergence(full: Array, low: Array) -> float:
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [
-        ('{"input_ids": [1, 2], "other": [1]}', "E0854"),
-        ('{"input_ids": [[[1]]]}', "E0854"),
-        ('{"input_ids": [1.5]}', "E0854"),
-        ('{"input_ids": [99999]}', "E0854"),
-        ('{"input_ids": []}', "E0854"),
-        ('{"input_ids": [[], []]}', "E0854"),
-        ('{"input_ids": [1, 2]}\n{"input_ids": []}', "E0854"),
-        ('{"input_ids": [1, 2]}\n{"ids": [1, 2]}', "E0854"),
-        ('{"input_ids": [1, 2], "attention_mask": [0, 0]}', "E0854"),
-        ('{"input_ids": null}', "E0854"),
-        ("\x93NUMPY", "E0854"),
-        ("[1, 2]", "E0854"),
-        ("", "E0854"),
-        ("{", "E0906"),
-        ('{"input_ids": [NaN]}', "E0906"),
-        ("\x00\x01", "E0906"),
-    ],
+    sample_sweep(
+        [
+            ('{"input_ids": [1, 2], "other": [1]}', "E0854"),
+            ('{"input_ids": [[[1]]]}', "E0854"),
+            ('{"input_ids": [1.5]}', "E0854"),
+            ('{"input_ids": [99999]}', "E0854"),
+            ('{"input_ids": []}', "E0854"),
+            ('{"input_ids": [[], []]}', "E0854"),
+            ('{"input_ids": [1, 2]}\n{"input_ids": []}', "E0854"),
+            ('{"input_ids": [1, 2]}\n{"ids": [1, 2]}', "E0854"),
+            ('{"input_ids": [1, 2], "attention_mask": [0, 0]}', "E0854"),
+            ('{"input_ids": null}', "E0854"),
+            ("\x93NUMPY", "E0854"),
+            ("[1, 2]", "E0854"),
+            ("", "E0854"),
+            ("{", "E0906"),
+            ('{"input_ids": [NaN]}', "E0906"),
+            ("\x00\x01", "E0906"),
+        ]
+    ),
 )
 def test_invalid_calibration_file(
     content: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.cli.main import main
@@ -186,25 +187,27 @@ def test_section_without_quantization(words: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "default = int5",
-        "default = [int8, int4]",
-        "default = []",
-        'lm_head_bits = "int8-weights"',
-        "all = 1",
-        "group_size = 1.5",
-        "group_size = -16",
-        'group_size = "\\u{1}"',
-        "group_size = [16, 32]",
-        'group_size = "99999999999999999999"',
-    ],
+    sample_sweep(
+        [
+            "default = int5",
+            "default = [int8, int4]",
+            "default = []",
+            'lm_head_bits = "int8-weights"',
+            "all = 1",
+            "group_size = 1.5",
+            "group_size = -16",
+            'group_size = "\\u{1}"',
+            "group_size = [16, 32]",
+            'group_size = "99999999999999999999"',
+        ]
+    ),
 )
 def test_invalid_values(words: str, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match="E0858"):
         specc.check(write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n"))
 
 
-@pytest.mark.parametrize("size", [0, 8, 24, 512, 999999999])
+@pytest.mark.parametrize("size", sample_sweep([0, 8, 24, 512, 999999999]))
 def test_unsupported_group_size(size: int, tmp_path: Path) -> None:
     words = f"quantize {{ default = int4  group_size = {size} }}\n"
     spec = write_spec(tmp_path, HEAD + words)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.cli import main as cli
@@ -370,7 +371,7 @@ def test_superseded_weights_that_are_kept(tmp_path: Path) -> None:
     assert strange.exists()
 
 
-@pytest.mark.parametrize("name", ["other.onnx", "M.ONNX", "m.onnx.bak", "m", "a\nb"])
+@pytest.mark.parametrize("name", sample_sweep(["other.onnx", "M.ONNX", "m.onnx.bak", "m", "a\nb"]))
 @pytest.mark.parametrize("package", [False, True])
 def test_weights_referenced_by_other_models_are_kept(
     name: str, package: bool, tmp_path: Path

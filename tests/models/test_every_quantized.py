@@ -14,6 +14,7 @@ import onnx
 import pytest
 from ml_dtypes import bfloat16
 from support.onnx_sessions import open_silent_session, save_with_hash
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 from support.verification_lines import list_model_lines, list_opened_lines
 
@@ -198,19 +199,21 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("bits", 4),
-        ("bits", 5),
-        ("bits", True),
-        ("block", 16),
-        ("block", -1),
-        ("layout", "columns"),
-        ("layout", "heaps"),
-        ("turned", 1),
-        ("scales", "no such thing"),
-        ("scales", "w"),
-        ("error", "much"),
-    ],
+    sample_sweep(
+        [
+            ("bits", 4),
+            ("bits", 5),
+            ("bits", True),
+            ("block", 16),
+            ("block", -1),
+            ("layout", "columns"),
+            ("layout", "heaps"),
+            ("turned", 1),
+            ("scales", "no such thing"),
+            ("scales", "w"),
+            ("error", "much"),
+        ]
+    ),
 )
 def test_an_invalid_precision_record_is_refused(field: str, value: object, tmp_path: Path) -> None:
     path = compiled("gpt2", tmp_path / "m.onnx", quantize="int8")

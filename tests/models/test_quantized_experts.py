@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 from support.verification_lines import list_model_lines
 
@@ -64,7 +65,7 @@ def compute_experts(
 
 @pytest.mark.parametrize("experts", [FEW, MANY])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
-@pytest.mark.parametrize("kind", ["int8", "int8-weights", "int4"])
+@pytest.mark.parametrize("kind", sample_sweep(["int8", "int8-weights", "int4"]))
 def test_quantized_experts_agree_with_integer_arithmetic(
     kind: str, target: str, experts: int, tmp_path: Path
 ) -> None:

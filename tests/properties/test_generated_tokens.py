@@ -262,7 +262,7 @@ generate text of ids from logits {{ stop = 6 }}
 """
 
 
-@pytest.mark.parametrize("declared", ["", "left", "left = ids != 3", "= ids >= 0"])
+@pytest.mark.parametrize("declared", sample_sweep(["", "left", "left = ids != 3", "= ids >= 0"]))
 @pytest.mark.parametrize("parts", ["score,step", "generate"])
 def test_explicit_and_added_padding_change_no_token(
     declared: str, parts: str, tmp_path: Path

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.api import Model
@@ -119,7 +120,7 @@ SETTLED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTLED, ids=str)
+@pytest.mark.parametrize("settings", sample_sweep([*SETTLED]), ids=str)
 def test_compiled_settings_are_the_defaults(settings: dict[str, Any], tmp_path: Path) -> None:
     package = compile_package(PLAIN)
     one = made(tmp_path, PLAIN, "one.onnx", generation_config={"max_tokens": 12, **settings})
@@ -217,7 +218,7 @@ PROMPT = np.array([[1, 2, 3], [2, 3, 1], [3, 3, 3]])
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
-@pytest.mark.parametrize("ill", ILL)
+@pytest.mark.parametrize("ill", sample_sweep([*ILL]))
 def test_nan_logits_end_generation(ill: str, strategy: str, tmp_path: Path) -> None:
     package = compile_package(ILL[ill])
     one = made(tmp_path, ILL[ill], "one.onnx", generation_config={"strategy": strategy})

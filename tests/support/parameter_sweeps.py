@@ -29,16 +29,22 @@ def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
 
 def sample_sweep(
     values: Sequence[object], costly: Collection[object] = (), stride: int = 3
-) -> list[ParameterSet]:
+) -> list[Any]:
     """Return every third parameter unmarked (every n-th with a `stride` of n), and the others
     marked `parity`. CI runs both.
 
     `costly` parameters are marked `parity` too.
     """
     return [
-        pytest.param(
-            *(value if isinstance(value, tuple) else (value,)),
-            marks=(pytest.mark.parity,) if n % stride or value in costly else (),
-        )
+        _mark_parameters(value) if n % stride or value in costly else value
         for n, value in enumerate(values)
     ]
+
+
+def _mark_parameters(value: object) -> ParameterSet:
+    """Return the parameters of one test with the mark `parity`, unless they have another mark."""
+    if isinstance(value, ParameterSet):
+        marks = value.marks or (pytest.mark.parity,)
+        return pytest.param(*value.values, marks=marks, id=value.id)
+    values = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*values, marks=(pytest.mark.parity,))

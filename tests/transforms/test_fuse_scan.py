@@ -11,6 +11,7 @@ from support.elaborated_specs import (
     elaborate_with_config,
     sample_spec_weights,
 )
+from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
 from specc.ir import ops
@@ -79,7 +80,7 @@ def assert_equal_results(spec: ElaboratedSpec, found: Graph) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "reverse", "keep keep", "reverse keep keep"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", sample_sweep([*CELLS]))
 def test_standard_cells_are_fused(cell: str, options: str, tmp_path: Path) -> None:
     spec = elaborate_cell(tmp_path, cell, options=options)
     found = fuse_loops(spec.model.graph)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 from support.verification_lines import list_package_lines
 
@@ -18,14 +19,16 @@ from specc.runtime.random_inputs import find_exported_states, make_random_inputs
 
 @pytest.mark.parametrize(
     ("spec", "names"),
-    [
-        ("gpt2", "hf"),
-        ("llama", "genai"),
-        ("encoder_decoder", "hf"),
-        ("bloom", "hf"),
-        # its position embedding is short
-        ("bart", "hf"),
-    ],
+    sample_sweep(
+        [
+            ("gpt2", "hf"),
+            ("llama", "genai"),
+            ("encoder_decoder", "hf"),
+            ("bloom", "hf"),
+            # its position embedding is short
+            ("bart", "hf"),
+        ]
+    ),
 )
 def test_states_of_a_prefix(spec: str, names: str, tmp_path: Path) -> None:
     """A step on these states returns the result of a full forward pass for the last position."""

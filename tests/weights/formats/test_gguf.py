@@ -27,6 +27,7 @@ from support.gguf_files import (
     sample_blocks,
     write_gguf,
 )
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.diagnostics.diagnostic import Failed
@@ -128,7 +129,7 @@ def write_llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
     return write_gguf(directory / "m.gguf", make_llama_metadata(), stored), directory
 
 
-@pytest.mark.parametrize("kind", [F16, Q4_0, Q8_0])
+@pytest.mark.parametrize("kind", sample_sweep([F16, Q4_0, Q8_0]))
 def test_gguf_equals_the_checkpoint_directory(kind: int, tmp_path: Path) -> None:
     file, directory = write_llama_files(tmp_path, kind)
     made = specc.compile(file, tmp_path / "a.onnx")

@@ -84,7 +84,8 @@ DRAWING, SEARCHING = (
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), cover_axes(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS)
+    ("name", "more"),
+    sample_sweep([*cover_axes(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS)]),
 )
 def test_sampling_matches_python(name: str, more: dict[str, float]) -> None:
     spec = elaborate_smallest(name)
@@ -95,7 +96,8 @@ def test_sampling_matches_python(name: str, more: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), cover_axes(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS)
+    ("name", "more"),
+    sample_sweep([*cover_axes(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS)]),
 )
 def test_beam_search_matches_python(name: str, more: dict[str, object]) -> None:
     spec = elaborate_smallest(name)
@@ -104,7 +106,9 @@ def test_beam_search_matches_python(name: str, more: dict[str, object]) -> None:
     assert_hypotheses_equal(*case.run(), case.search_expected())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm", "sparsemax_lm"])
+@pytest.mark.parametrize(
+    "name", sample_sweep(["gpt2", "llama", "bloom", "lstm_lm", "sparsemax_lm"])
+)
 def test_left_padded_prompts_of_different_length(name: str) -> None:
     """A left-padded sequence gets the same tokens as alone."""
     spec = elaborate_smallest(name)
@@ -118,7 +122,7 @@ def test_left_padded_prompts_of_different_length(name: str) -> None:
         assert tokens[row, : made.shape[1]].tolist() == made[0].tolist()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sample_sweep(range(12)))
 def test_ngram_and_bad_words_rules(seed: int) -> None:
     """The prompts differ in length, are padded on either side and contain repeated tokens."""
     rng = np.random.default_rng(seed)

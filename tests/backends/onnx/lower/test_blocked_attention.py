@@ -14,6 +14,7 @@ from onnx import GraphProto
 from support.decoder_graphs import build_decoder
 from support.local_attention_cases import LocalAttentionCase, sample_inputs
 from support.onnx_sessions import open_silent_session
+from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
 from specc.analysis.local_attention import plan_local_attention
@@ -51,7 +52,7 @@ def measure_max_error(graph: Graph, opset: int | Sequence[int], batch: int, *row
 WINDOWS = [(0, 0), (0, 15), (-7, 8), (3, 20), (-30, -5)]
 
 
-@pytest.mark.parametrize(("low", "high"), WINDOWS)
+@pytest.mark.parametrize(("low", "high"), sample_sweep([*WINDOWS]))
 @pytest.mark.parametrize("packed", [True, False])
 def test_windows_equal_the_reference(low: int, high: int, packed: bool) -> None:
     """Windows include queries without visible keys, keys outside the sequence, and empty windows."""
@@ -79,7 +80,7 @@ def test_bias_sinks_and_softcap_are_sliced_with_the_mask(opset: int, high: int |
         assert measure_max_error(setup.graph(), opset, 1, *lengths) < 5e-6
 
 
-@pytest.mark.parametrize("apart", ["keys", "queries", "both", "alone", "first"])
+@pytest.mark.parametrize("apart", sample_sweep(["keys", "queries", "both", "alone", "first"]))
 @pytest.mark.parametrize(("opset", "packed"), [(17, True), (23, True), (24, False)])
 def test_global_tokens_equal_the_reference(apart: Any, opset: int, packed: bool) -> None:
     usual = LocalAttentionCase(low=-7, high=8, global_tokens=apart, packed=packed)

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from support.onnx_sessions import assert_outputs_match, open_silent_session
+from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
@@ -72,7 +73,7 @@ SIZES = ({"b": 2, "n": 9, "m": 8}, {"b": 1, "n": 13, "m": 16}, {"b": 0, "n": 9, 
 FEW = (*({"b": 2, "n": n, "m": 9} for n in range(4)),)
 
 
-@pytest.mark.parametrize("opset", range(17, 27))
+@pytest.mark.parametrize("opset", sample_sweep(range(17, 27)))
 @pytest.mark.parametrize("axes", [1, 2])
 def test_random_windows_equal_the_reference(opset: int, axes: int) -> None:
     rng = random.Random(100 * opset + axes)

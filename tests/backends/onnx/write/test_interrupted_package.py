@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.parameter_sweeps import sample_sweep
 from support.two_graph_packages import write_pair_package
 
 from specc.artifact.package_index import INDEX_FILE
@@ -85,7 +86,12 @@ CALLS = ("write", "fsync", "replace", "open")
 
 @pytest.mark.parametrize(
     ("call", "existing"),
-    [*((call, True) for call in (*CALLS, "link")), *((call, False) for call in (*CALLS, "mkdir"))],
+    sample_sweep(
+        [
+            *((call, True) for call in (*CALLS, "link")),
+            *((call, False) for call in (*CALLS, "mkdir")),
+        ]
+    ),
     ids=lambda v: v if isinstance(v, str) else ("over a former one" if v else "new"),
 )
 def test_failed_call_leaves_the_former_package(
@@ -110,7 +116,7 @@ def test_interrupt_leaves_the_former_or_the_new_package(
         open_package(directory, verify_contents=True)
 
 
-@pytest.mark.parametrize("call", ["write", "replace", "fsync", "unlink"])
+@pytest.mark.parametrize("call", sample_sweep(["write", "replace", "fsync", "unlink"]))
 def test_killed_process_leaves_one_package_or_an_error(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
