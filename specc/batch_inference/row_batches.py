@@ -17,8 +17,9 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.preprocessing.array_files import cast_exactly, convert_nested_lists
+from specc.preprocessing.image_layouts import prepare_image, read_prepared_image
 from specc.preprocessing.image_prompts import is_multi_image_input
-from specc.preprocessing.images import decode_image, normalize_image, read_image
+from specc.preprocessing.images import decode_image
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows
@@ -183,15 +184,17 @@ def _format_axes(count: int) -> str:
 
 def _decode_pixels(value: object, record: ImageRecord) -> Array:
     """Decode an image from its path or bytes, as tables contain them."""
+    if record.sizing not in ("", "square"):
+        title = "images whose number of tokens depends on their size cannot be read from a column"
+        raise Failed(Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",)))
     # an image column of the `datasets` library
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
-        pixels = normalize_image(decode_image(value, "the image"), record)
-        return np.asarray(pixels[0])
+        return prepare_image(decode_image(value, "the image"), record).values
     if not isinstance(value, str):
         raise Failed(Diagnostic("E0903", "this is neither a path nor an image"))
-    return np.asarray(read_image(value, record)[0])
+    return read_prepared_image(value, record, "").values
 
 
 FLOAT_BYTES = 4

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specc.batch_inference.row_batches import _decode_pixels
 from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.image_layouts import flatten_patches, prepare_image
@@ -26,6 +27,14 @@ def test_extreme_aspect_ratios(options: dict[str, Any], size: tuple[int, int]) -
     assert isinstance(record, ImageRecord)
     with pytest.raises(Failed, match="E0990"):
         prepare_image(np.zeros((*size, 1), np.uint8), record)
+
+
+def test_columns_of_data_sets() -> None:
+    """`specc map` reads no images of different sizes."""
+    record = parse_input_record(AREA)
+    assert isinstance(record, ImageRecord)
+    with pytest.raises(Failed, match="E0911"):
+        _decode_pixels("a.png", record)
 
 
 def test_order_of_patches() -> None:
