@@ -35,7 +35,8 @@ MODEL_GROUPS = (
         "mixtral mpt nemotron olmo olmo2 olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe "
         "qwen3 qwen3_moe qwen3_next qwen3_5_text "
         "phimoe gemma3n_text gemma4_text "
-        "apertus biogpt bitnet diffllama dots1 gpt_bigcode gpt_neox_japanese minicpm3 nanochat "
+        "apertus biogpt bitnet cohere2_moe ctrl diffllama dots1 gpt_bigcode gpt_neox_japanese "
+        "granitemoe_swa minicpm3 nanochat "
         "persimmon hunyuan_v1_dense hunyuan_v1_moe "
         "minimax modernbert_decoder xglm zamba2 recurrent_gemma llama4_text nemotron_h seed_oss "
         "smollm3 stablelm starcoder2",

@@ -166,6 +166,22 @@ FAMILIES = {
     ),
     "plbart": of_seq2seq("bart", "PLBart"),
     "blenderbot_small": of_seq2seq("bart", "BlenderbotSmall"),
+    "ctrl": of_decoder(
+        "ctrl", "CTRL", {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 40}, {}, "CTRLLMHeadModel"
+    ),
+    "cohere2_moe": of_decoder(
+        "cohere2_moe", "Cohere2Moe",
+        {**DECODER_SIZES, "num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4,
+         "num_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 4, "sliding_window_pattern": 2},
+        {**SPARSE, "expert_selection_fn": ("sigmoid",), "shared_expert_combination_strategy": ("sum",),
+         "rms_norm_eps": (1e-3,), "prefix_dense_intermediate_size": (20,), "num_shared_experts": (0, 2),
+         "prefix_dense_sliding_window_pattern": (2,)},
+    ),
+    "granitemoe_swa": of_decoder(
+        "granitemoe_swa", "GraniteMoeSWA",
+        {**DECODER_SIZES, "num_key_value_heads": 2, "num_local_experts": 4, "sliding_window": 4, "attention_multiplier": 0.3},
+        {**ROTARY, "layer_rope_theta": ([50.0, 0], [0, 0], [1e4, 50.0]), "shared_intermediate_size": (12,)},
+    ),
     "deberta": of_encoder(
         "deberta_v2", "Deberta", {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
         {"pos_att_type": ("c2p|p2c", "p2c", ["c2p"], []), "max_relative_positions": (4,), "type_vocab_size": (2,),

@@ -1,5 +1,5 @@
 """Falcon Mamba, VaultGemma, Solar Open, GLM-4.7-Flash, Mistral 4, EXAONE, nanochat, Persimmon,
-GPT-NeoX-Japanese, MiniCPM3 and AFMoE match transformers: logits, generation and heads.
+GPT-NeoX-Japanese, MiniCPM3, AFMoE, CTRL, Cohere 2 MoE and Granite MoE SWA match transformers: logits, generation and heads.
 """
 
 from dataclasses import replace
@@ -45,6 +45,20 @@ AFMOE: dict[str, Any] = {
     **SMALL_DECODER, "head_dim": 8, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
     "num_dense_layers": 1, "num_shared_experts": 2, "route_scale": 1.3, "sliding_window": 3, "global_attn_every_n_layers": 2,
 }  # fmt: skip
+CTRL: dict[str, Any] = {
+    "vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 40, "n_positions": 64, "pad_token_id": 30,
+    "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+COHERE: dict[str, Any] = {
+    **SMALL_DECODER, "num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4, "num_shared_experts": 1,
+    "first_k_dense_replace": 1, "sliding_window": 3, "sliding_window_pattern": 2,
+}  # fmt: skip
+GRANITE: dict[str, Any] = {
+    **SMALL_DECODER,
+    "num_local_experts": 4,
+    "sliding_window": 3,
+    "attention_multiplier": 0.3,
+}
 LONG: dict[str, Any] = {
     "rope_type": "longrope", "rope_theta": 50.0, "short_factor": [1.0, 1.1, 1.2, 1.4], "long_factor": [1.0, 2.0, 3.0, 4.0],
     "original_max_position_embeddings": 64, "factor": 2.0,
@@ -70,6 +84,9 @@ FIRST = {
     "gpt_neox_japanese": replace(make_decoder_case("GPTNeoXJapanese"), tiny=PLAIN),
     "minicpm3": make_decoder_case("MiniCPM3", **MINICPM),
     "afmoe": replace(make_decoder_case("Afmoe", **AFMOE), float32_only=True),
+    "ctrl": replace(make_decoder_case("CTRL"), model="CTRLLMHeadModel", tiny=CTRL),
+    "cohere2_moe": replace(make_decoder_case("Cohere2Moe", **COHERE), float32_only=True),
+    "granitemoe_swa": make_decoder_case("GraniteMoeSWA", eager=True, **GRANITE),
 }  # fmt: skip
 OTHERS = {
     # a bias of in_proj makes padding of the published model nonzero for its convolution
@@ -128,6 +145,32 @@ OTHERS = {
         ),
         float32_only=True,
     ),
+    "ctrl, untied": replace(
+        make_decoder_case("CTRL"), model="CTRLLMHeadModel", tiny={**CTRL, "tie_word_embeddings": False, "layer_norm_epsilon": 0.1},
+    ),
+    "cohere2_moe, sigmoid, RMSNorm": replace(
+        make_decoder_case(
+            "Cohere2Moe", **{**COHERE, "num_hidden_layers": 4}, expert_selection_fn="sigmoid", rms_norm_eps=1e-5,
+            shared_expert_combination_strategy="sum", prefix_dense_intermediate_size=20, prefix_dense_sliding_window_pattern=2,
+            attention_bias=True, tie_word_embeddings=False, logit_scale=0.3,
+        ),
+        float32_only=True,
+    ),
+    "cohere2_moe, raw scores, no dense layer": replace(
+        make_decoder_case(
+            "Cohere2Moe", **{**COHERE, "first_k_dense_replace": 0, "num_shared_experts": 0}, expert_selection_fn="sigmoid",
+            norm_topk_prob=False,
+        ),
+        float32_only=True,
+    ),
+    "granitemoe_swa, bases, shared expert": make_decoder_case(
+        "GraniteMoeSWA", eager=True, **{**GRANITE, "num_hidden_layers": 3}, layer_rope_theta=[50.0, 0, 1e4],
+        shared_intermediate_size=12, attention_bias=True, tie_word_embeddings=True, embedding_multiplier=3.0, residual_multiplier=0.4, logits_scaling=2.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "granitemoe_swa, scaled RoPE": make_decoder_case(
+        "GraniteMoeSWA", eager=True, **GRANITE, layer_rope_theta=[1e4, 0.0], rope_parameters=LINEAR_ROPE,
+    ),
 }  # fmt: skip
 
 
@@ -163,6 +206,6 @@ def test_token_classification(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mistral4", "persimmon", "minicpm3"])
+@pytest.mark.parametrize("family", ["mistral4", "persimmon", "minicpm3", "ctrl"])
 def test_sequence_classification(family: str, tmp_path: Path) -> None:
     check_sequence_classification(FIRST[family], tmp_path)

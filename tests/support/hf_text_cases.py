@@ -585,6 +585,13 @@ DECODERS = {
         "Afmoe", EXPERT_SIZES, head_dim=8, num_experts=4, moe_intermediate_size=6, num_shared_experts=1, sliding_window=3,
         global_attn_every_n_layers=2,
     ),
+    "granitemoe_swa": make_causal_lm_case(
+        "GraniteMoeSWA", eager=True, **{**EXPERT_SIZES, "num_local_experts": 4, "sliding_window": 3, "layer_rope_theta": [50.0, 0]},
+    ),
+    "cohere2_moe": make_hybrid_case(
+        "Cohere2Moe", EXPERT_SIZES, head_dim=8, num_experts=4, num_shared_experts=1, first_k_dense_replace=1, sliding_window=3,
+        sliding_window_pattern=2,
+    ),
     "mamba2": make_hybrid_case(
         "Mamba2", {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 4,
                    "state_size": 3, "n_groups": 2, "expand": 2, "chunk_size": 4}, position_ids=False,
