@@ -251,7 +251,7 @@ def mixture_of_experts(
 
 
 def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
-    """Return the experts in use in ascending order; an empty list for meta tensors."""
+    """Return the experts in use in ascending order, or an empty list for meta tensors."""
     if ids.is_meta:
         return []
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]

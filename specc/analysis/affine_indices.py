@@ -128,7 +128,7 @@ def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
 
 
 def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
-    """Return the value as an affine function of query and key time; None if it is not affine."""
+    """Return the value as an affine function of query and key time, or None if it is not affine."""
     node = grid.value.node
     match node:
         case Node(ops.Constant(int() | float() as number)):
@@ -181,8 +181,8 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant;
-    None for other functions.
+    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant,
+    or None for other functions.
     """
     match function:
         case "add":

@@ -55,7 +55,7 @@ def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
     """Return why `outputs` cannot be generated along the axis `symbol` of the input `time_input`,
-    which counts chunks of `chunk_size` positions; empty if they can.
+    which counts chunks of `chunk_size` positions, or "" if they can.
 
     Errors E0711 to E0717, one per violating op, in graph order.
     """

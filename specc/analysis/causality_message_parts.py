@@ -111,7 +111,7 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def describe_key_reduction(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
-    """Return the message for a reduction over the keys of a grid; None for other ops."""
+    """Return the message for a reduction over the keys of a grid, or None for other ops."""
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
@@ -142,7 +142,7 @@ def _make_reduction_message(text: str, help_text: str) -> LeakMessage:
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
-    """Return the name of a reduction and its neutral element; an empty name for other ops."""
+    """Return the name of a reduction and its neutral element, or an empty name for other ops."""
     match node.op:
         case ops.Reduce(fn):
             return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
@@ -197,7 +197,7 @@ class MaskDoubt:
 
 def explain_mask_doubt(grid: QueryKeyGrid | None) -> MaskDoubt | None:
     """Return the part of a mask, or of attention weights, that is not proved to mask out later
-    positions; None if comparisons of position ids show that the mask includes them.
+    positions, or None if comparisons of position ids show that the mask includes them.
     """
     if grid is None:
         return None
@@ -290,7 +290,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
 
 
 def get_source_text(graph: Graph, value: Value) -> str:
-    """Return the source text of a value on one line; empty if unknown."""
+    """Return the source text of a value on one line, or "" if unknown."""
     if spans := graph.get_origin(value.node).spans:
         text = " ".join(spans[0].text.split())
         return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"

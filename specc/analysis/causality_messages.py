@@ -207,7 +207,7 @@ def _make_stride_message(step: Dim) -> LeakMessage:
 
 def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     """Return the message for positions that are added to the time axis or selected from it by
-    index; None for other ops.
+    index, or None for other ops.
     """
     symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
     x = node.args[leak.operand or 0]

@@ -38,8 +38,8 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """Return the factors of a grid; None if it is no sum of products, if a bias is added, or if a
-    factor is read at other query or key positions.
+    """Return the factors of a grid, or None if it is no sum of products, if a bias is added, or if
+    a factor is read at other query or key positions.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
@@ -57,7 +57,7 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, int]] | None:
-    """Return for each factor its axis by result axis; None if a factor is read at other query or
+    """Return for each factor its axis by result axis, or None if a factor is read at other query or
     key positions.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]

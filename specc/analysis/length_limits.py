@@ -97,7 +97,7 @@ def compute_max_length(
     length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
 ) -> int:
     """Return the largest value of `symbol` for which `length` is at most `max_length`, given
-    `other_lengths`; 0 if there is none.
+    `other_lengths`, or 0 if there is none.
     """
     # Limited lengths never shrink as a symbol grows (`_is_monotone`), so the first one that is too
     # long is found by bisection.
@@ -205,7 +205,7 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if a length of one symbol is negative; False for several symbols."""
+    """Return True if a length of one symbol is negative, or False for several symbols."""
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 
@@ -297,7 +297,7 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
     """Return the number of positions of the symbol per unit of the length, with small values of the
-    other symbols; 1 if the length does not reach `number`.
+    other symbols, or 1 if the length does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:

@@ -21,7 +21,7 @@ MAX_LOOP_LENGTH = 16
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
-    """Return the recurrence that a loop computes; None if it has another form.
+    """Return the recurrence that a loop computes, or None if it has another form.
 
     `args` are the operands of the loop, outside of which the decay may be computed.
     """

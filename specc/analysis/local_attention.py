@@ -238,7 +238,7 @@ class LocalAttention:
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
 ) -> LocalAttention | None:
-    """Return the block layout of an attention; None for full attention and where blocks would be
+    """Return the block layout of an attention, or None for full attention and where blocks would be
     slower. `padding_masks` are padding masks.
     """
     match node.op:

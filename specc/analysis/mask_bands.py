@@ -326,7 +326,7 @@ def _solve_all(questions: Iterable[_BandQuestion]) -> _BandSolver:
 def _solve_logical(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid], negated: bool
 ) -> Generator[_BandQuestion, Interval, Interval | None]:
-    """Return the band of a logical op or its negation; None for other ops."""
+    """Return the band of a logical op or its negation, or None for other ops."""
     match node.op:
         case ops.Constant(number):
             return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL

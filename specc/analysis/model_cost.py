@@ -126,7 +126,7 @@ def count_blocked_multiply_adds(node: Node, blocks: LocalAttention) -> Dim:
 
 
 def count_multiply_adds(node: Node) -> Dim:
-    """Return the multiply-adds of one node; 0 for cheap ops."""
+    """Return the multiply-adds of one node, or 0 for cheap ops."""
     cost = COST_FUNCTIONS.get(type(node.op))
     return cost(node.op, [a.type for a in node.operands]) if cost else Dim.of(0)
 

@@ -100,7 +100,7 @@ def _infer_all_states(graph: Graph) -> _AllStates:
 def _infer_states(
     graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assume_finite: bool = False
 ) -> Mapping[Value, PaddingFacts]:
-    """Return the facts of every value along the axis of the padding mask `mask_name`; empty if the
+    """Return the facts of every value along the axis of the padding mask `mask_name`, or "" if the
     input is no padding mask. With `assume_finite`, infer them as if all values were finite.
     """
     side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]

@@ -291,7 +291,7 @@ def find_exposed_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads in another way than a reduction does, or
-    combines with positions that are not rotated by the same number; None if there is none.
+    combines with positions that are not rotated by the same number, or None if there is none.
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None

@@ -156,8 +156,8 @@ class PaddingLeak:
         return made[-1] if made else None
 
     def format_side_help(self, side: str) -> str:
-        """Return the help that declares the side of padding; "" if the mask already has
-        that side.
+        """Return the help that declares the side of padding, or "" if the mask already has that
+        side.
         """
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
@@ -303,8 +303,8 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant at added positions, for merged axes the neutral element; None
-    if unknown.
+    """Return the constant at added positions, for merged axes the neutral element, or None if
+    unknown.
     """
     match node.op:
         case ops.Merge():

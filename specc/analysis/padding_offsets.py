@@ -73,7 +73,7 @@ class PaddingOffsets:
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
         """Return a dependence restricted to padded positions, which move together with the part
-        that contains them; None if no padded position is read.
+        that contains them, or None if no padded position is read.
         """
         if dependence.kind != "all":
             return dependence
@@ -156,8 +156,8 @@ def _infer_types(node: Node) -> tuple[Type, ...]:
 
 
 def get_repeat_count(node: Node, axis: int) -> int | None:
-    """Return how many times a nearest `resize` repeats each position of an axis; None for another
-    op, or if rounding in float32 may select other positions.
+    """Return how many times a nearest `resize` repeats each position of an axis, or None for
+    another op, or if rounding in float32 may select other positions.
     """
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
@@ -172,7 +172,7 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
     """Return the dependence of an op that drops or adds a constant number of positions at the ends
-    of an axis, as a window of one position; None for another op.
+    of an axis, as a window of one position, or None for another op.
     """
     axis = dependence.operand_axis
     ends = _count_added_positions(node, dependence.operand, axis) or ()
@@ -185,7 +185,7 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
     """Return how many positions an op adds before and after those of an operand, negative if it
-    drops positions; None for another op.
+    drops positions, or None for another op.
     """
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
@@ -251,7 +251,7 @@ def _can_contain_padding(
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
     """Return the length of the result axis and the number of positions before those that can be
-    padded; None for other ops.
+    padded, or None for other ops.
     """
     axis = _get_op_axis(node.op)
     added = None if axis is None else _count_added_positions(node, operand, axis)

@@ -64,7 +64,7 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count of a value that equals one of two values; None if their counts
+    """Return the padding count of a value that equals one of two values, or None if their counts
     differ.
     """
     return left if left == right else None
@@ -137,7 +137,7 @@ def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int)
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
-    """Return a padding count times another operand; None if that operand varies along the padded
+    """Return a padding count times another operand, or None if that operand varies along the padded
     axis.
     """
     number = find_constant_fraction(factor)
@@ -184,7 +184,7 @@ def _get_only_factor(count: PaddingCount) -> object:
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of position ids minus the length at which padding starts or ends;
+    """Return the padding count of position ids minus the length at which padding starts or ends, or
     None for other ops.
     """
     rows, padded_length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])

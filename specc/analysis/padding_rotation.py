@@ -71,7 +71,7 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
 
 def _is_rotation_cancelled(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
     """Return True if a sum of products does not depend on the angles because both factors have the
-    same rotation; None for other ops.
+    same rotation, or None for other ops.
     """
     match node.op:
         case ops.Attend():

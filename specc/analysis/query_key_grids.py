@@ -55,7 +55,7 @@ class QueryKeyGrid:
         return [align_operand(self, a) for a in node.operands] if node else []
 
     def get_prefix_length(self, axis: int) -> Dim | None:
-        """Return the number of prefix positions along an axis; None if it is not a time axis."""
+        """Return the number of prefix positions along an axis, or None if it is not a time axis."""
         if self.time_axis is None:
             return Dim.of(0)
         return self.time_axis.get_prefix_length(self.value.shape[axis])
@@ -139,7 +139,7 @@ def _follow_reshape(
     grid: QueryKeyGrid, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyGrid | None:
     """Return the grid of `operand` if a reshape at `axis` turns `operand_count` of its axes into
-    `result_count`; None if one of these is the query or key axis.
+    `result_count`, or None if one of these is the query or key axis.
     """
     rows = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
     if any(axis <= a < axis + result_count for a in rows):
@@ -181,7 +181,7 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
 
 
 def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """Return the parts of a concatenation along the query or key axis; None for other ops.
+    """Return the parts of a concatenation along the query or key axis, or None for other ops.
 
     The part with the time axis keeps its times. Prefix parts get no query or key axis, since they
     have no time; they are omitted on the side that does not read prefix positions.

@@ -86,7 +86,7 @@ class TimeAxis:
         return name
 
     def get_prefix_length(self, length: Dim) -> Dim | None:
-        """Return the prefix length of an axis of this length; None if it is not a time axis."""
+        """Return the prefix length of an axis of this length, or None if it is not a time axis."""
         track = self.get_layout(length)
         return None if track is None else track.prefix_length
 
@@ -96,7 +96,7 @@ class TimeAxis:
         return 0 if track is None else track.rate
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
-        """Return the layout of an axis of this length; None if it is not a time axis."""
+        """Return the layout of an axis of this length, or None if it is not a time axis."""
         return TimeAxisLayout(Dim.of(0)) if length == self.length else _find_layout(self, length)
 
     def has_prefix(self, length: Dim) -> bool:
@@ -150,7 +150,7 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 
 
 def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
-    """Return how an op that concatenates positions or selects them by index reads the time axis;
+    """Return how an op that concatenates positions or selects them by index reads the time axis, or
     None for other ops, or if the result has no time axis.
     """
     length = get_read_length(node, dependence)
@@ -212,7 +212,7 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
 
 def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
     """Return how many positions the operand has before the first position that result position 0
-    reads; None if positions do not form complete chunks.
+    reads, or None if positions do not form complete chunks.
     """
     if dependence.result_axis is None:
         return None
@@ -240,7 +240,7 @@ CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
     """Return how many positions of `symbol` become one position after all strides before these
-    outputs; 1 without strides.
+    outputs, or 1 without strides.
     """
     time_axis = find_time_axis(graph, symbol)
     parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
@@ -280,7 +280,7 @@ def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Gra
 
 
 def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
-    """Return the symbol that counts the chunks of an axis; None for another length."""
+    """Return the symbol that counts the chunks of an axis, or None for another length."""
     length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:

@@ -69,7 +69,7 @@ class AttentionMap:
 
     @property
     def layer(self) -> int | None:
-        """Return the layer index, the first number in the scope; None if there is none."""
+        """Return the layer index, the first number in the scope, or None if there is none."""
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 

@@ -215,7 +215,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _find_font(character: str) -> int | None:
-    """Return the index of the first font that has a glyph for a character; None without one."""
+    """Return the index of the first font that has a glyph for a character, or None without one."""
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

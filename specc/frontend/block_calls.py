@@ -76,7 +76,7 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
-    """Return the declared name of the first axis; empty if a config value fixes it."""
+    """Return the declared name of the first axis, or "" if a config value fixes it."""
     match param.type.dims, value:
         case (ast.Name(path=name), *_), Tensor(shape=(_, _, *_)):
             return "" if name == "_" or name in env.names or name in env.config else name
@@ -138,7 +138,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
 
 
 def _find_bound_env(target: BlockFunction) -> Env | None:
-    """Return the scope in which a block was bound by its own file, with the config of that file;
+    """Return the scope in which a block was bound by its own file, with the config of that file, or
     None if another file refers to the block.
     """
     env = target.env
@@ -183,7 +183,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env)
     `MAX_BLOCK_DEPTH`.
     """
     stack = context.call_stack
-    # the key includes the location: two files may have blocks of one name
+    # the key includes the location, because two files may have blocks with the same name
     key = f"{block.name}@{block.name_span}"
     if key in stack:
         cycle = [called.split("@")[0] for called in (*stack[stack.index(key) :], key)]
@@ -274,7 +274,7 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
 def _evaluate_argument(
     context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
 ) -> SpecValue:
-    """Evaluate an argument; a bare choice word evaluates to itself."""
+    """Evaluate an argument. A bare choice value evaluates to itself."""
     words = param.type.names if param.type.name == "choice" else ()
     if words:
         expr = select_branch(context, expr, caller)  # `half if old else interleaved`
@@ -310,7 +310,7 @@ def _bind_parameter(
 
 
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
-    """Return whether a value is one of the parameter's words, of the same choice."""
+    """Return whether a value is an allowed value of the same choice type."""
     words = param.type.names if param.type.name == "choice" else ()
     return isinstance(value, ChoiceValue) and value.value in words and value.allowed_values == words
 
@@ -352,7 +352,7 @@ def check_block_results(
     """Check the returned values against the declared results and return them."""
     statement, values = _check_return(block, returned)
     spans = [expr.span for expr in statement.values]
-    if len(spans) != len(values):  # a single expression with several results
+    if len(spans) != len(values):  # one expression with several results
         spans = [statement.span] * len(values)
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):
@@ -369,7 +369,7 @@ def _record_result_names(context: Context, results: Results, env: Env, caller: E
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # the scope alone names the first result
+        # the scope without a suffix names the first result
         if n == 0:
             context.builder.names[env.scope] = value.value
         if name:

@@ -71,7 +71,7 @@ def extract_body_graph(
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
-    # again: hoisted position ids no longer depend on the loop
+    # recomputed, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     live, captured = _find_reachable(body_nodes, inputs.values(), outputs.values())
     # captures are ordered as in the graph, so that the same spec gives the same body
@@ -271,8 +271,7 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
         case _:
             name = ""
     span = statement.until.span
-    # A value that is not carried is the same in every iteration: the loop would end at
-    # once or never.
+    # a value that is not carried is equal in all iterations, so the loop would end at once or never
     if name not in initial_carries:
         title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
         label = f"`{name}` is not carried" if name else "expected the name of a carry"

@@ -99,15 +99,15 @@ def _evaluate_by_kinds(
 def _match_choice_value(
     context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
-    """Match a bare word such as `half` in `pairs=half` if no variable has this name. Return
-    None if the name stands for something else. Raise E0203 for an unknown word.
+    """Match a bare name such as `half` in `pairs=half` to a choice value if no variable has this
+    name. Return None if the name stands for something else. Raise E0203 for an unknown word.
     """
     words = list_choice_values(kinds)
     if not words:
         return None
     if name.path in words and name.path not in env.names:
         return name.path
-    # a parameter that takes any text accepts a misspelled word too
+    # a parameter that takes any text also accepts a misspelled value
     if TEXT_KIND not in kinds and resolve_name(context, name, env, is_quiet=True) is POISON:
         helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{name.path}`", name.span, helps=helps)
@@ -198,7 +198,7 @@ def _pair_with_parameters(
 
 def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None) -> NoReturn:
     plural = "s" * (input_count > 1)
-    title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, this is one too many"
+    title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, but more are given"
     options = [p.name for p in builtin.parameters if not p.is_positional]
     named = [f"options are named: `{options[0]}=…`"] if options else []
     first = next((p for p in builtin.parameters if p.is_positional), None)

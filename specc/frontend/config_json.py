@@ -14,7 +14,9 @@ from specc.io.file_signatures import identify_foreign_file
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = 1 << 16  # 21 843 class names, in both directions, are 43 690 values
+MAX_JSON_VALUES = (
+    1 << 16
+)  # 21 843 the class names of a large model, in both directions, are 43 690 values
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class JsonList:
 
 @dataclass(frozen=True, slots=True)
 class JsonMember:
-    """`"key": value`; `span` covers both."""
+    """A member of a JSON object, `"key": value`. `span` covers both."""
 
     key: Span
     value: "JsonNode"
@@ -55,11 +57,11 @@ class JsonMember:
 
     @property
     def is_null(self) -> bool:
-        """Whether the value is null, which counts as absent."""
+        """True if the value is null, which counts as absent."""
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
     def get_origin(self) -> Origin:
-        """Return where the value is, for messages: `ck/config.json:9 "hidden_size"`."""
+        """Return the location of the value for messages: `ck/config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
@@ -89,7 +91,7 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the member that the values of all keys have at a path."""
+        """Return the member at a path that the values of all keys have in common."""
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find(path))]
         for member in members[1:]:
@@ -218,7 +220,7 @@ class _JsonParser:
         return Span(self.source, start, self.position)
 
     def get_next_span(self) -> Span:
-        """Return the span of the next character; at the end of the text, of the last one."""
+        """Return the span of the next character, or of the last one at the end of the text."""
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
 

@@ -216,7 +216,7 @@ def _evaluate_unset_field(
 def _make_symbol(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
-    """Return the symbol of an integer, or those of a pair of integers; None for other fields."""
+    """Return the symbol of an integer, or those of a pair of integers, or None for other fields."""
     full_path = evaluation.reader.qualify_path(path)
     if entry.type.optional:
         return None
@@ -287,7 +287,7 @@ def _convert_to_field_type(
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)
         if resolve_name(context, expr, env, is_quiet=True) is POISON:
-            # raises E0203 with the possible words
+            # raises E0203 with the allowed values
             return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:
         value = take_first_result(evaluate_as_type(context, entry.type, expr, env))

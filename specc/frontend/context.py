@@ -167,7 +167,7 @@ class Env:
     file_scope: str = ""
 
     def find_runtime_length(self, name: str) -> Dim | None:
-        """Return a run-time length declared in `dims`; None for other names, and for lengths
+        """Return a run-time length declared in `dims`, or None for other names, and for lengths
         that no operand has bound yet.
         """
         if name not in self.module.root.dims:
@@ -286,7 +286,7 @@ class Context:
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:
-        """Count list items before they are created. Raise E0216 beyond the limit."""
+        """Count list items before they are created. Raise E0216 if they exceed the limit."""
         self.resources.list_items += count
         if self.resources.list_items > MAX_GRAPH_NODES:
             raise_error(
@@ -339,7 +339,7 @@ class ErrorCollector:
     is_poisoned: bool = False
 
     def __enter__(self) -> None:
-        """Do nothing."""
+        """Enter a `with` block whose errors are collected."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         found = error.diagnostics if isinstance(error, Failed) else ()

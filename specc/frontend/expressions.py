@@ -51,8 +51,7 @@ def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResul
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
     if value is POISON:
         raise AlreadyReportedError
-    # messages show a tensor by the text it was last read from: for `y = x; f(y)` they
-    # show `y`
+    # messages show the last expression of a tensor: for `y = x; f(y)` they show `y`
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
@@ -174,7 +173,9 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """Evaluate one side of a comparison. A bare word next to a choice is one of its words."""
+    """Evaluate one side of a comparison. A bare name compared with a choice is one of its
+    values.
+    """
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in others if isinstance(o, ast.Name) and o is not expr)

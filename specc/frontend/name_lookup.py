@@ -336,7 +336,7 @@ def _is_bound_name(path: str, env: Env) -> bool:
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer of this name, from the spec or from std; None if there is none, or
+    """Return the normalizer of this name, from the spec or from std, or None if there is none, or
     the name stands for a value.
     """
     if _is_bound_name(name.path, env):

@@ -197,7 +197,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return where `small` needs new axes to match `large`; empty if that does not help."""
+    """Return where `small` needs new axes to match `large`, or "" if that does not help."""
     at, axes = 0, []
     for axis, length in enumerate(large):
         if at < len(small) and small[at] == length:
@@ -314,8 +314,8 @@ def add_op(
 
 
 def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Tensor | None:
-    """Return the logarithm of an operand that is sigmoid(x), as -softplus(-x); None
-    for any other operand.
+    """Return the logarithm of an operand that is sigmoid(x), as -softplus(-x), or None for any
+    other operand.
 
     The sigmoid of ONNX Runtime is 0 below -18, where its logarithm is about x.
     """

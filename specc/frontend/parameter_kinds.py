@@ -41,7 +41,7 @@ class SimpleKind:
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """A parameter that takes one of a set of words."""
+    """The kind of a parameter that takes one of a set of names."""
 
     values: tuple[str, ...]
 
@@ -51,7 +51,7 @@ class ChoiceKind:
         return "one of " + ", ".join(self.values)
 
     def convert(self, value: SpecValue) -> str | Absent:
-        """Return the word of a `choice(…)` value or a string."""
+        """Return the name of a `choice(…)` value or a string."""
         word = value.value if isinstance(value, ChoiceValue) else value
         return word if isinstance(word, str) and word in self.values else ABSENT
 
@@ -207,7 +207,7 @@ def get_annotated_kinds(annotation: object) -> ParameterKinds:
 
 
 def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
-    """Return the words of all choices among the kinds."""
+    """Return the allowed values of all choices among the kinds."""
     return tuple(w for kind in kinds if isinstance(kind, ChoiceKind) for w in kind.values)
 
 
@@ -222,7 +222,7 @@ def convert_to_kind(
             return converted
     words = list_choice_values(kinds)
     if words and isinstance(first, str | ChoiceValue):
-        # a word was meant: list the possible ones
+        # the argument is probably a choice value: list the allowed values
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)

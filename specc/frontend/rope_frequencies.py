@@ -173,7 +173,7 @@ def _compute_longrope(
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum sequence length for which the frequencies are valid; 0 if there is
+    """Return the maximum sequence length for which the frequencies are valid, or 0 if there is
     none.
     """
     return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find("longest") or 0)

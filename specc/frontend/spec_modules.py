@@ -141,8 +141,8 @@ class UsedSpec:
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
     def select_spec(self, name: str) -> "UsedSpec | None":
-        """Return the used spec with an alternative selected by its path, or by the name of its
-        file without the suffix; None if there is no such alternative.
+        """Return the used spec with an alternative selected by its path, or by the name of its file
+        without the suffix, or None if there is no such alternative.
         """
         paths = self.use.paths
         for names in (paths, [PurePosixPath(path).stem for path in paths]):

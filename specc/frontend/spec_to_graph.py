@@ -70,7 +70,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "left": "left",
     "right": "right",
 }
-"""The side of the padding, by the word after `keep[…]`."""
+"""The padding side, by the keyword after `keep[…]`."""
 
 
 def create_context(

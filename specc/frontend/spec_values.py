@@ -81,7 +81,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceValue:
-    """One of the words of `choice(a | b)`."""
+    """A value of `choice(a | b)`."""
 
     value: str
     allowed_values: tuple[str, ...]

@@ -81,7 +81,7 @@ class _ItemSteps:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
-        """Return the block or definition of a name; None if the name may be something else."""
+        """Return the block or definition of a name, or None if the name may be something else."""
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)

@@ -60,7 +60,7 @@ def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
 
 
 def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
-    """Return the section of a config file that a used spec reads; None if it reads none. Raise
+    """Return the section of a config file that a used spec reads, or None if it reads none. Raise
     E0227 if the file lacks it.
     """
     keys = used_spec.use.sources

@@ -215,7 +215,7 @@ class WeightSharing:
 
 
 def _find_fork(first: CallPath, second: CallPath) -> int | None:
-    """Return the index at which two call paths diverge; None for the same call, or for a
+    """Return the index at which two call paths diverge, or None for the same call, or for a
     definition that is expanded at each use.
     """
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):

@@ -43,7 +43,7 @@ class DocumentAnalysis:
 
     @property
     def items(self) -> Sequence[ast.Item]:
-        """Return the items of the file; an empty list if the file does not parse."""
+        """Return the items of the file, or an empty list if the file does not parse."""
         return self.file.items if self.file else ()
 
     @property
@@ -63,7 +63,7 @@ class DocumentAnalysis:
         ) or self.library.find_standard_item(name)
 
     def find_used_module(self, alias: str) -> SpecModule | None:
-        """Return the module that `use … as alias` names; None if it cannot be read."""
+        """Return the module that `use … as alias` names, or None if it cannot be read."""
         user = self.module.find_use(alias) if self.module else None
         return resolve_used_file(self, user[1], user[0]) if user else None
 
@@ -97,7 +97,7 @@ class DocumentAnalysis:
         return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
-        """Return the path of the file that a span is in; None for text without a file."""
+        """Return the path of the file that a span is in, or None for text without a file."""
         if self.is_in_document(span):
             return self.path
         name = span.source.name
@@ -198,7 +198,7 @@ def analyze_document(
 def resolve_used_file(
     analysis: DocumentAnalysis, module: SpecModule, use: ast.Use
 ) -> SpecModule | None:
-    """Return the module that a `use` names; None if it cannot be read."""
+    """Return the module that a `use` names, or None if it cannot be read."""
     with suppress(Failed):
         return analysis.library.load_used_module(use.path, module, None)
     return None
@@ -218,7 +218,7 @@ class NameBinding:
 
 
 def find_node_span(node: ast.Node) -> Span | None:
-    """Return the location of a node; None for a generated one."""
+    """Return the location of a node, or None for a generated one."""
     if isinstance(node, NO_NODE) or not isinstance(node, NODE_CLASSES):
         return None
     return node.span

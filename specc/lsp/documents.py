@@ -74,7 +74,7 @@ class OpenDocuments:
             self._queue.pop(uri, None)
 
     def get_document(self, uri: str) -> OpenDocument | None:
-        """Return an open document; None if it is not open."""
+        """Return an open document, or None if it is not open."""
         with self._condition:
             return self._documents.get(uri)
 

@@ -64,7 +64,7 @@ class NameMeaning:
 
 
 def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
-    """Return the meaning of the name at a character; None if it is unknown."""
+    """Return the meaning of the name at a character, or None if it is unknown."""
     nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
     # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):

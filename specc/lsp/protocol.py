@@ -225,7 +225,7 @@ def to_document_symbols(
 
 
 def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
-    """Return the name, the kind and the description of an item; None without a name."""
+    """Return the name, the kind and the description of an item, or None without a name."""
     match item:
         case ast.Block() | ast.Definition():
             return item.name, item.kind, item.doc

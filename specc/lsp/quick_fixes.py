@@ -115,7 +115,7 @@ def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
 
 
 def _find_end_of_inputs(call: ast.Call) -> int | None:
-    """Return the offset at which to insert another option of a call; None for a call without
+    """Return the offset at which to insert another option of a call, or None for a call without
     parentheses.
     """
     assert call.span is not None

@@ -115,7 +115,7 @@ class RequestHandlers:
         return lsp.CompletionList(False, items)
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
-        """Return the edit to the canonical form; None for a text that does not parse."""
+        """Return the edit to the canonical form, or None for a text that does not parse."""
         document = self.documents.get_document(params.text_document.uri)
         if document is None:
             return None
@@ -176,7 +176,7 @@ class BoundedInput(io.BytesIO):
         return b"" if self.ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the body of a message; empty if it is too long."""
+        """Return the body of a message, or "" if it is too long."""
         count = -1 if size is None else size
         if not 0 <= count <= MAX_BYTES:
             self.ended = True

@@ -60,7 +60,7 @@ def detect_syntax(source: Source) -> Syntax:
 
 
 def _detect_syntax_of_start(text: str, start: int) -> Syntax | None:
-    """Return the syntax of the text at `start`; None if it is ambiguous."""
+    """Return the syntax of the text at `start`, or None if it is ambiguous."""
     if YAML_START.match(text, start):
         return "yaml"
     return "specc" if DSL_START.match(text, start) else None

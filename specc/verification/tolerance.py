@@ -140,7 +140,7 @@ def is_bound_informative(expected: Array, error_bound: Array) -> bool:
 
 
 def get_max_magnitude(x: Array) -> float:
-    """Return the largest finite magnitude of a tensor; 1 if there is none."""
+    """Return the largest finite magnitude of a tensor, or 1 if there is none."""
     return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) or 1.0
 
 

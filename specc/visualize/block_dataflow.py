@@ -45,7 +45,7 @@ def _find_build_scope(graph: Graph, node: Node) -> str:
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node; an empty list for a result of the graph."""
+    """Return the consumers of each node, or an empty list for a result of the graph."""
     found: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -304,8 +304,8 @@ def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], No
 
 
 def _get_relative_path(scope: str, base: str) -> str:
-    """Return the name of a scope relative to `base`, with its parent if it is a number; "" for an
-    outer scope.
+    """Return the name of a scope relative to `base`, with its parent if it is a number, or "" for
+    an outer scope.
     """
     common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]

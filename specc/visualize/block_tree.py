@@ -202,7 +202,9 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the direct child of a path that contains a scope; "" if the scope is not below it."""
+    """Return the direct child of a path that contains a scope, or "" if the scope is not
+    below it.
+    """
     if scope == path or not is_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]

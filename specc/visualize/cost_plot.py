@@ -49,7 +49,7 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Return the cost of a graph by sequence length; None if it depends on no length."""
+    """Return the cost of a graph by sequence length, or None if it depends on no length."""
     root = summarize_graph(graph)
     work = root.sum_parts("multiply_adds")
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}

@@ -37,5 +37,5 @@ def test_other_tree_version_is_rejected() -> None:
     source = Source("a", "specc 1 model m")
     data = tree_to_json(parse_dsl(source))
     data["fields"]["File"] = ["version"]
-    with pytest.raises(AssertionError, match="File has different fields"):
+    with pytest.raises(AssertionError, match="File has different fields in this version"):
         tree_from_json(data, source)

@@ -210,13 +210,13 @@ class _WeightOptions:
         axis = len(with_length.shape) - 2
         query_axis = axis if len(q.shape) > 2 else None
         grid_indices = make_grid_indices(site.context, (with_length, query_axis), (k, axis))
-        if _is_normalizer(self.normalize, "uniform"):  # the scores do not matter
+        if _is_normalizer(self.normalize, "uniform"):  # the scores have no effect
             scores = make_filled_tensor(site, 1.0, (*with_length.shape[:-1], k.shape[-2]))
         else:
             scores = compute_scores(site, self.score, with_length, k, grid_indices)
         if self.add is not None:
             bias = evaluate_bias_option(site, self.add, grid_indices, len(q.shape))
-            assert bias is not None  # only `none` adds nothing
+            assert bias is not None  # only `none` adds no bias
             bias = match_score_rank(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
         scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)

@@ -110,7 +110,7 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
         yield
     except Failed as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # another mismatch is reported where it occurs
+            raise  # other mismatches are reported where they occur
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )
@@ -167,7 +167,7 @@ def normalize_scores(
         if mask is not True:
             grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
         weights = _apply_definition(site, normalize, grid, grid_indices)
-        # zero at masked keys, whatever the definition gives there
+        # zero at masked keys, even if the definition returns another value there
         zero = site.add_constant(0.0, grid.type.dtype)
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         if mask is not True:

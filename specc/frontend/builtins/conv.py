@@ -51,7 +51,7 @@ def conv(
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, transposed=False)
-    # Otherwise a window at the end of a sequence would read values at padded positions.
+    # otherwise a window at the end of a sequence would read values at padded positions
     masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     output = site.add_op(
@@ -137,7 +137,8 @@ def average_pool(
     padded zeros (PyTorch's `count_include_pad`); it is required where there is padding.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
-    # Frameworks differ here, and only at the borders, so that a wrong default goes unnoticed.
+    # Frameworks have different defaults, and results differ only at the borders, so that a wrong
+    # default would go unnoticed.
     if counted is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `counted=true`, PyTorch's default, or `counted=false`"]
         title = "`average_pool` needs the option `counted` where there is padding"
@@ -187,14 +188,14 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
 
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of `op`."""
-    # as many positions come out as went in, in the same order
+    # the output has the same positions as the input
     if op.keeps_positions(0):
         return keep
     return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
-    """Return the given bias, a weight of the call's own, or None."""
+    """Return the given bias, a new bias weight, or None."""
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if has_own_weight else []
@@ -234,8 +235,8 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 def _get_kernel_sizes(
     operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
-    """Return the kernel sizes as given, or those of the given weight. Raise E0212 if both
-    are given: they could differ.
+    """Return the kernel sizes of the option, or those of the given weight. Raise E0212 if both are
+    given, because they could differ.
     """
     if weight is None:
         return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")

@@ -238,7 +238,7 @@ def cumsum(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 @register_builtin()
 def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
     """Select from `then` where the condition is true and from `otherwise` elsewhere."""
-    # two numbers: their types decide the element type of the result
+    # for two numbers, their types determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):

@@ -61,7 +61,7 @@ def sinusoid(
     fairseq.
     """
     if at.type.dtype != "i64":
-        site.raise_error("E0301", f"position ids are integers, not {describe_value(at)}", "at")
+        site.raise_error("E0301", f"position ids must be integers, got {describe_value(at)}", "at")
     site.check_range(base, "base", 1e-6)
     return site.add_op(ops.Sinusoid(dim, layout, base), at)
 
@@ -286,7 +286,7 @@ def _resolve_sections(
     sections: tuple[Dim, ...] | None,
     order: PairOrder | None,
 ) -> tuple[int, ...]:
-    """Return the number of feature pairs of each position axis; () for a single axis."""
+    """Return the number of feature pairs of each position axis, or () for a single axis."""
     for name, value in (("sections", sections), ("order", order)):
         if (value is None) != (count == 1):
             title = f"`{name}` goes with position ids for several axes: `at=[t, h, w]`"
@@ -303,7 +303,7 @@ def _resolve_sections(
 
 
 def _assign_pair_axes(lengths: tuple[int, ...], order: PairOrder | None) -> tuple[int, ...]:
-    """Return the position axis of each feature pair; () for a single axis."""
+    """Return the position axis of each feature pair, or () for a single axis."""
     count = len(lengths)
     if order == "contiguous":
         return tuple(axis for axis, length in enumerate(lengths) for _ in range(length))

@@ -102,7 +102,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
 
 
 def get_item_key(item: ast.Item) -> str:
-    """Return the key of an item below its top-level key; "" for an item without a key."""
+    """Return the key of an item below its top-level key, or "" for an item without a key."""
     match item:
         case ast.Generate():
             return item.name

@@ -285,7 +285,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
 
 def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
     r"""Return the offsets in `'it''s'` or `"a\tb"` of the characters of the value and of the
-    closing quote; None if they do not correspond one to one.
+    closing quote, or None if they do not correspond one to one.
     """
     offsets: list[int] = []
     for match in QUOTED_CHARACTERS[quoted_text[0]].finditer(quoted_text, 1, len(quoted_text) - 1):
@@ -296,7 +296,7 @@ def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
 
 
 def _unescape_quoted(match: re.Match[str]) -> str:
-    """Return the character of a match; "" for an escaped line break."""
+    """Return the character of a match, or "" for an escaped line break."""
     groups = match.groupdict()
     if letter := groups.get("letter"):
         return str(yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.get(letter, ""))
