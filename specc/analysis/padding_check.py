@@ -26,7 +26,7 @@ axis does:
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from specc.analysis.causality import format_op_name
 from specc.analysis.padding_facts import (
@@ -41,6 +41,9 @@ from specc.analysis.padding_walk import make_padding_walk
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
+
+PaddingSide: TypeAlias = Literal["left", "right"]
+SIDES: tuple[PaddingSide, ...] = ("left", "right")
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
@@ -139,6 +142,7 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
     node = leak.find_nonfinite_source() if leak.is_nonfinite else leak.node
     how, what = _describe_not_finite(leak, node) if leak.is_nonfinite else _describe_read(leak)
     fix = suggest_finite_padding(leak, node) if leak.is_nonfinite else suggest_padding_fix(leak)
+    fix = _choose_clean_side(leak, fix)
     return Diagnostic(
         "W0601",
         f"padded positions reach `{leak.output}`: {how}",
@@ -147,6 +151,28 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
         helps=(fix,) if fix else (),
         severity="warning",
     )
+
+
+def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
+    """Return the fix; if it declares a padding side, that of a side for which the op does not leak,
+    or "" if there is none.
+    """
+    helps = {side: leak.format_side_help(side) for side in SIDES}
+    if not fix or fix not in helps.values():
+        return fix
+    preferred_first = sorted(SIDES, key=lambda side: helps[side] != fix)
+    clean = (helps[s] for s in preferred_first if helps[s] and _is_side_clean(leak, s))
+    return next(clean, "")
+
+
+def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
+    """Return True if padding on one side does not leak through the op of `leak`."""
+    graph, name = leak.graph, leak.mask_name
+    facts = replace(graph.input_facts[name], padding_side=side)
+    changed = replace(graph, input_facts={**graph.input_facts, name: facts})
+    states = _infer_states(changed, name, frozenset())
+    sources = dict(_iterate_reached_outputs(changed, name, states)).values()
+    return all(source.node != leak.node for source in sources)
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:

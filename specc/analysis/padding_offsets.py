@@ -212,7 +212,11 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
             if merged.setdefault(whole, parts) != parts:
                 twice.add(whole)
     known = {d: p for d, p in before.items() if d not in twice}
-    one_axis = {d: p for d, p in merged.items() if d not in twice}
+    one_axis = {
+        d: parts
+        for d, parts in merged.items()
+        if d not in twice and any(length in known for length in parts)
+    }
     return PaddingOffsets(padded_length, graph.min_lengths, side, known, one_axis)
 
 

@@ -109,6 +109,26 @@ def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyP
     assert not all(found)
 
 
+HALVES = "concat([{x}, {x}], axis=1) ; merge(split({p}1, into=[2, 2], axis=2), axis=1)"
+SIDE_HELPS = {
+    f"{HALVES} ; {{x}} + sum({{p}}2, axis=1)[:, none, none, 0]": "",
+    "concat([{x}[:, 1:], zeros(shape=[batch, 1, 4])], axis=1)": "left",
+    "{x} + {x}[:, 0][:, none]": "right",
+}
+"""The padding side that the help declares: "" where neither side is clean."""
+
+
+@pytest.mark.parametrize("form", SIDE_HELPS)
+def test_the_help_declares_a_side_that_is_clean(form: str) -> None:
+    spec = write_single_form(form.split(" ; "), "")
+    (warning,) = check_padding(elaborate_padded_spec(spec.text))
+    side = SIDE_HELPS[form]
+    assert warning.helps == ((f"declare `keep: keep[batch, n] {side}`",) if side else ())
+    if side:
+        text = spec.text.replace("keep: keep[batch, n] ", f"keep: keep[batch, n] {side}")
+        assert not check_padding(elaborate_padded_spec(text))
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_clean_layer_has_no_warning(name: str) -> None:
     form, sides = CLEAN[name]
