@@ -67,7 +67,7 @@ def test_masked_tokens_are_zero(keep: str, clean: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("experts", [2, 8, 512])
 def test_cost_counts_the_selected_experts(experts: int, tmp_path: Path) -> None:
     graph = elaborate_route(tmp_path, f"return {ROUTE.format('')}", experts=experts)
-    (node,) = (n for n, _ in graph.nodes if n.op.name == "route")
+    (node,) = (n for n, _ in graph.nodes if n.op.name == "mixture_of_experts")
     rows = Dim.symbol("batch") * Dim.symbol("seq")
     assert count_multiply_adds(node) == rows * 2 * (3 * 4 * 6)
 
