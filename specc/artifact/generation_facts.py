@@ -156,7 +156,7 @@ def parse_generation_metadata(
     generation = parse_generation(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
-        _fail_invalid_package(path, "`generation` is broken")
+        _fail_invalid_package(path, "`generation` is invalid")
     graphs = read_graphs(text, path)
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
@@ -190,7 +190,7 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
     both = told if isinstance(told, dict) else {}
     rows, output_lengths = integer_of(both.get("rows")), both.get("made")
     if rows is None or rows < 1 or not isinstance(output_lengths, dict):
-        _fail_invalid_package(path, "`chunks` is broken")
+        _fail_invalid_package(path, "`chunks` is invalid")
     lengths = _read_chunk_lengths(output_lengths, step, path)
     alone = both.get("alone")
     return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
@@ -235,7 +235,7 @@ def _check_generated_output(
     """Report a package whose step lacks the output that tokens are sampled from."""
     drawn_from = generation.logits_output in step.outputs
     if not drawn_from or rank < 2 or (tokens and rank != 2):
-        what = "tokens are drawn from" if tokens else "is streamed"
+        what = "tokens are sampled from" if tokens else "is streamed"
         _fail_invalid_package(path, f"the result that {what} is missing")
 
 
@@ -292,7 +292,7 @@ def _list_fixed_symbols(state: DecodeState) -> set[str]:
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     """Return one state, checked against the ports and types of the step."""
     if not isinstance(data, dict):
-        _fail_invalid_package(path, "a state is broken")
+        _fail_invalid_package(path, "a state is invalid")
     name, after = data.get("name"), data.get("next")
     if (
         not isinstance(name, str)
@@ -301,7 +301,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         or after not in step.outputs
     ):
         _fail_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
-    broken = f"the state `{escape_text(name)[:200]}` is broken"
+    broken = f"the state `{escape_text(name)[:200]}` is invalid"
     fields = JsonFields(data, report_error=lambda *_: _fail_invalid_package(path, broken))
     type_ = step.inputs[name].type
     return DecodeState(

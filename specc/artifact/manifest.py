@@ -241,7 +241,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     """Return the manifest of a model. Raise E0917 if it is invalid."""
     if len(text) > MAX_BYTES:
         raise_error(
-            "E0917", f"the description inside `{path}` is larger than {MAX_BYTES // 2**20} MiB"
+            "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = open_record(text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path))
     graphs = read_graphs(data.read_string("graphs"), path)
@@ -322,10 +322,10 @@ def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     found = []
     for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
-            _fail_invalid_manifest(path, "its list of attentions is broken")
+            _fail_invalid_manifest(path, "its list of attentions is invalid")
         found.append(one)
     return tuple(found)
 
 
 def _fail_invalid_manifest(path: str, why: str) -> NoReturn:
-    raise_error("E0917", f"the description inside `{path}` cannot be used: {why}")
+    raise_error("E0917", f"the specc metadata in `{path}` is invalid: {why}")

@@ -95,7 +95,7 @@ class CrashJournal:
         return self
 
     def __exit__(self, *fault: object) -> None:
-        """Release the lock."""
+        """Release the lock of the journal."""
         if self.lock_descriptor is not None:
             os.close(self.lock_descriptor)
             self.lock_descriptor = None
@@ -156,7 +156,7 @@ def _read_last_line(path: Path) -> object:
 
 
 def format_journal_key(row_numbers: Sequence[int]) -> str:
-    """Format row indices."""
+    """Format the indices of rows as a key of the journal."""
     return " ".join(map(str, row_numbers))
 
 

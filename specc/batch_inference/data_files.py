@@ -96,7 +96,7 @@ def _make_block(
 
 
 def read_block_bytes(path: Path, block: RowBlock) -> bytes:
-    """Return the bytes of a block without a byte order mark."""
+    """Return the bytes of a block, without a leading byte order mark."""
     with path.open("rb") as file:
         file.seek(block.offset)
         data = file.read(block.byte_count)
@@ -180,7 +180,7 @@ class CsvFile(DataFile):
     """Comma-separated values with column names in the first row; quoted texts may span lines."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Column names of the first row."""
+        """Return the column names in the first row."""
         names, _ = self._read_header()
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
@@ -211,7 +211,7 @@ class CsvFile(DataFile):
         return split_blocks(records, file_index, max_rows, begin)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """The records of a block."""
+        """Return the records of a block as columns."""
         names, _ = self._read_header()
         lines = io.BytesIO(read_block_bytes(self.path, block))
         records = _join_lines(FileLine(line, 0) for line in lines)
@@ -280,7 +280,7 @@ class ImageDirectory(DataFile):
     """
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns `image` and `path`."""
+        """Return the columns `image` and `path` of every image directory."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:

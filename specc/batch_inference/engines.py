@@ -32,8 +32,8 @@ PROGRESS_INTERVAL = 0.1
 
 
 def run_worker(directory: str) -> None:
-    """A worker that computes the blocks it receives."""
-    # Output of libraries must not mix with the protocol.
+    """Run a worker process that computes the blocks it receives."""
+    # The output of libraries must not be mixed with the messages of the protocol.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     out = Path(directory)
@@ -252,7 +252,7 @@ class LocalEngine:
         self._start_worker()
 
     def _stop_workers(self) -> None:
-        """Kill all workers."""
+        """Kill all worker processes."""
         for worker in self.live_workers:
             worker.process.kill()
             worker.wait_for_exit()

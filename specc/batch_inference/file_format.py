@@ -95,7 +95,7 @@ ColumnValues: TypeAlias = Mapping[str, Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """The reason why a row cannot be read."""
+    """A row that cannot be read, with the reason."""
 
     reason: str
 
@@ -122,7 +122,7 @@ class DataFile(ABC):
 
     @abstractmethod
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns. Raise E0870 to E0873 if the file is damaged."""
+        """Return the columns. Raise E0870 to E0873 if the file is invalid."""
 
     @abstractmethod
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:

@@ -32,7 +32,7 @@ ERRORS_FILE = f"{PLAN_DIRECTORY}/errors.jsonl"
 
 @dataclass(kw_only=True)
 class JobReport:
-    """The result of a job; while it runs, its progress."""
+    """The report of a job: its progress while it runs, its result at the end."""
 
     plan: JobPlan
     out: Path

@@ -111,7 +111,7 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Return the plan in a directory, if any. Raise E0802 if unreadable, E0876 if damaged."""
+    """Return the plan in a directory, if any. Raise E0802 if unreadable, E0876 if invalid."""
     path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
@@ -131,7 +131,7 @@ def read_plan(out: Path) -> JobPlan | None:
 def _fail_damaged(path: Path) -> NoReturn:
     raise_error(
         "E0876",
-        f"the plan `{escape_text(path)}` is damaged",
+        f"the plan `{escape_text(path)}` is invalid",
         helps=["write to another directory, or remove this one"],
     )
 

@@ -36,7 +36,7 @@ BLOCK_ROWS = 4096
 """Number of rows per block: enough that sorting by length leaves little padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
-"""Usual names of text and image columns."""
+"""Column names that are mapped to the only text or image input by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

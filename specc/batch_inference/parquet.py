@@ -56,7 +56,7 @@ class ParquetFile(DataFile):
 
     @cached_property
     def arrow_file(self) -> Arrow:
-        """The open file. Raise E0870 if it is damaged."""
+        """Return the open file. Raise E0870 if it is corrupted."""
         try:
             return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
         except PermissionError:
@@ -107,7 +107,7 @@ class ParquetFile(DataFile):
                 table = self.arrow_file.read_row_group(block.row_group, list(columns))
             except (OSError, ValueError) as fault:
                 note = escape_text(str(fault).splitlines()[0])[:200]
-                self._fail_damaged(f"is damaged in row group {block.row_group}", note)
+                self._fail_damaged(f"is corrupted in row group {block.row_group}", note)
             self.cached_row_group = (*key, table)
         part = self.cached_row_group[2].slice(block.offset, block.row_count)
         return {name: _convert_values(name, part.column(name)) for name in columns}

@@ -47,7 +47,7 @@ class GraphResultColumns:
     raw_outputs: tuple[str, ...] = ()
 
     def list_selected_outputs(self) -> list[tuple[str, OutputReading]]:
-        """The selected outputs and their formats."""
+        """Return the selected outputs with their formats."""
         # by default, everything
         shows = list(self.reading.outputs)
         if not shows and not self.raw_outputs:
@@ -178,7 +178,7 @@ class LengthPadding:
         return {**facts, **found}
 
     def _find_padded_inputs(self, dim: Dim) -> list[str]:
-        """The padded inputs that decide a length."""
+        """Return the padded inputs that determine a length."""
         symbols = dim.symbols()
         inputs = self.graph.inputs
         return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
@@ -189,10 +189,10 @@ def _list_columns(name: str, record: OutputReading, type: Type) -> Iterator[Tabl
         # usually a plain column, which every table reader can group by
         case LabelsOutput(top=1):
             yield TableColumn(f"{name}.label", ColumnType("text"))
-            yield TableColumn(f"{name}.share", ColumnType("f64"))
+            yield TableColumn(f"{name}.score", ColumnType("f64"))
         case LabelsOutput():
             yield TableColumn(f"{name}.label", ColumnType("text", (None,)))
-            yield TableColumn(f"{name}.share", ColumnType("f64", (None,)))
+            yield TableColumn(f"{name}.score", ColumnType("f64", (None,)))
         case TextOutput():
             yield TableColumn(name, ColumnType("text"))
         case ImageOutput() | ClassMapOutput():
@@ -206,10 +206,10 @@ def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[t
     """Format the values of one row. Raise E0916 for values that do not match `reading`."""
     match record:
         case LabelsOutput():
-            labels, shares = _select_best_labels(record, value)
+            labels, scores = _select_best_labels(record, value)
             one = record.top == 1
             yield f"{name}.label", labels[0] if one else labels
-            yield f"{name}.share", shares[0] if one else shares
+            yield f"{name}.score", scores[0] if one else scores
         case TextOutput():
             # scores per token, or the tokens themselves
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
@@ -245,7 +245,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
 
 @dataclass(frozen=True)
 class GeneratedResultColumns:
-    """The results of a generative model."""
+    """Formatter of generation results as table columns."""
 
     has_text: bool
     has_scores: bool = False
@@ -256,7 +256,7 @@ class GeneratedResultColumns:
         """Return the columns: texts, or tokens if the model has no vocabulary."""
         lists = (None,) if self.returns_several_sequences else ()
         if self.has_text:
-            yield TableColumn("written", ColumnType("text", lists))
+            yield TableColumn("generated_text", ColumnType("text", lists))
         else:
             yield TableColumn("tokens", ColumnType("i64", (*lists, None)))
         yield TableColumn("complete", ColumnType("bool", lists))
@@ -266,9 +266,9 @@ class GeneratedResultColumns:
             yield TableColumn("log_probs", ColumnType("f64", (*lists, None)))
 
     def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
-        """Return the texts of one row, the best first."""
+        """Return the generated sequences of one row by column, the best first."""
         found: dict[str, list[object]] = {
-            "written": [r.text for r in results],
+            "generated_text": [r.text for r in results],
             "tokens": [list(r.tokens) for r in results],
             "complete": [r.complete for r in results],
             "score": [r.score for r in results],

@@ -293,11 +293,11 @@ class CostFormulas:
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Bytes of the largest operands and results of one node."""
+        """Return the bytes of the operands and results of the largest node."""
         return self._get_cached_cost("memory", rows, length)
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:
-        """Multiply-adds."""
+        """Return the multiply-adds of a batch."""
         return self._get_cached_cost("work", rows, length)
 
     def _get_cached_cost(self, quantity: str, rows: int, length: int) -> int:

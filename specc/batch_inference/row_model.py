@@ -107,7 +107,7 @@ class RowModel:
 
     @cached_property
     def row_reader(self) -> RowReader:
-        """Return the conversion of rows to inputs."""
+        """Return the reader that converts rows to model inputs."""
         return RowReader(self.input_signature, self.input_columns, self.is_generative)
 
     @property
@@ -169,7 +169,7 @@ class RowModel:
 
     @cached_property
     def row_generator(self) -> RowGenerator:
-        """Return the generation settings. Raise E0731 to E0733."""
+        """Return the generator of the rows with its settings. Raise E0731 to E0733."""
         generator = self.opened.generator
         assert generator is not None, "it generates"
         return RowGenerator(generator, self.row_reader, generator.resolve_settings(self.settings))
@@ -180,7 +180,7 @@ class RowModel:
         return self.is_generative and not self.row_generator.static_batching_reason
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:
-        """The columns of the results."""
+        """Return the columns of the results."""
         return tuple(self.formatter.iterate_columns())
 
     @cached_property
@@ -223,7 +223,7 @@ class RowModel:
 
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:
-    """Return the inputs that take texts."""
+    """Return the inputs that take text."""
     input_signature = opened.input_signature
     return [
         n

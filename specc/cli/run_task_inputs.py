@@ -48,7 +48,7 @@ def raise_missing_file(word: str) -> NoReturn:
 
 
 MAX_TEXT = 2**20
-"""Maximum size in bytes of a text file or of the standard input."""
+"""Maximum size in bytes of a text file or standard input."""
 
 
 def read_lines(word: str) -> list[str]:

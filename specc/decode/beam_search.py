@@ -1,4 +1,4 @@
-"""Beam search."""
+"""Beam search over any model that returns next-token logits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -121,7 +121,7 @@ def _feed_newest(
 
 
 def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
-    """Return the prompt of each beam."""
+    """Return the index of the prompt of each beam."""
     return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
@@ -147,7 +147,7 @@ def _advance_beams(
     position: DecodePosition,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Advance every search."""
+    """Extend the beams of every search by one token."""
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs
@@ -156,7 +156,7 @@ def _advance_beams(
     )
     scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:
-        # a row that may not continue has no distribution
+        # the logits of a finished beam are not used
         has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])

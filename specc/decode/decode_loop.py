@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one token per step for every sequence of a batch."""
+"""Greedy search and sampling: each step generates one token per sequence of a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -114,7 +114,7 @@ def measure_stop_prefix(text: str, stop_strings: Iterable[str]) -> int:
 
 
 def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
-    """Truncate a text at its stop string."""
+    """Truncate a text before its first stop string."""
     return text[: find_stop_string(text, stop_strings)]
 
 
@@ -154,7 +154,7 @@ class BatchDetokenizer:
         return made
 
     def flush(self) -> list[str]:
-        """Return the new text including all that was held back."""
+        """Return the new text of each sequence, including text that was held back."""
         for row, text in enumerate(self._texts):
             if self._open[row]:
                 self._fresh[row] += text.flush()
@@ -237,7 +237,9 @@ def choose_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, has_ended: Bools) -> Floats:
-    """Return f32[rows]: log-probabilities of the chosen tokens, 0 for rows that ended before."""
+    """Return the log-probabilities of the chosen tokens, f32[batch]; 0 for sequences that ended
+    before.
+    """
     scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
         :, 0
     ]

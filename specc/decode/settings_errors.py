@@ -1,4 +1,4 @@
-"""Errors about generation settings."""
+"""Diagnostics for invalid generation settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ class VocabularySizes:
 
 
 def convert_to_list(value: Any) -> Sequence[Any]:
-    """Return a list unchanged, and anything else as a list of one."""
+    """Return a list unchanged, and any other value as a list of one item."""
     return value if isinstance(value, list | tuple) else (value,)
 
 
@@ -236,14 +236,14 @@ def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]
 
 
 def _format_value(value: object) -> str:
-    """Format a value as in a spec."""
+    """Format a value as it is written in a spec."""
     if isinstance(value, str):
         return _quote_name(f'"{value}"')
     return _quote_name(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _quote_name(text: str) -> str:
-    """Format a word for a message: no control characters, truncated."""
+    """Format a name for a message: truncated, with control characters escaped."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

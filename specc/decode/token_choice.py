@@ -52,7 +52,9 @@ class DecodeObserver(Protocol):
     """An observer that may end sequences, e.g. at stop strings or on user request."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Take new tokens i64[rows] and ended rows bool[rows]; return rows that end now."""
+        """Take new tokens i64[batch] and `has_ended` bool[batch]; return the sequences that end
+        now.
+        """
         ...
 
 
@@ -97,7 +99,7 @@ class DecodePosition:
 
 
 def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
-    """Count the unpadded tokens of each prompt i64[rows n] → i64[rows]."""
+    """Count the valid tokens of each prompt i64[batch n] → i64[batch]."""
     if padding_mask is None:
         return np.full(len(prompt), prompt.shape[1], np.int64)
     made: Ints = np.asarray(padding_mask, np.bool_).sum(axis=1)
@@ -105,7 +107,7 @@ def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
 
 
 def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[int]]:
-    """Return the unpadded tokens of each prompt."""
+    """Return the valid tokens of each prompt, without padding."""
     if padding_mask is None:
         return [[*map(int, row)] for row in prompt]
     is_token = np.asarray(padding_mask, np.bool_)
@@ -115,7 +117,7 @@ def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[in
 def mask_disallowed_tokens(
     scores: Floats, settings: GenerationSettings, position: DecodePosition
 ) -> Floats:
-    """Set the scores f32[rows vocab] of disallowed tokens to -inf."""
+    """Set the scores f32[batch vocab] of disallowed tokens to -inf."""
     if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
         return _keep_only(scores, settings.begin[position.step])
@@ -145,7 +147,9 @@ def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
 def _find_banned_tokens(
     shape: tuple[int, ...], settings: GenerationSettings, position: DecodePosition
 ) -> Bools | None:
-    """Return bool[rows vocab] of early stops and repeated n-grams; None if there are none."""
+    """Return the disallowed tokens, bool[batch vocab]: early stop tokens, repeated n-grams; or
+    None.
+    """
     early = position.prompt_lengths + position.step < settings.min_length
     early |= position.step < settings.min_tokens
     stops = [token for token in settings.stop if token < shape[1]]
@@ -194,7 +198,7 @@ def find_penalized_tokens(
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
-    """Return the tokens of each prompt, bool[rows vocab], without padding."""
+    """Return which tokens each prompt contains, bool[batch vocab], without padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids that the model never generates
@@ -257,8 +261,8 @@ def find_top_k_indices(values: Floats, k: int) -> Ints:
 
 
 def compute_softmax_f64(logits: Floats) -> Float64s:
-    """Compute the softmax f32[rows n] → f64[rows n]."""
-    # Minus the maximum, so that no exponential overflows.
+    """Compute the softmax f32[batch n] → f64[batch n]."""
+    # The maximum is subtracted, so that no exponential overflows.
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
     made: Float64s = raised / raised.sum(axis=1, keepdims=True)
@@ -266,7 +270,7 @@ def compute_softmax_f64(logits: Floats) -> Float64s:
 
 
 def compute_log_softmax_f32(logits: Floats) -> Floats:
-    """Compute the log-softmax f32[rows n] → f32[rows n]."""
+    """Compute the log-softmax f32[batch n] → f32[batch n]."""
     low = logits - logits.max(axis=1, keepdims=True)
     made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
     return made
@@ -313,7 +317,7 @@ def _filter_by_distribution(probabilities: Float64s, settings: GenerationSetting
     if settings.epsilon_cutoff:
         probabilities = _drop_below(probabilities, settings.epsilon_cutoff)
     if settings.eta_cutoff:
-        # the least probability in a flat distribution
+        # the minimum probability to keep in a flat distribution
         bound, _ = _compute_entropy(probabilities)
         eta = settings.eta_cutoff
         probabilities = _drop_below(probabilities, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
@@ -321,7 +325,7 @@ def _filter_by_distribution(probabilities: Float64s, settings: GenerationSetting
 
 
 def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
-    """Return the entropy of each row f64[rows 1], and `-log p` of each token."""
+    """Return the entropy of each distribution, f64[batch 1], and `-log p` of each token."""
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
         surprisal = -np.log(normalized)
@@ -344,14 +348,16 @@ def _filter_typical(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_below(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the likeliest token and those above the bound (Hewitt, arXiv:2210.15191, sec. 4)."""
+    """Keep the most likely token and the tokens with a probability above the bound (Hewitt,
+    arXiv:2210.15191, sec. 4).
+    """
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     is_most_probable = normalized == normalized.max(axis=1, keepdims=True)
     return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)
 
 
 def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
-    """Return one token per row: the first whose cumulative sum exceeds `u · sum`."""
+    """Return one token per sequence: the first whose cumulative probability exceeds `u · sum`."""
     sums = np.cumsum(candidates.probabilities, axis=1)
     # Times the sum, because the remaining probabilities sum to less than 1.
     exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
@@ -359,12 +365,12 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
 
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
-    """Return f32[rows] in [0, 1): element 0 of the stream of (seed, row, step), from step 0."""
+    """Return f32[batch] in [0, 1): element 0 of the random stream of (seed, batch index, step)."""
     return make_sampling_uniforms_at(seed, [(row, step) for row in range(batch_size)])
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return the uniform numbers f32[n] of pairs of sequence index and step."""
+    """Return the uniform random numbers f32[n] of pairs of sequence index and step."""
     key = derive_stream_key(seed, "sample")
     words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40

@@ -213,7 +213,7 @@ def _check_target(weight_request: QuantizationRequest, target: Target, opset: in
 
 
 def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
-    """Raise E0852."""
+    """Raise E0852: no weight of the graph can be quantized."""
     reasons = [
         f"`{escape_text(n)}`: {escape_text(reason)}"
         for n, reason in decision.unquantized_reasons.items()

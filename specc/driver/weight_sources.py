@@ -87,7 +87,7 @@ def count_parameters(values: CheckpointBinding | SeededValues) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """Sources of the parameter values: a checkpoint at `checkpoint`, with the `adapter` merged
+    """Sources of parameter values: a checkpoint at `checkpoint`, with the `adapter` merged
     into it and a missing head initialized from the seed `init_missing`; or a seed `init` for all.
     """
 

@@ -1,1 +1,1 @@
-"""huggingface."""
+"""Read the files of Hugging Face repositories: configs, tokenizers, processors, adapters."""

@@ -120,7 +120,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     named = _read_list(config, "target_modules", str)
     numbered = _read_plain(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
-        # the word for all may be in a list of its own
+        # `all-linear` may be the only item of a list
         included_modules=None if named is None or "all-linear" in named else named,
         fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
@@ -181,7 +181,7 @@ def _read_number(config: JsonObject, key: str, member: JsonMember | None, defaul
 def _read_flag(config: JsonObject, key: str) -> bool:
     value = _read_plain(config, key)
     if not isinstance(value, bool | None):
-        _fail_invalid_config(config, config.find(key), f'"{key}" is neither true nor false')
+        _fail_invalid_config(config, config.find(key), f'"{key}" must be true or false')
     return value is True
 
 

@@ -110,7 +110,7 @@ class PublishedGeneration:
 
 @dataclass
 class _GenerationConfigFile:
-    """The keys of a file; `settings` are the converted ones."""
+    """The keys of a generation_config.json; `settings` are the converted settings."""
 
     path: Path
     keys: Mapping[str, object]
@@ -251,7 +251,7 @@ def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
 
 
 def _as_list(value: object) -> list[object]:
-    """Return a list unchanged, and anything else as a list of one."""
+    """Return a list unchanged, and any other value as a list of one item."""
     return value if isinstance(value, list) else [value]
 
 

@@ -279,14 +279,14 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
 
 
 def _get_token(tokens: list[str], number: object) -> str | None:
-    """Return the token of an id, if it is one."""
+    """Return the token with an id; None if there is no such token."""
     return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
 
 def _build_byte_level(
     metadata: Metadata, tokens: list[str], split: _ByteLevelSplit
 ) -> dict[str, Any]:
-    """Return byte-level BPE."""
+    """Return the tokenizer.json of a byte-level BPE tokenizer."""
     listed = metadata.get("tokenizer.ggml.merges")
     merges = [str(merge).split(" ", 1) for merge in listed] if isinstance(listed, list) else []
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}

@@ -164,7 +164,7 @@ def read_image_options(
 
 
 def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
-    """Return the preprocessor config, if there is one."""
+    """Return the path of the first preprocessor config; None if there is none."""
     return find_first_file(directories, (PREPROCESSOR, PROCESSOR))
 
 
@@ -199,7 +199,7 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
 
 
 class _FileReader:
-    """A file's keys as options. E0422 for what cannot be followed."""
+    """Reader of the image options in a preprocessor config. Raises E0422 for unsupported keys."""
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
         self.file, self.span, self.sizing = file, span, sizing
@@ -330,7 +330,7 @@ class _FileReader:
         member = self.file.find(key)  # null means false, as in transformers
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
-            self.raise_unsupported(key, "this is neither true nor false")
+            self.raise_unsupported(key, "expected true or false")
         return value is True
 
     def raise_unsupported(self, key: str, why: str) -> NoReturn:

@@ -54,7 +54,7 @@ COMPRESSED_FORMATS = (
 
 
 class _UnsupportedSettingError(Exception):
-    """An unsupported setting."""
+    """A quantization setting is not supported; the message names it."""
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:

@@ -91,7 +91,7 @@ def apply_tokenizer_settings(
 
 
 def _list_parts(value: object) -> list[Part]:
-    """Return the parts of a sequence, or the one part; nothing for null."""
+    """Return the parts of a `Sequence`, a single part as a list, and [] for null."""
     if not isinstance(value, dict):
         return []
     inner = next(

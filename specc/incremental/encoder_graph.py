@@ -310,14 +310,14 @@ class EncoderBuilder:
         return values
 
     def _compute_missing_values(self, values: Iterable[Value]) -> None:
-        """Compute values of nodes that the graph lacks."""
+        """Compute the values that the copied nodes do not include."""
         for value in values:
             if value not in self.new_values and value.node:
                 made = self._copy_node(value.node, (value,))
                 self.new_values[value] = made[value.index]
 
     def build_output(self, target: InitialValue) -> Value:
-        """Return a result, restricted to the positions that are wanted."""
+        """Build a result, restricted to the requested positions."""
         if target.is_last_position and target.axis is not None:
             return self.last_positions[target.value].build(self.b, self.new_values)
         value, axis = self.new_values[target.value], target.axis
@@ -352,11 +352,11 @@ class EncoderBuilder:
         return [*node.args]
 
     def _remove_time_axis(self, length: Dim) -> Dim:
-        """Return a length with an empty time axis."""
+        """Return a length for a time axis of length 0."""
         return length.substitute({self.plan.time_symbol: 0})
 
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
-        """Apply the same op to prefix positions alone."""
+        """Copy a node so that it computes only prefix positions."""
         op = substitute_op(node.op, {self.plan.time_symbol: Dim.of(0)})
         # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):

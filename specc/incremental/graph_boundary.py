@@ -122,7 +122,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which only the lengths are read."""
+    """Add an input of which only the axis lengths are read."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},
@@ -144,11 +144,11 @@ class FoldedBatchAxis:
         return Type(type.dtype, (*before, self.batch, self.elements_per_sequence, *behind))
 
     def shift_axis(self, axis: int) -> int:
-        """Return the index of another axis in that type."""
+        """Return the index of another axis after the batch axis is split."""
         return axis + (axis > self.axis)
 
     def merge_batch_axes(self, b: Builder, value: Value) -> Value:
-        """Merge the batch axes of a value that enters the graph."""
+        """Fold the batch axes of a graph input into one axis."""
         return b.add_op(ops.Merge(self.axis, 2), value)
 
 
@@ -173,7 +173,7 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
 
 
 def split_folded_batch_axis(b: Builder, value: Value, batch_size: Dim | None) -> Value:
-    """Return a value in the form in which it leaves the graph."""
+    """Return a value with separate axes for the batch and the elements folded into it."""
     blocks = find_folded_batch_axis(value.type, batch_size)
     if blocks is None:
         return value

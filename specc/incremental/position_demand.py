@@ -156,8 +156,8 @@ def compute_node_demand(
             rows.setdefault(name, NEWEST_ONLY)
     fold = context.resumes_from_state(node, results)
     tracks = _collect_axis_layouts(context, node.args, operands)
-    # The demand on the results, before any operand is added: a link adds its reach to that, not to
-    # the demand of another link.
+    # The demand on the results, before any operand is added: a dependence adds its range to that,
+    # not to the demand of another dependence.
     given = dict(rows)
     for link in find_dependences(node, results):
         name = operands[link.operand].get(link.operand_axis)
@@ -236,11 +236,11 @@ def _get_operand_demand(
 ) -> float:
     """Return how many positions a dependence needs of its operand."""
     if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
-        return 0.0  # it continues from a state
+        return 0.0  # the op resumes from a state
     to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
         return inf  # the head is included only if all positions are
-    # A link to no time axis of the result, as of `last`, demands the newest position.
+    # A dependence on no time axis of the result, like that of `last`, demands the newest position.
     name = result_axes[dependence.result].get(to) if to is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
     if dependence.kind == "strided":

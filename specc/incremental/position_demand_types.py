@@ -39,7 +39,9 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Demand:
-    """The rows demanded of a node by axis name, and the axes of operands and results."""
+    """The positions demanded of a node by axis name, and the time axes of its operands
+    and results.
+    """
 
     positions: Mapping[AxisName, float]
     operand_axes: tuple[AxisNames, ...]
@@ -76,7 +78,7 @@ class DemandContext:
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the node resumes from a state; recomputed nodes start at row 0."""
+        """Return True if the node resumes from a state; recomputed nodes start at position 0."""
         if any(r in self.free_values for r in results):
             return False
         if is_first_position_slice(node, self.flow.time_axis):
@@ -84,7 +86,9 @@ class DemandContext:
         if not isinstance(node.op, STATEFUL_OPS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
-            return False  # over the keys of a grid, which are all available in each step
+            return (
+                False  # the op runs over the keys of a grid, which are all available in each step
+            )
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
         ) and self._depends_on_time(node)
@@ -170,7 +174,7 @@ def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Name the loop's own axis `rows`, and other axes by their lengths."""
+    """Name the scan axis of the loop `rows`, and other axes by their lengths."""
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         own = get_stateful_axis(node, n)
@@ -200,7 +204,7 @@ class CrossAxisLoop:
 
     @classmethod
     def from_node(cls, context: DemandContext, node: Node) -> "CrossAxisLoop":
-        """Return the loop at `node`."""
+        """Return the cross-axis loop at `node`."""
         body, op = context.flow.loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
@@ -216,7 +220,7 @@ class CrossAxisLoop:
 
     @property
     def op(self) -> ops.Scan:
-        """The loop op."""
+        """Return the op of the loop."""
         op = self.node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         return op

@@ -95,7 +95,7 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass
 class _FlowNetwork(Generic[N]):
-    """Capacities that are left, by node and by neighbor."""
+    """A flow network with its residual capacities, by node and by neighbor."""
 
     residual_capacities: dict[N, dict[N, float]] = field(default_factory=dict)
 

@@ -94,7 +94,7 @@ class StepPlan(DemandContext):
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
         first_positions = _count_cached_first_positions(context)
         is_insufficient = _find_max_chunks(context, needs, needs) > max_chunks
-        # A cached first position tells whether there was one.
+        # A cached first position shows whether there was an earlier position.
         if is_insufficient or not (
             first_positions >= max_chunks or _is_length_known(context, needs, max_chunks)
         ):
@@ -237,7 +237,7 @@ def _find_max_chunks(
 
 
 def _count_cached_first_positions(context: DemandContext) -> float:
-    """Return 1 if any first position is cached, else 0."""
+    """Return 1 if the first position of any value is cached, else 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
     clock = context.flow.time_axis
     return float(
@@ -277,7 +277,7 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
 
 
 def make_unused_name(name: str, taken_names: Collection[str]) -> str:
-    """Return the name, with underscores appended while it is taken."""
+    """Return an unused name: `name` with as many underscores appended as necessary."""
     while name in taken_names:
         name += "_"
     return name
@@ -361,7 +361,7 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
 
 
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
-    """Return an op with the lengths in its attributes adapted to the demanded positions."""
+    """Return an op whose length attributes are adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The length to broadcast to is that of a time axis.
@@ -369,7 +369,7 @@ def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) 
             need = demand.positions[demand.result_axes[0][axis]]
             return ops.Expand(axis, plan.count_positions(need, layout))
         case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
-            # Every n-th of the available positions, which are whole strides.
+            # Every n-th of the available positions, whose number is a multiple of the stride.
             (x,) = node.operands
             need = demand.positions[demand.operand_axes[0][axis]]
             stop = plan.count_positions(need, plan.get_axis_layout(x, axis))

@@ -71,7 +71,7 @@ class StateNames:
         )
 
     def name_cache(self, value: Value) -> tuple[StateRole, int, str]:
-        """Return role, layer and name of a cache."""
+        """Return the role, the layer and the name of the cache of a value."""
         if value in self.value_users:
             name, role, layer = self.value_users[value]
             return role, layer, self._make_unique(name)
@@ -257,7 +257,7 @@ class StepStates:
         )
 
     def add_state_input(self, state: DecodeState) -> Value:
-        """Add the input of a new state, in the layout that the step works on."""
+        """Add the input of a new state; return it in the layout that the step computes with."""
         blocks = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if blocks is not None:
             rows = None if state.time_axis is None else blocks.shift_axis(state.time_axis)
@@ -282,14 +282,14 @@ class StepStates:
 
 
 def multiply_count(b: Builder, count: Value, factor: int) -> Value:
-    """Return a count times a constant factor."""
+    """Emit a count multiplied by a constant factor."""
     if factor == 1:
         return count
     return b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(factor, "i64")))
 
 
 def add_length(b: Builder, count: Value, length: Dim) -> Value:
-    """Return the sum of a count and a length."""
+    """Emit the sum of a count and a length."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 
 
@@ -311,7 +311,7 @@ def select_first_position(
     like = replace(carried, time_axis=axis, max_positions=1, role="rows")
     both = draft.builder.add_op(ops.Concat(axis), states.add_state_input(like), new_positions)
     (first,) = draft.add_node(node, ops.Slice(axis, none, Dim.of(1)), both)
-    # Its next state is itself.
+    # The next state is the first position itself.
     states.next_values[like.next_output] = first
     if isinstance(node.op, ops.Index):
         return draft.add_node(node, ops.Squeeze(axis), first)

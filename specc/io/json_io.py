@@ -30,11 +30,11 @@ MAX_DEPTH = 100
 
 
 class InvalidJsonError(ValueError):
-    """Invalid JSON; the message ends a sentence."""
+    """A text is not valid JSON; the message states why."""
 
 
 class DuplicateKeyError(InvalidJsonError):
-    """`key` occurs twice in one object."""
+    """A JSON object has the key `key` twice."""
 
     def __init__(self, key: str) -> None:
         super().__init__("duplicate key in an object")
@@ -42,11 +42,11 @@ class DuplicateKeyError(InvalidJsonError):
 
 
 class NonFiniteNumberError(InvalidJsonError):
-    """`NaN` or an infinity, which JSON does not have."""
+    """A JSON text contains NaN or an infinity, which JSON does not allow."""
 
 
 class NestingTooDeepError(InvalidJsonError):
-    """Lists or objects are nested too deeply."""
+    """The lists or objects of a JSON text are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     try:
         value: Json = STRICT_DECODER.decode(text)
     except RecursionError:
-        raise NestingTooDeepError("it is nested too deep") from None
+        raise NestingTooDeepError("its nesting is too deep") from None
     if limits.depth is not None or limits.integer_bound is not None:
         _check_limits(value, limits)
     return value
@@ -150,7 +150,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
         # an empty list is a level too, but nothing is nested in it
         depth += 1
         if limits.depth is not None and depth > limits.depth and inner:
-            raise NestingTooDeepError("it is nested too deep")
+            raise NestingTooDeepError("its nesting is too deep")
         level = inner
 
 

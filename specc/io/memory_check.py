@@ -72,7 +72,7 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
 def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: int) -> str:
     """Describe the size of weights, on disk and in memory."""
     return (
-        f"its weights are {weight_count / 1e9:.2f} billion numbers: "
+        f"its weights are {weight_count / 1e9:.2f} billion parameters: "
         f"{format_gigabytes(stored_bytes)} as they are stored, "
         f"{format_gigabytes(needed_bytes)} as the runtime computes with them"
     )
@@ -81,7 +81,7 @@ def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: i
 def describe_fitting_model(weight_count: int, free_bytes: int) -> str:
     """Describe the largest model that fits into this memory."""
     narrow = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
-    most = f"{free_bytes / 4e9:.2f} billion numbers of 32 bits"
+    most = f"{free_bytes / 4e9:.2f} billion parameters in float32"
     if not narrow:
         return f"the maximum is {most}"
     taken = format_gigabytes(weight_count * narrow[0] // 8)

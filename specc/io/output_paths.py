@@ -118,7 +118,7 @@ def explain_unportable_name(name: str) -> str:
     """Return why a file name is not portable; "" if it is."""
     stem = name.partition(".")[0].rstrip(" ").casefold()
     if stem in WINDOWS_DEVICE_NAMES:
-        return f"`{stem}` is a device on Windows, with any ending"
+        return f"`{stem}` is a device on Windows, with any extension"
     if name.rstrip(". ") != name and name not in (".", ".."):
         return "Windows removes dots and spaces at the end of a name"
     return ""
@@ -129,7 +129,7 @@ def reject_unportable_name(path: Path) -> None:
     if why := explain_unportable_name(path.name):
         raise_error(
             "E0958",
-            f"`{escape_text(path.name)[:60]}` is a name that not every system can hold",
+            f"`{escape_text(path.name)[:60]}` is a file name that some systems do not support",
             notes=[why, NOTHING_WRITTEN],
             helps=["use another name with -o"],
         )
@@ -184,7 +184,7 @@ def resolve_output_link(path: Path) -> Path:
         real = Path(os.path.realpath(path, strict=True))
         mode = os.stat(real).st_mode
     except OSError:
-        raise_not_a_file(path, "a link that leads nowhere")
+        raise_not_a_file(path, "a broken link")
     _check_regular_file(path, mode, "a link to ")
     return real
 

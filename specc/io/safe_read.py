@@ -38,14 +38,14 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFileError(Exception):
-    """The reason why a file cannot be read; the message ends a sentence."""
+    """A file cannot be read; the message states why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """The file has `size` bytes, more than allowed, or it grew while it was read."""
+    """A file has `size` bytes, which exceeds the limit, or grew while it was read."""
 
     size: int
 
@@ -161,7 +161,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 
 
 def fail_too_large(path: str, why: str) -> NoReturn:
-    """Raise E0904."""
+    """Raise E0904: the file is too large."""
     raise_error(
         "E0904",
         f"`{escape_text(path)}` is larger than specc reads",
@@ -171,7 +171,7 @@ def fail_too_large(path: str, why: str) -> NoReturn:
 
 
 def raise_unreadable(path: object, why: str, fix: str) -> NoReturn:
-    """Raise E0802."""
+    """Raise E0802: the file is not readable."""
     raise_error("E0802", f"cannot read `{escape_text(path)}`: {why}", helps=[fix])
 
 

@@ -56,7 +56,7 @@ def parse_npy(data: bytes, name: str) -> Array:
             warnings.simplefilter("ignore")
             shape, by_column, dtype = readers[data[6:8]](file, max_header_size=MAX_HEADER)
     except Exception:  # NumPy may raise anything for a damaged header
-        fail_bad_array(name, "its header is damaged", SAVE_AGAIN_HELP)
+        fail_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
         fail_bad_array(name, "its shape is not possible", SAVE_AGAIN_HELP)
@@ -88,7 +88,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
             return _read_members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
         words = escape_text(fault)[:160]
-        fail_bad_array(path, f"it is a damaged .npz file ({words})", SAVE_AGAIN_HELP)
+        fail_bad_array(path, f"it is an invalid .npz file ({words})", SAVE_AGAIN_HELP)
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
@@ -96,7 +96,7 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
     if len(members) > MAX_MEMBERS or unpacked > MAX_ARRAY_BYTES:
-        fail_too_large(path, "its arrays take more room than specc grants")
+        fail_too_large(path, "its arrays exceed the size limit of specc")
     found: dict[str, Array] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
@@ -119,7 +119,7 @@ def to_native_order(array: Array) -> Array:
 
 
 def fail_bad_array(path: str, why: str, fix: str) -> NoReturn:
-    """Raise E0905."""
+    """Raise E0905: the array is invalid."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {why}", helps=[fix])
 
 
@@ -319,9 +319,9 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
     if source == goal.kind == "f":
         return _narrow_array(array, dtype, name)
     if source == "f":
-        _fail_inexact(array, dtype, name, "fractions do not become whole numbers by themselves")
+        _fail_inexact(array, dtype, name, "floats are not converted to integers implicitly")
     if source == "b" and goal.kind != "b":
-        _fail_inexact(array, dtype, name, "truth values are not numbers")
+        _fail_inexact(array, dtype, name, "booleans are not converted to numbers")
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(goal)
         changed = _find_difference(array, result)

@@ -17,7 +17,7 @@ def render_from_stdin() -> None:
     except MemoryError:
         told = {"fault": "it takes too much memory"}
     except RecursionError:
-        told = {"fault": "it is nested too deep"}
+        told = {"fault": "its nesting is too deep"}
     except Exception as error:  # a template may raise anything
         told = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(told))

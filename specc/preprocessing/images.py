@@ -53,7 +53,7 @@ def decode_image(data: bytes, name: str) -> Array:
     except pillow.UnidentifiedImageError:
         _fail_not_image(name, data, "it is neither a PNG nor a JPEG file")
     except DECODER_ERRORS as fault:
-        _fail_not_image(name, data, f"the image is damaged ({escape_text(fault)[:200]})")
+        _fail_not_image(name, data, f"the image is corrupted ({escape_text(fault)[:200]})")
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
@@ -62,7 +62,7 @@ def decode_pil_image(image: Any, name: str) -> Array:
         _check_size(image.size, name)
         return _decode_pixels(image)
     except DECODER_ERRORS as fault:
-        _fail_not_image(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
+        _fail_not_image(name, b" ", f"the image is corrupted ({escape_text(fault)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:

@@ -74,7 +74,7 @@ def _encode_utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as fault:
-        _fail_unknown(text, fault.start, "is half of a character pair and has no bytes")
+        _fail_unknown(text, fault.start, "is half of a surrogate pair and has no bytes")
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:

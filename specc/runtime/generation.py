@@ -129,7 +129,7 @@ class GenerationStream(GenerationRequest):
         except BaseException:
             # Ctrl-C within a step: the caches are inconsistent, and nothing computed from them
             # could be trusted
-            title = "this text was broken off while it was written"
+            title = "generation was interrupted"
             helps = ("call `generate` again",)
             self.error = Failed(Diagnostic("E0962", title, helps=helps))
             raise

@@ -224,7 +224,7 @@ def _recompute_padding_mask(
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
     if find_default_sources(defaults, mask_input) != {sequence_input}:
-        title = f"the prompts are of different length, and `{mask_input}` hangs on more"
+        title = f"the prompts have different lengths, and `{mask_input}` depends on more inputs"
         raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
     mask_defaults, mask = (
         resolve_absent_inputs(defaults, (mask_input,)),
@@ -259,7 +259,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
         raise_error(
             "E0912",
             f"the prompts have {min(map(len, sequences))} to {longest} tokens, "
-            "and the model cannot tell padding",
+            "but the model cannot mask padding",
             notes=["it has no `keep` input with the same axes"],
             helps=[
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"

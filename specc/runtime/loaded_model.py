@@ -46,7 +46,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         ):
             raise_error(
                 "E0917",
-                f"the description inside `{escape_text(file.path)}` cannot be used: "
+                f"the specc metadata in `{escape_text(file.path)}` is invalid:  "
                 f"`{escape_text(name)}` is not stored as described",
             )
         input_width = shape[-2] if quantized.format.is_transposed else shape[-1]
@@ -182,8 +182,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if recorded is None:
         raise_error(
             "E0917",
-            f"the description inside `{escape_text(file.path)}` cannot be used: "
-            f"`beside` is damaged",
+            f"the specc metadata in `{escape_text(file.path)}` is invalid:  `beside` is invalid",
         )
     if reason := beside.find_misplaced_tensors(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}

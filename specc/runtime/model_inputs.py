@@ -49,7 +49,7 @@ class ModelInputs:
     padding_strides: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return format_repr(f"entrance of {self.graph.format_signature()}")
+        return format_repr(f"inputs of {self.graph.format_signature()}")
 
     @property
     def mask_input(self) -> str:

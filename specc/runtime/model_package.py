@@ -245,7 +245,7 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
         return []
     step = package.read_manifest("step").graph
     facts = load_facts(about, step, str(package.path))
-    rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
+    rows = [("from `encode`", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
     for state in facts.states:
         name = state.name.removeprefix("past.")
         rows.append(("kept", name, str(state.type), _describe_growth(state, facts)))

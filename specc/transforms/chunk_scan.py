@@ -44,7 +44,7 @@ class LinearRecurrence:
 
     @property
     def value_axis(self) -> int:
-        """The axis of the state that the results keep."""
+        """Return the axis of the state that the results keep."""
         return -3 - self.key_axis
 
 
@@ -96,8 +96,8 @@ class _ChunkedOperands:
     rank: int
 
     def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
-        """Return the operands by name: `query N`, `key`, `value`, and those of the others that
-        there are.
+        """Return the operands by name: `query N`, `key`, `value`, and those of the optional
+        operands that there are.
         """
         found, along_keys = self.recurrence, self.recurrence.value_axis
         rows = {
@@ -135,7 +135,7 @@ class _ChunkedOperands:
 
 
 def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value:
-    """Return [b, n, …] for [b, chunks, 64, …]."""
+    """Merge the chunks [b, chunks, 64, …] into positions [b, n, …]."""
     joined = b.add_op(ops.Slice(1, Dim.of(0), length), b.add_op(ops.Merge(1, 2), x))
     return mask_positions(b, joined, keep)
 
@@ -197,7 +197,7 @@ class _ChunkBody(CellBuilder):
         return self.b.add_op(ops.MatMul(), left, right)
 
     def slice_last_position(self, x: Value) -> Value:
-        """Return the row of the last position."""
+        """Return the values of the last position of the chunk."""
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
@@ -268,7 +268,7 @@ class _Decays:
     def from_logarithms(
         cls, body: _ChunkBody, log_decay: Value | None, lower: Value, strict: Value
     ) -> "_Decays":
-        """Compute them from the logarithms of the decays, [*lead, 64, 1]."""
+        """Compute the decays from their logarithms, [*lead, 64, 1]."""
         b, axis = body.b, body.rank - 2
         if log_decay is None:
             pairs = b.add_op(ops.Cast("f32"), lower)

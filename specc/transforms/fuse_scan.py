@@ -277,7 +277,7 @@ class _FusedLoop:
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, again, stop), (Value() as other,)),
             ) if source is other:
-                # exactly the two parts, contiguous
+                # the value is exactly the two parts, contiguous
                 if start == 0 and again == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)

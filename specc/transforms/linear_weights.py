@@ -119,10 +119,10 @@ class _ValueUsers:
         self.results = {node: made for node, (made, *_) in graph.nodes}
 
     def find_fold(self, norm: Node, result: Value) -> NormFold | None:
-        """Return what can be folded out of a norm, or None."""
+        """Return how the weight of a norm can be folded into linear layers; None if it cannot."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.shown:
             return None
-        # without a gain there is nothing to fold, with or without a bias
+        # a norm without a weight has nothing to fold, with or without a bias
         own = [a for a in norm.args[1:] if a is not None]
         if not own or norm.args[1] is None:
             return None

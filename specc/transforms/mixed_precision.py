@@ -145,7 +145,7 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return the facts of an input in `half_dtype` if that is what is passed for it."""
+    """Return the facts of an input, in `half_dtype` if a value of that dtype is passed for it."""
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
     return input_facts
@@ -198,13 +198,13 @@ class _HalfConverter:
         return self.float32_values[old]
 
     def convert_to_half(self, old: Value) -> Value:
-        """Return a float value in 16 bits, any other as it is."""
+        """Return a float value in 16 bits, and any other value unchanged."""
         if old.dtype != "f32":
             return self.convert_to_original(old)
         if old not in self.half_values:
             node = old.node
             neutral = self.precision_classes[old] == "neutral"
-            # A view of a weight stays one: its readers look for the weight.
+            # A view of a weight stays a view, because its consumers look for the weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[old] = self.builder.add_node(node.op, *args)[old.index]
@@ -243,7 +243,7 @@ class _HalfConverter:
         return self.builder.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
-        """Convert the body of experts, whose inputs and results are 16-bit."""
+        """Convert the body of the experts to 16-bit inputs and results."""
         given = dict.fromkeys(body.inputs, self.half_dtype)
         results = dict.fromkeys(body.outputs, self.half_dtype)
         return _convert_graph(body, self.half_dtype, given, results)[0]
@@ -263,7 +263,7 @@ class _HalfConverter:
             return "neutral"
         if not can_follow_operand_dtype(op):
             return "wide"
-        # One float32 operand makes the result float32: its digits would be lost in a sum.
+        # One float32 operand makes the result float32: a 16-bit sum would lose its precision.
         found = {self.precision_classes[a] for a in self._list_float_operands(node)}
         if "wide" in found or not found:
             return "wide"

@@ -137,7 +137,7 @@ def _keep_complete_pairs(
     while alone:
         for weights, states in alone:
             _move_pair_to_loop(weights, states, found, layers)
-        # layers may share a weight: those whose weight was removed become loops too
+        # LSTMs may share a weight: an LSTM whose weight was removed becomes a loop too
         every = list_lstm_weight_pairs(graph)
         alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
     return found
@@ -173,7 +173,7 @@ def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ..
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Group the names of weights that share values."""
+    """Group the names of tied weights."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(ties.get(name, name), []).append(name)

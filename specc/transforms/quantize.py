@@ -59,7 +59,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
-    """Return the weights that only such layers read."""
+    """Return the weights that only LSTMs without projection read."""
     inside = {
         name for quantized_weight in list_lstm_weight_pairs(graph) for name in quantized_weight
     }
@@ -155,7 +155,7 @@ class _WeightQuantizer:
             self.builder.copy_origin(graph, node, new)
 
     def _convert_node(self, node: Node, results: NodeResults) -> NodeResults:
-        """Convert a node; return nothing for a view of a weight."""
+        """Convert a node; return () for a view of a weight."""
         read = [a for a in node.operands if a in self.quantized_weights]
         if not read:
             return self.builder.add_node(node.op, *(a and self.new_values[a] for a in node.args))
@@ -167,7 +167,7 @@ class _WeightQuantizer:
                 )
                 return ()
             case ops.Cast(to):
-                # computed in 16 bits: so are the scales
+                # a layer computed in 16 bits has 16-bit scales
                 scales = self.builder.add_op(ops.Cast(to), quantized_weight.scales)
                 self.quantized_weights[results[0]] = replace(quantized_weight, scales=scales)
                 return ()

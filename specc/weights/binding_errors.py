@@ -120,7 +120,7 @@ def _make_foreign_checkpoint_error(
             have if unused else "it is empty",
         ),
         helps=(
-            "is this the checkpoint for this spec? If only names differ, map them with "
+            "check that it is the checkpoint of this spec; if only names differ, map them with "
             "`load` in `weights`",
         ),
     )
@@ -208,10 +208,7 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
 def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
     """Suggest a fix for a dtype that is not converted."""
     if mismatch.dtype in ("i8", "u8", "i32") and mismatch.parameter.dtype.startswith(("f", "bf")):
-        return (
-            "such tensors are mostly packed by a quantizer; use the checkpoint as "
-            "it was before quantization"
-        )
+        return "such tensors are usually packed by a quantizer; use the unquantized checkpoint"
     return "floats are converted to other float types only, integers to other integer types"
 
 
@@ -260,7 +257,7 @@ def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
                 f"axis {axis} is {shape[axis]} in the checkpoint and {expected[axis]} in the spec; "
                 "compare the config values of its shape with config.json"
             )
-    return "is this the checkpoint, and the config.json, for this spec?"
+    return "check that the checkpoint and its config.json belong to this spec"
 
 
 def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:

@@ -208,9 +208,7 @@ def _fail_ambiguous_directory(
             "E0518",
             f"the directory `{where}` has several sets of weights",
             notes=[listed],
-            helps=[
-                f"name the file you mean, e.g. --weights {escape_text(directory / weight_files[0])}"
-            ],
+            helps=[f"pass one of them, e.g. --weights {escape_text(directory / weight_files[0])}"],
         )
     raise_error(
         "E0518",
@@ -221,8 +219,8 @@ def _fail_ambiguous_directory(
         ],
         helps=[
             safe_read.suggest_for_cache_directory(directory)
-            or "give the folder or file that has them with --weights, or start from a "
-            "seed with --init 0"
+            or "pass the directory or file that has them with --weights, or initialize "
+            "randomly with --init 0"
         ],
     )
 
@@ -309,7 +307,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
 
 
 def _read_weight_map(path: Path) -> dict[str, str]:
-    """Read the tensor → shard table of an index file."""
+    """Read the map from tensor name to shard file of an index file."""
     try:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFileError as error:
@@ -328,7 +326,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
 
 
 def _select_files(path: Path, fields: object) -> dict[str, str]:
-    """Select the tensor → shard table from the content of an index file."""
+    """Return the map from tensor name to shard file in the content of an index file."""
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}

@@ -112,7 +112,7 @@ def _list_unquantized(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, 
 
 
 def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozenset[str]:
-    """Find the zero biases that GPTQ writes for layers without bias."""
+    """Return the zero biases that GPTQ stores for layers without bias."""
     biases = (name.removesuffix(".weight") + ".bias" for name in weight_names)
     return frozenset(b for b in biases if b in base.tensors and not base.get_array(b).any())
 

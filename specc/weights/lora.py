@@ -268,7 +268,9 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         left := find_missing_language_weights(base.tensors, changes_by_tensor)
     ):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
-        _fail_incompatible(base, adapter, why, "is it the adapter of this model, all of it?")
+        _fail_incompatible(
+            base, adapter, why, "check that it is the complete adapter of this model"
+        )
     lost = (
         changes_by_tensor.keys() - _list_replaced(adapter, changes_by_tensor) - base.tensors.keys()
     )
@@ -278,7 +280,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             adapter,
             f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
             f"does not have",
-            "is it the adapter of this model? A head tied to the embedding table has "
+            "check that it is the adapter of this model: a head tied to the embedding table has "
             "no separate weight to adapt",
         )
     return changes_by_tensor
@@ -299,7 +301,9 @@ def _check_fully_trained(
         # the checkpoint's own would be used silently
         names = escape_text(format_names(sorted(absent)))
         why = f"it lacks {names}, which its config says was trained"
-        _fail_incompatible(base, adapter, why, "is it all of the adapter? Save it again")
+        _fail_incompatible(
+            base, adapter, why, "check that the adapter is complete, or save it again"
+        )
 
 
 def _list_replaced(
@@ -320,7 +324,7 @@ def _make_entry(
     adapter_tensors = adapter.file.tensors
     base_entry = base.tensors.get(name)
     result_entry = adapter_tensors.get(change.replacement) or base_entry
-    assert result_entry is not None, f"{name} is neither there nor brought along"
+    assert result_entry is not None, f"{name} is in neither the checkpoint nor the adapter"
     # a replacement tensor may have a larger or smaller vocabulary
     entries = (
         [result_entry]
@@ -330,11 +334,11 @@ def _make_entry(
     for (what, shape), entry in product(_list_change_shapes(change, adapter_tensors), entries):
         if shape != entry.shape:
             why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
-            _fail_incompatible(base, adapter, why, "is it the adapter of this model?")
+            _fail_incompatible(base, adapter, why, "check that it is the adapter of this model")
     dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(dtypes)))}, not all floats"
-        _fail_incompatible(base, adapter, why, "is it the adapter of this model?")
+        _fail_incompatible(base, adapter, why, "check that it is the adapter of this model")
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, result_entry.shape, 0, nbytes)

@@ -119,14 +119,11 @@ def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
     wanted = binding.bound_parameters[name].parameter
     raise_error(
         "E0531",
-        f"the adapter changes `{escape_text(tensor)}`, which `{escape_text(name)}` shares",
+        f"the adapter changes `{escape_text(tensor)}`, to which `{escape_text(name)}` is tied",
         wanted.span,
         wanted.origin,
-        notes=["the adapter was trained separately from the shared weight"],
-        helps=[
-            "merge it with `merge_and_unload` of peft, which describes how to treat "
-            "with shared weights"
-        ],
+        notes=["the adapter was trained for one of the tied weights only"],
+        helps=["merge it with `merge_and_unload` of peft, which handles tied weights"],
     )
 
 

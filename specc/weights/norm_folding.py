@@ -17,7 +17,7 @@ from specc.weights.value_checks import CHECKED_VALUES, convert_dtype
 MAX_EXPONENT = 40
 """Maximum power of two that is folded; the rest of a larger gain stays in the norm."""
 MOVED_GAINS_HELP = (
-    "gains of norms were moved, and are in these numbers as in no checkpoint: leave out "
+    "norm weights are folded into these weights, so no checkpoint has them: leave out "
     "--fold-norms, or `fold` of the spec"
 )
 """The help for an out-of-range value of a folded parameter."""

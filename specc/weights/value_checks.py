@@ -22,10 +22,10 @@ def check_finite(block: Array, location: str) -> None:
     if block.dtype.kind == "b":
         # NumPy reads any nonzero byte as true, other readers only 1
         wrong = int((block.view(np.uint8) > 1).sum())
-        what = "a truth value that is neither 0 nor 1"
+        what = "a boolean that is neither 0 nor 1"
     else:
         wrong = _count_nonfinite(block) if _has_possible_nonfinite(block) else 0
-        what = "a value that is not a finite number"
+        what = "a NaN or infinite value"
     if wrong:
         raise_error(
             "E0507",
@@ -35,8 +35,8 @@ def check_finite(block: Array, location: str) -> None:
                 "nothing was written",
             ],
             helps=[
-                "such a file is mostly a broken download or a training run that "
-                "diverged; download it again"
+                "such a file usually comes from a broken download or a diverged training run; "
+                "download it again"
             ],
         )
 
@@ -91,7 +91,7 @@ def convert_dtype(
         worst = float(np.abs(block[lost].astype(np.float64)).max())
         raise_error(
             "E0517",
-            f"the weights hold values that {dtype} cannot",
+            f"the weights have values out of range for {dtype}",
             notes=[f"in {location}, {int(lost.sum())} of {block.size} {description} {worst:g}"],
             helps=[*fixes, "compile with another --dtype"],
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a spec is checked without NumPy
 
 
 class PatternMismatchError(Exception):
-    """The reason why a pattern does not match; the message completes a sentence."""
+    """A pattern does not match; the message states why."""
 
 
 Shape: TypeAlias = tuple[int, ...]

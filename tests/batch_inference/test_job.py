@@ -46,7 +46,7 @@ def test_rows_equal_single_runs(small: Path, data: Path, tmp_path: Path) -> None
         best = int(scores.argmax())
         assert row["error"] is None
         assert row["classes_of.label"] == ("low", "middle", "high")[best]
-        assert row["classes_of.share"] == pytest.approx(scores[best] / scores.sum())
+        assert row["classes_of.score"] == pytest.approx(scores[best] / scores.sum())
         np.testing.assert_allclose(row["vectors"], alone["vectors"][0], rtol=1e-4, atol=1e-6)
     fault = json.loads((tmp_path / "_specc/errors.jsonl").read_text())
     assert (fault["row"], fault["code"]) == (7, "E0878")

@@ -208,9 +208,8 @@ def _evaluate_formula(text: str, lengths: Mapping[str, int]) -> int | None:
 
 def _check_equal_length(name: str, axis: int, text: str, known: int | None, length: int) -> None:
     if known != length:
-        raise UnsoundModelError(
-            f"`{name}`: axis {axis} is {length} long; `{text}` is {known or 'unknown'}"
-        )
+        value = "unknown" if known is None else known
+        raise UnsoundModelError(f"`{name}`: axis {axis} has length {length}; `{text}` is {value}")
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
@@ -260,7 +259,7 @@ def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
         return f"{len(declared_shape)} axes here, {len(inferred_shape)} computed"
     for axis, (x, y) in enumerate(zip(declared_shape, inferred_shape, strict=True)):
         if None not in (x, y) and x != y:
-            return f"axis {axis} is {x} long here, {y} computed"
+            return f"axis {axis} has length {x} here, {y} computed"
     return ""
 
 

@@ -248,7 +248,7 @@ class YamlComposer:
             )
 
     def open_collection(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
-        """Begin a collection. Raise E0110 if it is nested too deeply."""
+        """Begin a collection. Raise E0110 if its nesting is too deeply."""
         self.stack.append(collection)
         if len(self.stack) > lexer.MAX_NESTING:
             raise_error(

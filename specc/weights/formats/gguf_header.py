@@ -81,7 +81,7 @@ class GGUFHeader:
 
 
 class _InvalidHeaderError(Exception):
-    """The error of a header."""
+    """A header is invalid; the message states why."""
 
 
 @dataclass(slots=True)
@@ -165,10 +165,10 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
 
 
 def fail_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
-    """Raise E0506."""
+    """Raise E0506: the GGUF file is invalid."""
     raise_error(
         "E0506",
-        f"`{escape_text(path)}` is damaged, or not a GGUF file",
+        f"`{escape_text(path)}` is corrupted, or not a GGUF file",
         notes=[reason],
         helps=["download the file again"],
     )
@@ -235,7 +235,7 @@ def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> Non
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         what = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:
-            raise _InvalidHeaderError(f"{what} is there twice")
+            raise _InvalidHeaderError(f"{what} occurs twice")
         names.add(tensor.name)
         if tensor.offset % alignment:
             raise _InvalidHeaderError(f"{what} does not begin at a multiple of {alignment} bytes")

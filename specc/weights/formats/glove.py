@@ -27,7 +27,7 @@ class WordVectors:
 
 
 class _InvalidLineError(Exception):
-    """The error of a line."""
+    """A line is invalid; the message states why."""
 
 
 def read_glove(path: str | Path) -> WordVectors:
@@ -111,7 +111,7 @@ def _parse_row(fields: list[str]) -> Array:
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():
-        raise _InvalidLineError("a number is too large for 32 bits")
+        raise _InvalidLineError("a value is too large for float32")
     return row
 
 

@@ -35,7 +35,7 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class LayoutError(Exception):
-    """The reason why tensors cannot be decoded to a weight."""
+    """Tensors cannot be decoded to a weight; the message states why."""
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:

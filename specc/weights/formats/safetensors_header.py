@@ -73,7 +73,9 @@ def get_array_dtype(array: Array) -> str:
     name = array.dtype.name
     if name not in _BY_NAME:
         raise_error(
-            "E0508", f"weights cannot be stored as {name}", helps=["store them as f32, f16 or bf16"]
+            "E0508",
+            f"the dtype {name} is not supported for weights",
+            helps=["store them as f32, f16 or bf16"],
         )
     return _BY_NAME[name]
 
@@ -97,7 +99,7 @@ class RawTensor:
 
 
 class _InvalidHeaderError(Exception):
-    """The error of a header."""
+    """A header is invalid; the message states why."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
@@ -112,7 +114,7 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
     except _InvalidHeaderError as error:
         raise_error(
             "E0506",
-            f"`{escape_text(path)}` is damaged, or not a safetensors file",
+            f"`{escape_text(path)}` is corrupted, or not a safetensors file",
             notes=[str(error)],
             helps=["download or write the file again"],
         )
@@ -179,7 +181,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
         raise _InvalidHeaderError("a tensor has no name")
     # JSON can contain a lone surrogate, which is not allowed in names
     if has_lone_surrogate(name):
-        raise _InvalidHeaderError(f"{tensor_label} has half of a character pair in its name")
+        raise _InvalidHeaderError(f"{tensor_label} has half of a surrogate pair in its name")
     # other fields might change the meaning of these
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _InvalidHeaderError(

@@ -37,7 +37,7 @@ def test_one_vector_per_line(tmp_path: Path) -> None:
         (" 1 2\n", "line 1: it has no word"),
         ("the 1 2\nof 1 nan\n", "line 2: `nan` is not a number"),
         ("the 1 2\nof 1 1e999\n", "line 2: `1e999` is not a number"),
-        ("the 1 2\nof 1 1e39\n", "line 2: a number is too large for 32 bits"),
+        ("the 1 2\nof 1 1e39\n", "line 2: a value is too large for float32"),
         ("the 1 2\nof 1 1_0\n", "line 2: `1_0` is not a number"),
         ("the 1 2\nof 1 2\nthe 3 4\n", "line 3: duplicate word `the`, first in line 1"),
         ("4 2\nthe 1 2\n", "word2vec"),
