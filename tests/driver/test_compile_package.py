@@ -167,9 +167,9 @@ def test_score_graph_is_opened_on_first_use(tmp_path: Path) -> None:
     model = specc.load(tmp_path / "p")
     assert repr(model).startswith("<specc model gpt2, ")
     assert len(model.generate(input_ids=[[1, 2]], max_tokens=3).results()[0][0].tokens) == 3
-    assert "scoring" not in vars(model)
+    assert "scoring_model" not in vars(model)
     assert model.run(input_ids=[[1, 2]])["logits"].shape == (1, 2, 9)
-    assert "scoring" in vars(model)
+    assert "scoring_model" in vars(model)
 
 
 POINTER = """specc 1
