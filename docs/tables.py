@@ -57,8 +57,8 @@ MODEL_GROUPS = (
         "Vision",
         "beit convnext deformable_detr deit depth_anything detr digits dinov2 dinov3_convnext "
         "dinov3_vit dpt efficientnet ijepa mask2former mobilenet_v1 mobilenet_v2 mobilevit "
-        "poolformer pvt_v2 regnet resnet rt_detr sam segformer swin timesformer videomae vit "
-        "vit_mae vit_segmenter vitpose yolos",
+        "poolformer pvt_v2 regnet resnet rt_detr sam segformer swin timesformer upernet "
+        "videomae vit vit_mae vit_segmenter vitpose yolos",
     ),
     (
         "Audio",

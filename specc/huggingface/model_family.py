@@ -38,6 +38,15 @@ UNSUPPORTED_TYPES = {
     "result for a sequence depends on the others",
     "speecht5": "its speech decoder applies dropout at inference, so its outputs are not a "
     "function of its inputs",
+    "gemma3n": "its image encoder is a MobileNetV5 of timm, with the weight names of timm; the "
+    "spec gemma3n_text reads a config.json of its language model",
+    "vits": "the length of its waveform depends on predicted durations, and it samples noise at "
+    "inference",
+    **dict.fromkeys(
+        ("lightglue", "superglue", "superpoint"),
+        "the number of keypoints depends on the pixels of an image, and the length of an axis "
+        "cannot depend on values",
+    ),
     **dict.fromkeys(
         ("csm", "moshi", "musicgen", "musicgen_melody"),
         "each step generates a code for each of several codebooks, which `generate` cannot",

@@ -322,6 +322,19 @@ CASES = {
         config="EfficientNetConfig", model="EfficientNetModel", size=(40, 40), results=BASE,
         settings={**EFFICIENT, "image_size": 40, "pooling_type": "max", "hidden_act": "relu", "depth_coefficient": 1.0, "depthwise_padding": [],
                   "width_coefficient": 0.07, "hidden_dim": 88, "squeeze_expansion_ratio": 0.5}),
+    "upernet, swin": Seen(
+        config="UperNetConfig", model="UperNetForSemanticSegmentation", size=(32, 40), given={"image": [32, 40], "backbone__image": [32, 40]},
+        settings={**CLASSES, "hidden_size": 6, "backbone_config": {
+            "model_type": "swin", **WINDOWS, "image_size": [32, 40], "depths": [2, 1, 2, 1], "num_heads": [1, 2, 2, 4],
+            "out_features": ["stage1", "stage2", "stage3", "stage4"]}}),
+    "upernet, convnext": Seen(
+        config="UperNetConfig", model="UperNetForSemanticSegmentation", size=(40, 48), given={"image": [40, 48]},
+        settings={**CLASSES, "hidden_size": 8, "pool_scales": [1, 2], "auxiliary_num_convs": 2, "backbone_config": {
+            "model_type": "convnext", **CONVNEXT, "out_features": ["stage1", "stage2", "stage3", "stage4"]}}),
+    "upernet, convnextv2, without an auxiliary head": Seen(
+        config="UperNetConfig", model="UperNetForSemanticSegmentation", size=(32, 32), given={"image": 32},
+        settings={**CLASSES, "hidden_size": 8, "use_auxiliary_head": False, "backbone_config": {
+            "model_type": "convnextv2", **CONVNEXT, "out_features": ["stage1", "stage2", "stage3", "stage4"]}}),
     "mobilevit": Seen(config="MobileViTConfig", model="MobileViTForImageClassification", size=(44, 64),
                       settings={**CLASSES, **MOBILE_VIT, "image_size": [44, 64]}),
     "mobilevit, stride 16": Seen(

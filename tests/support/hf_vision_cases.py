@@ -260,6 +260,25 @@ VISION = {
         num_attention_heads=[1, 2], sr_ratios=[2, 1], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], num_labels=3,
     ),
     "timesformer": make_vision_case("Timesformer", "ForVideoClassification", frames=2, **VISION_SIZES, num_frames=2),
+    "mobilenet_v1": make_vision_case(
+        "MobileNetV1", size=32, channels=1, num_channels=1, image_size=32, depth_multiplier=0.02, min_depth=2, num_labels=3,
+    ),
+    "mobilevit": make_vision_case(
+        "MobileViT", size=32, channels=1, num_channels=1, image_size=32, hidden_sizes=[2, 4, 4], neck_hidden_sizes=[2, 2, 2, 2, 2, 2, 4],
+        num_attention_heads=2, expand_ratio=1.0, num_labels=3,
+    ),
+    "efficientnet": make_vision_case(
+        "EfficientNet", size=32, channels=1, num_channels=1, image_size=32, width_coefficient=0.02, depth_coefficient=1.0, depth_divisor=2,
+        kernel_sizes=[3, 5], in_channels=[32, 80], out_channels=[80, 120], strides=[1, 2], num_block_repeats=[1, 2], expand_ratios=[1, 2],
+        hidden_dim=26, num_labels=3,
+    ),
+    "glpn": replace(
+        make_vision_case(
+            "GLPN", "ForDepthEstimation", size=16, results="predicted_depth",
+            **{key: value for key, value in SEGFORMER_SIZES.items() if key not in ("decoder_hidden_size", "num_labels")}, decoder_hidden_size=8,
+        ),
+        sets={"image": 16},
+    ),
     "mobilenet_v2": make_vision_case(
         "MobileNetV2", size=32, channels=1, num_channels=1, image_size=32, depth_multiplier=0.1, depth_divisible_by=2, min_depth=2,
         expand_ratio=2.0, num_labels=3,

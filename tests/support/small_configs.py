@@ -210,6 +210,18 @@ FAMILIES: dict[str, dict[str, object]] = {
         "hidden": 12,
         "audio_token": 16,
     },
+    "upernet": {
+        "image": 16,
+        "d": 4,
+        "pool_scales": [1, 2],
+        "backbone.image": 16,
+        "backbone.patch": 2,
+        "backbone.channels": 2,
+        "backbone.embed_dim": 4,
+        "backbone.depths": [1, 1, 1, 1],
+        "backbone.heads": [1, 1, 2, 2],
+        "backbone.window": 2,
+    },
     "mobilenet_v1": {"image": 32, "multiplier": 0.1, "least": 4},
     "mobilevit": {
         "image": 32,
