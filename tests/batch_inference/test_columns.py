@@ -30,6 +30,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.parity
 @given(columns=st.lists(st.lists(VALUES, max_size=5), min_size=1, max_size=3))
 @settings(max_examples=12, deadline=None)
 def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[object]]) -> None:

@@ -92,6 +92,7 @@ def test_rows_equal_generate_each(generator: Path, data: Path, tmp_path: Path) -
     assert [n for n, row in enumerate(made[0]) if row["error"]] == [BAD]
 
 
+@pytest.mark.parity
 def test_worker_processes_write_the_same_bytes(
     generator: Path, data: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

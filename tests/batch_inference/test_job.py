@@ -160,6 +160,7 @@ def test_only_crashing_rows_are_lost(
     assert codes == {"E0878", "E0882"}
 
 
+@pytest.mark.parity
 def test_killed_workers_are_replaced(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:

@@ -307,6 +307,7 @@ def test_closed_stdout_pipe() -> None:
         assert running.wait(60) == 141
 
 
+@pytest.mark.parity
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_full_stdout_device() -> None:
     root = str(Path(cli.__file__).parents[2])
@@ -319,12 +320,14 @@ def test_full_stdout_device() -> None:
     assert done.stderr.startswith("error[E0805]")
 
 
+@pytest.mark.parity
 def test_ascii_terminal() -> None:
     done = run_process("check", "naïve.specc", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 3
     assert "na\\xefve.specc" in done.stderr
 
 
+@pytest.mark.parity
 def test_errors_under_optimized_python() -> None:
     """Python -OO removes assertions; user errors are still reported."""
     done = run_process("check", "bad.specc", PYTHONOPTIMIZE="2")
@@ -332,6 +335,7 @@ def test_errors_under_optimized_python() -> None:
     assert "E0204" in done.stderr
 
 
+@pytest.mark.parity
 def test_closed_stdout_and_stderr(directory: Path) -> None:
     root = str(Path(cli.__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}

@@ -144,7 +144,9 @@ def find_offset(case: str, file: str, line: int, column: int) -> int:
     return start + column - 1
 
 
-@pytest.mark.parametrize("guess", find_guesses(), ids=lambda g: f"{g[0]}-{g[2]}")
+@pytest.mark.parametrize(
+    "guess", sample_sweep([(guess,) for guess in find_guesses()]), ids=lambda g: f"{g[0]}-{g[2]}"
+)
 def test_guess_removes_the_message(
     guess: tuple[str, str, int, int, int, str],
     tmp_path: Path,

@@ -219,6 +219,7 @@ def test_unsupported_group_size(size: int, tmp_path: Path) -> None:
     assert "a power of two from 16 to 256" in one.helps[0]
 
 
+@pytest.mark.parity
 def test_pattern_of_another_graph(tmp_path: Path) -> None:
     words = 'quantize { default = int8  exclude = "classifier" }\n'
     specc.check(write_spec(tmp_path, HEAD + words))

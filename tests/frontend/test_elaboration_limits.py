@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.frontend.config_values import ConfigReader
@@ -127,14 +128,16 @@ def test_too_large_weights_are_rejected(body: str, code: str) -> None:
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [
-        ('a = ["x"]\nrepeat i in 60 { a = a + a }', "E0216"),
-        ('a = "xy"\nrepeat i in 60 { a = "{a}{a}" }', "E0521"),
-        ("a = [[1 for j in 4000] for i in 4000]", "E0216"),
-        ("a = [[i * j * 1 for j in 4000] for i in 4000]", "E0223"),
-        ("a = [i for i in 9007199254740991]", "E0216"),
-        ("a = chunk(x, 9007199254740991)", "E0216"),
-    ],
+    sample_sweep(
+        [
+            ('a = ["x"]\nrepeat i in 60 { a = a + a }', "E0216"),
+            ('a = "xy"\nrepeat i in 60 { a = "{a}{a}" }', "E0521"),
+            ("a = [[1 for j in 4000] for i in 4000]", "E0216"),
+            ("a = [[i * j * 1 for j in 4000] for i in 4000]", "E0223"),
+            ("a = [i for i in 9007199254740991]", "E0216"),
+            ("a = chunk(x, 9007199254740991)", "E0216"),
+        ]
+    ),
 )
 def test_short_specs_that_exhaust_memory_are_rejected(body: str, code: str) -> None:
     assert elaborate_invalid(body).code == code

@@ -72,6 +72,7 @@ def test_each_graph_is_checked_separately() -> None:
         assert f"graph {name}:" in repr(model.graph)
 
 
+@pytest.mark.parity
 def test_open_document_overrides_the_cache() -> None:
     """This holds for the document of a used file too."""
     name = "vision_encoder_decoder"

@@ -29,6 +29,7 @@ for name, text in given.items():
 """
 
 
+@pytest.mark.parity
 def test_tokenizer_bombs_end_within_limits() -> None:
     given = {
         name: data.decode() for name, data in list_tokenizer_bombs(train_tokenizer("byte_bpe"))

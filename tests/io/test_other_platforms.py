@@ -46,6 +46,7 @@ for words in WORDS:
 LM = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1", "--set", "vocab=11"]
 
 
+@pytest.mark.parity
 def test_commands_without_posix_functions(tmp_path: Path) -> None:
     (tmp_path / ".specc-999999-0").write_bytes(b"left behind")
     words = [

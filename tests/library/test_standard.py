@@ -23,6 +23,7 @@ def test_table_is_current() -> None:
     ) == tables.render_std_table(STD), "run `make tables`"
 
 
+@pytest.mark.parity
 def test_table_equals_parsing() -> None:
     by_table, parsed = (
         StdLibrary(STD, get_specs_directory() / "std.json"),

@@ -227,6 +227,7 @@ def ready(n: int) -> tuple[ElaboratedSpec, Arrays, Samples]:
     return spec, sample_spec_weights(spec), make_samples(case.inputs, case.lengths)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", sample_sweep(sorted({c.spec for c in CASES})))
 def test_specs_pass_the_symbolic_check(name: str) -> None:
     """The symbolic check needs no config values."""

@@ -130,9 +130,11 @@ def _check_graphs(spec: str, chosen: slice) -> None:
         assert check_spec_symbolically(opened.program, opened.library, graph)
 
 
-@pytest.mark.parametrize("spec", sample_mechanisms(SPECS, COSTLY))
+@pytest.mark.parametrize("spec", sample_mechanisms(SPECS, {*COSTLY, *FAMILIES}))
 def test_the_first_graph_passes_the_symbolic_check(spec: str) -> None:
-    """`compile` skips this check for built-in specs; this test runs it."""
+    """`compile` skips this check for built-in specs; this test runs it. Those of model families run
+    in the parity suite.
+    """
     _check_graphs(spec, slice(1))
 
 

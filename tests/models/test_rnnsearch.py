@@ -247,6 +247,7 @@ def test_a_given_target_is_scored(dates: Model, vocabulary: TextCharacters) -> N
     assert text_of(logits[0].argmax(-1), vocabulary) == "1979-05-03"
 
 
+@pytest.mark.parity
 def test_held_out_dates_are_translated(dates: Model, calendar: ModuleType) -> None:
     """A part of the evaluation of docs/demos/dates/train.py: exact match on dates that are not in
     the training data.

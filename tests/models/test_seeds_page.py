@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.parameter_sweeps import sample_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
@@ -38,7 +37,8 @@ def test_notebooks_are_generated_from_the_page(monkeypatch: pytest.MonkeyPatch) 
         assert path.read_text(encoding="utf-8") == notebooks.build_notebook(path.stem, page)
 
 
-@pytest.mark.parametrize("path", sample_sweep(NOTEBOOKS), ids=lambda path: path.stem)
+@pytest.mark.parity
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

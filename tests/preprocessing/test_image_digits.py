@@ -30,6 +30,7 @@ def script(digits):
     return module
 
 
+@pytest.mark.parity
 def test_samples_equal_held_out_digits(script, digits):
     assert len(list(FOLDER.glob("*.png"))) >= len(script.SAMPLES)
     for name in script.SAMPLES:

@@ -82,6 +82,7 @@ def test_steps_equal_the_full_pass(start: int) -> None:
     assert not faults
 
 
+@pytest.mark.parity
 def test_steps_with_loops_over_another_axis_equal_the_full_pass() -> None:
     """Loops over another axis, whose bodies are random graphs too."""
     faults = [f for seed in range(12) if (f := find_step_difference(seed, make_loop_graph))]

@@ -272,6 +272,7 @@ def count_undetected_in_package(
     return count, unseen
 
 
+@pytest.mark.parity
 def test_mutants_of_packages_are_detected() -> None:
     total, unseen = 0, []
     for spec, part, where, opset in IN_PACKAGES:

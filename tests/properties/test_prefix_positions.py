@@ -201,6 +201,7 @@ def test_most_graphs_are_proved() -> None:
     assert len(refused) < GRAPHS * 0.8
 
 
+@pytest.mark.parity
 def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
     seen = 0
     for seed in range(40):

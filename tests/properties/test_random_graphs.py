@@ -102,6 +102,7 @@ def test_most_causal_graphs_are_proved() -> None:
     assert needlessly < 25
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("draw", [make_random_graph, make_loop_graph, make_gather_graph])
 def test_batch_elements_are_proved_and_are_independent(draw: Callable[[int], Graph]) -> None:
     for seed in range(40):

@@ -9,6 +9,7 @@ from specc.frontend.elaboration_state import MAX_STEPS
 LIMITS = {"", "E0109", "E0110", "E0216", "E0223", "E0224", "E0309", "E0310", "E0521"}
 
 
+@pytest.mark.parity
 def test_each_construct_that_multiplies_is_counted() -> None:
     """With a small budget, so that uncounted work appears as time instead of a limit."""
     made = run_with_limits(CHECK_PROGRAM, values={"bombs": list_all_bombs(), "steps": 10_000})

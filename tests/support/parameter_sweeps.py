@@ -29,22 +29,24 @@ def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
 
 def sample_sweep(
     values: Sequence[object], costly: Collection[object] = (), stride: int = 3
-) -> list[Any]:
+) -> list[ParameterSet]:
     """Return every third parameter unmarked (every n-th with a `stride` of n), and the others
     marked `parity`. CI runs both.
 
     `costly` parameters are marked `parity` too.
     """
     return [
-        _mark_parameters(value) if n % stride or value in costly else value
+        _wrap_parameters(value, is_sampled=not (n % stride or value in costly))
         for n, value in enumerate(values)
     ]
 
 
-def _mark_parameters(value: object) -> ParameterSet:
-    """Return the parameters of one test with the mark `parity`, unless they have another mark."""
-    if isinstance(value, ParameterSet):
-        marks = value.marks or (pytest.mark.parity,)
-        return pytest.param(*value.values, marks=marks, id=value.id)
-    values = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*values, marks=(pytest.mark.parity,))
+def _wrap_parameters(value: object, *, is_sampled: bool) -> ParameterSet:
+    """Return the parameters of one test; unless it is sampled or has another mark, with the mark
+    `parity`.
+    """
+    if not isinstance(value, ParameterSet):
+        value = pytest.param(*(value if isinstance(value, tuple) else (value,)))
+    if is_sampled or value.marks:
+        return value
+    return pytest.param(*value.values, marks=pytest.mark.parity, id=value.id)

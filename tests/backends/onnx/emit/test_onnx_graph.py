@@ -104,6 +104,7 @@ def test_weights_and_outputs_keep_their_names() -> None:
     ] == ["batch", "seq", 11]
 
 
+@pytest.mark.parity
 def test_model_bytes_do_not_depend_on_the_hash_seed() -> None:
     program = (
         "import hashlib, specc_onnx; from support import decoder_graphs; "
