@@ -125,7 +125,7 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
         ("layer_norm(eps=1e-5)", "normalize: relu", "normalize: layer_norm(eps=1e-5)"),
         ("rms_norm(eps=1e-6)", "normalize: relu", "normalize: rms_norm(eps=1e-6)"),
     ],
-    "E0206-kinds-of-values": [("cast(x, to=float)", "x + ids", "x + cast(ids, to=float)")],
+    "E0206-kinds-of-values": [("cast(ids, to=float)", "x + ids", "x + cast(ids, to=float)")],
     "E0206-power-of-whole-numbers": [
         ("cast(x, to=float)", "x ** positions(x)", "cast(cast(x, to=float) ** cast(positions(x), to=float), to=int)"),
     ],
