@@ -357,6 +357,11 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
     }
 
 
+UNCHANGED_HELP = "`specc verify` checks whether the model is unchanged"
+INDEX_HELP = "an index is outside of its axis: a computed index counts from 0 and is not negative"
+"""Help for a `GatherND` node, which reads the position `x[:, t]`."""
+
+
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
     """Raise an error with the message of ONNX Runtime."""
     message = escape_text(" ".join(str(error).split()))[:600]
@@ -364,5 +369,5 @@ def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
         code,
         title,
         notes=[f"ONNX Runtime reports: {message}"],
-        helps=["`specc verify` checks whether the model is unchanged"],
+        helps=[INDEX_HELP if "index found" in message else UNCHANGED_HELP],
     )
