@@ -64,28 +64,30 @@ class CommentedBlock(CommentedNode):
 
 @node
 class NumberLiteral(SpannedNode):
-    """`1e-5`: a number in source form."""
+    """A number literal in source form, such as `1e-5`."""
 
     text: str
 
 
 @node
 class TextLiteral(SpannedNode):
-    """`"clip.vocab"`: the characters between the quotes, escapes resolved."""
+    """A string literal such as `"clip.vocab"`: the characters between the quotes, with escapes
+    resolved.
+    """
 
     value: str
 
 
 @node
 class Name(SpannedNode):
-    """`x`, `config.vision.width`, also `true`, `false`, `none`: a dotted name."""
+    """A dotted name, such as `x` or `config.vision.width`; also `true`, `false` and `none`."""
 
     path: str
 
 
 @node
 class Option(SpannedNode):
-    """`out=d` in a call."""
+    """A named argument of a call, such as `out=d`."""
 
     name: str
     value: "Expr"
@@ -94,14 +96,16 @@ class Option(SpannedNode):
 
 @node
 class WeightName(SpannedNode):
-    """`@ encoder.layers.{i}`: the weight path of a call. `text` contains unresolved `{…}`."""
+    """The weight path of a call, such as `@ encoder.layers.{i}`. `text` contains unresolved
+    `{…}`.
+    """
 
     text: str
 
 
 @node
 class Call(SpannedNode):
-    """`linear(x, out=d) @ q_proj`."""
+    """A call, such as `linear(x, out=d) @ q_proj`."""
 
     function: Name
     args: tuple["Expr", ...] = ()
@@ -111,7 +115,7 @@ class Call(SpannedNode):
 
 @node
 class Slice(SpannedNode):
-    """`a:b`, `:`, `1:`, `a:b:s` in an index."""
+    """A slice in an index: `a:b`, `:`, `1:` or `a:b:s`."""
 
     start: "Expr | None" = None
     stop: "Expr | None" = None
@@ -120,7 +124,7 @@ class Slice(SpannedNode):
 
 @node
 class Index(SpannedNode):
-    """`x[:, 0]`."""
+    """An index expression, such as `x[:, 0]`."""
 
     base: "Expr"
     items: tuple["Expr | Slice | EllipsisDims", ...]
@@ -128,7 +132,7 @@ class Index(SpannedNode):
 
 @node
 class Unary(SpannedNode):
-    """`-x`, `not x`. `op` is `-` or `not`."""
+    """A unary operation, `-x` or `not x`. `op` is `-` or `not`."""
 
     op: str
     operand: "Expr"
@@ -136,7 +140,7 @@ class Unary(SpannedNode):
 
 @node
 class Binary(SpannedNode):
-    """`a + b`. `op` is one of `+ - * / // % ** & |`."""
+    """A binary operation, such as `a + b`. `op` is one of `+ - * / // % ** & |`."""
 
     op: str
     left: "Expr"
@@ -146,8 +150,8 @@ class Binary(SpannedNode):
 
 @node
 class Compare(SpannedNode):
-    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` is between `operands[n]` and `[n + 1]`.
-    Each op is one of `== != <= >= < > in`.
+    """A chain of comparisons, such as `0 <= i - j < n` or `x in [1, 2]`. `ops[n]`, one of `== != <=
+    >= < > in`, compares `operands[n]` with `operands[n + 1]`.
     """
 
     ops: tuple[str, ...]
@@ -156,7 +160,7 @@ class Compare(SpannedNode):
 
 @node
 class Conditional(SpannedNode):
-    """`a if c else b`."""
+    """A conditional expression, `a if c else b`."""
 
     then: "Expr"
     condition: "Expr"
@@ -165,14 +169,14 @@ class Conditional(SpannedNode):
 
 @node
 class ListLiteral(SpannedNode):
-    """`[a, b]`."""
+    """A list, `[a, b]`."""
 
     items: tuple["Expr", ...]
 
 
 @node
 class ListComprehension(SpannedNode):
-    """`[f(i) for i in n]`."""
+    """A list comprehension, `[f(i) for i in n]`."""
 
     item: "Expr"
     variable: str
@@ -190,7 +194,7 @@ class RecordLiteral(SpannedNode):
 
 @node
 class EllipsisDims(SpannedNode):
-    """`...`: any leading dims, in a type or an index."""
+    """`...` in a type or an index, which stands for any number of axes."""
 
 
 Expr: TypeAlias = (
@@ -246,7 +250,7 @@ class BlockParameter(SpannedNode):
 
 @node
 class Target(SpannedNode):
-    """`x: float[batch, n]` on the left of `=`. `_` skips a result."""
+    """A name on the left of `=`, such as `x` or `x: float[batch, n]`. `_` skips a result."""
 
     name: str
     type: TypeName | None = None
@@ -254,7 +258,7 @@ class Target(SpannedNode):
 
 @node
 class Let(CommentedNode):
-    """`a, b = f(x)`."""
+    """An assignment, such as `a, b = f(x)`."""
 
     targets: tuple[Target, ...]
     value: Expr
@@ -262,7 +266,9 @@ class Let(CommentedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat(CommentedBlock):
-    """`repeat i in layers under "layers.{i}" collect h { … }`: unrolled at compile time."""
+    """A loop that is unrolled at compile time: `repeat i in layers under "layers.{i}" collect h { …
+    }`.
+    """
 
     variable: str
     iterable: Expr
@@ -294,7 +300,7 @@ class Scan(CommentedBlock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class When(CommentedBlock):
-    """`when c { … } else { … }`: decided at compile time."""
+    """A compile-time conditional: `when c { … } else { … }`."""
 
     condition: Expr
     body: tuple["Statement", ...]
@@ -304,14 +310,14 @@ class When(CommentedBlock):
 
 @node
 class Return(CommentedNode):
-    """`return logits, weights`."""
+    """The results of a block: `return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
 @node
 class Require(CommentedNode):
-    """`require d % heads == 0, "heads must divide the width"`."""
+    """A condition on config values: `require d % heads == 0, "heads must divide the width"`."""
 
     condition: Expr
     because: str = ""
@@ -368,7 +374,7 @@ ConfigEntry: TypeAlias = Field | Expect | IgnoredKeys | Assign
 
 @node
 class Config(CommentedBlock):
-    """`config { … }`."""
+    """The config fields of a spec: `config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
 
@@ -415,7 +421,7 @@ class Use(CommentedNode):
 
 @node
 class Equation(SpannedNode):
-    """`total = past + seq` after `where`."""
+    """An equation of lengths after `where`, such as `total = past + seq`."""
 
     name: str
     value: Expr
@@ -490,7 +496,7 @@ ReadingEntry: TypeAlias = InputReading | ResultDisplay
 
 @node
 class Reading(CommentedBlock):
-    """`reading { … }`."""
+    """The preprocessing and postprocessing of a spec: `reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
 
@@ -547,14 +553,14 @@ WeightRule: TypeAlias = WeightsFile | Tie | Load | Ignore | Share
 
 @node
 class Weights(CommentedBlock):
-    """`weights { … }`."""
+    """The rules for loading weights: `weights { … }`."""
 
     rules: tuple[WeightRule, ...]
 
 
 @node
 class Setting(CommentedNode):
-    """`stop = eos` in `generate`."""
+    """A setting in `generate`, such as `stop = eos`."""
 
     name: str
     value: Expr

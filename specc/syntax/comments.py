@@ -145,8 +145,8 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return the children and final comments of a body; the comment after its opening moves above
-    the first child.
+    """Return the children and final comments of a body. The comment after its opening is moved
+    above the first child.
     """
     if not body.trailing:
         return body.children, body.end
@@ -190,7 +190,7 @@ def add_trailing_comment(node: T, text: str) -> T:
     body.
     """
     if isinstance(node, ast.CommentedBlock):
-        # `config { d = 1 }  # all` is one line: first and last are the same
+        # in `config { d = 1 }  # all` the first and last line are the same
         if not node.comments.trailing and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
         if isinstance(node, ast.When) and node.otherwise:

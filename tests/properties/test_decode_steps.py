@@ -128,10 +128,11 @@ def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
 
 
 def _drop_newest_positions(
-    self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim
+    self: StepDraft, value: Value, axis: int, total_positions: Dim, positions: Dim
 ) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
-    return value if total == rows else self.builder.add_op(ops.Slice(axis, Dim.of(0), rows), value)
+    unchanged = total_positions == positions
+    return value if unchanged else self.builder.add_op(ops.Slice(axis, Dim.of(0), positions), value)
 
 
 def _keep_no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
@@ -154,8 +155,12 @@ FIRST_SEEDS = {
 """The first seed to try: it detected the mistake before."""
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (position_demand, "_get_operand_demand", _ignore_earlier_positions),
-    "positions start at zero in every step": (StepStates, "first_row", _read_from_start),
-    "the wrong end is dropped": (StepDraft, "last", _drop_newest_positions),
+    "positions start at zero in every step": (
+        StepStates,
+        "get_first_position_id",
+        _read_from_start,
+    ),
+    "the wrong end is dropped": (StepDraft, "select_last_positions", _drop_newest_positions),
     "no loop goes on from its state": (step_graph, "_map_state_operands", _keep_no_states),
     "nothing is kept": (step_plan, "select_cached_values", lambda *_: []),
     "everything counts as free": (

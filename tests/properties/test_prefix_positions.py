@@ -347,7 +347,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "states begin as the first rows of the head": (
         encoder_graph.EncoderBuilder,
-        "output",
+        "build_output",
         _read_wrong_end,
     ),
     "nobody tells the length of a memory": (

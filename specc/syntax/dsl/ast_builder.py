@@ -158,7 +158,7 @@ def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
 @dataclass(frozen=True, slots=True)
 class TupleRule:
     """A callback that returns its children as a tuple. If `unique` is set, duplicate names are
-    errors, and `unique` is the word for a child in the message.
+    errors, and `unique` describes a child in the message.
     """
 
     unique: str = ""

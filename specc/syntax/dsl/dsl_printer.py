@@ -172,7 +172,7 @@ def layout_leaf(node: ast.Commentable) -> Pieces:
 
 
 def layout_clause(keyword: str, value: ast.Expr | None) -> Pieces:
-    """Lay out `along n`, or nothing."""
+    """Lay out a clause such as `along n`; return no pieces without a value."""
     return [] if value is None else [SPACE_BREAK, f"{keyword} ", *layout_expression(value)]
 
 
@@ -328,7 +328,7 @@ def _layout_results(results: Sequence[ast.BlockParameter]) -> Pieces:
 
 
 def layout_name_list(keyword: str, names: Sequence[str]) -> Pieces:
-    """Lay out `carry s, c`, or nothing."""
+    """Lay out a clause such as `carry s, c`; return no pieces without names."""
     return [SPACE_BREAK, f"{keyword} ", *layout_words(names)] if names else []
 
 

@@ -145,7 +145,7 @@ TEXT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def _escape_character(character: str) -> str:
-    """Escape a character in a string; invisible ones as code points."""
+    """Escape a character in a string. Invisible characters are written as code points."""
     if character in TEXT_ESCAPES:
         return TEXT_ESCAPES[character]
     return character if is_visible_character(character) else f"\\u{{{ord(character):X}}}"
@@ -162,7 +162,7 @@ def quote_unless_name(text: str) -> str:
 
 
 def print_quantize_word(text: str) -> str:
-    """Print a word of `quantize`, without quotes if it is a name or a number."""
+    """Print a value of the `quantize` section, without quotes if it is a name or a number."""
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
@@ -190,7 +190,7 @@ def layout_expression(
     expr: ast.Expr, min_precedence: int = CONDITIONAL, is_operand: bool = False
 ) -> Pieces:
     """Lay out an expression, parenthesized if its operator is below `min_precedence`."""
-    # the grammar needs no parentheses in `(f(x) @ name) + y`, but readers do
+    # `(f(x) @ name) + y` has parentheses for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or (is_operand and has_weights):
         return ["(", *layout_expression(expr), ")"]

@@ -66,7 +66,7 @@ class LalrTable:
         return row if isinstance(row, int) else row.get(kind)
 
     def get_goto_state(self, state: int, origin: str) -> int | None:
-        """Return the next state after reducing to `origin`."""
+        """Return the next state after a reduction to `origin`, or None."""
         row = self.states[state]
         assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)

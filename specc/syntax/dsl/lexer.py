@@ -24,7 +24,7 @@ MAX_EXPRESSION_TOKENS = 10_000
 """Maximum number of tokens of one expression (E0111)."""
 
 MAX_INTEGER = 1 << 53
-"""Upper bound of integers: a double holds them exactly (E0108)."""
+"""Maximum integer, so that float64 represents all integers exactly (E0108)."""
 
 MAX_REPORTED_ERRORS = 20
 """Maximum number of reported errors per file."""
