@@ -11,7 +11,7 @@ from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 
 SIDES = ("left", "right", "")
-MANY, CHUNK = 8000, 500
+MANY, CHUNK = 1500, 250
 MIN_SHARE = 0.7
 """Minimum share of warned specs that show an effect."""
 
