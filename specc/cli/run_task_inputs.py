@@ -203,7 +203,10 @@ def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task
     if task:
         words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.optional]
     else:
-        words = [_make_example_argument(model, name) for name in model.required_inputs]
+        readings = dict(model.reading.inputs).values()
+        computed = {r.shape_input for r in readings if isinstance(r, ImageRecord)}
+        names = [name for name in model.required_inputs if name not in computed]
+        words = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(words)}`"
     return Failed(
         *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in failed.diagnostics)
