@@ -155,11 +155,15 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return, by symbol, the minimum length at which indices are in range and windows fit into
-    their axes.
+    """Return, by symbol, the minimum length at which indices are in range, windows fit into
+    their axes, and `argmax` has a position to return.
     """
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
+        if isinstance(node.op, ops.ArgMax) and (operand := node.args[0]):
+            length = operand.type.shape[node.op.axis].substitute(graph.length_equations)
+            for symbol, least in _iterate_min_symbol(length):
+                found[symbol] = max(found.get(symbol, 0), least)
         for wanted in list_nonnegative_dims(node):
             match wanted.substitute(graph.length_equations).terms:
                 # `c·symbol + k` is nonnegative from -k / c on, rounded up; for lengths of another
@@ -188,11 +192,15 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int]]:
     """Yield the symbol of each length of a result that has one, and its smallest value."""
     for length in result.type.shape:
-        # negative if the axis has no position
-        made = length.substitute(graph.length_equations) - 1
-        if len(made.symbols()) == 1:
-            (symbol,) = made.symbols()
-            yield symbol, _solve_min_length(made, symbol)
+        yield from _iterate_min_symbol(length.substitute(graph.length_equations))
+
+
+def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
+    """Yield the only symbol of a length, and its smallest value at which the length is not 0."""
+    made = length - 1  # negative if the axis has no position
+    if len(made.symbols()) == 1:
+        (symbol,) = made.symbols()
+        yield symbol, _solve_min_length(made, symbol)
 
 
 def _solve_min_length(length: Dim, symbol: str) -> int:

@@ -1,6 +1,6 @@
 """Position embeddings limit lengths."""
 
-from specc.analysis.length_limits import find_length_limits
+from specc.analysis.length_limits import find_length_limits, find_min_lengths
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
@@ -19,3 +19,16 @@ def test_slice_of_a_gathered_table() -> None:
     graph = elaborate_spec(open_spec(Source("m.specc", SPEC))).graph
     (limit,) = find_length_limits(graph).values()
     assert (limit.symbol, limit.max_length, limit.table_name) == ("n", 8, "table")
+
+
+def test_argmax_needs_a_position() -> None:
+    """An axis of a run-time length under `argmax` is not empty; an axis of the features is free."""
+    text = """specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 4]) -> (y: int[batch, 4], w: int[batch, n]) {
+  return argmax(x, axis=1), argmax(x)
+}
+"""
+    graph = elaborate_spec(open_spec(Source("m.specc", text))).graph
+    assert find_min_lengths(graph) == {"n": 1}
