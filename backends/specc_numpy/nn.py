@@ -88,8 +88,8 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     """Return the softmax of visible `scores` along `axis`, zeros if no score is visible; `sinks`
     has length 1 along `axis`.
     """
-    # Masked scores are set to -inf before the maximum: a masked score may be larger than all
-    # visible ones, and every exponential would underflow to 0.
+    # Masked scores are set to -inf before the maximum is taken: a masked score may exceed all
+    # visible ones, and then all exponentials would underflow to 0.
     visible_scores = np.where(visible, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
@@ -249,7 +249,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
     is_routed = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, env))
     if inputs.keep is not None:
         is_routed &= inputs.keep[..., None]
-    # an expert that no token chose contributes nothing
+    # an expert that no token selected contributes nothing
     for expert in np.unique(inputs.ids[is_routed]):
         is_chosen = is_routed & (inputs.ids == expert)
         expert_weights = (w[expert] for w in inputs.stacked)
@@ -260,6 +260,6 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
         weighted = np.where(is_chosen, inputs.gates, 0).sum(-1, keepdims=True) * output.reshape(
             result.shape
         )
-        # outputs for tokens that did not choose the expert may be NaN, so they are not added
+        # outputs for tokens that did not select the expert may be NaN, so they are not added
         result += np.where(is_chosen.any(-1, keepdims=True), weighted, 0)
     return result

@@ -49,7 +49,7 @@ def check_indices(ids: Array, size: int, table_name: str) -> None:
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
 
 _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("after", default=None)
-"""The result hook of the current evaluation; it also applies inside bodies."""
+"""The result hook of the current evaluation, which also applies in loop bodies."""
 
 
 def evaluate_nodes(
@@ -86,7 +86,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR kind of NumPy dtype kinds that have another letter; `V` is bfloat16."""
+"""The IR kind of each NumPy dtype kind with a different letter; `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -90,7 +90,9 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """Return all outputs and the final states, of `sizes`; masked positions change no state."""
+    """Run a cell over all positions. Return all outputs and the final states, which have `sizes`.
+    Masked positions do not change the states.
+    """
     batch, steps, _ = x.sequence.shape
     states = tuple(
         np.zeros((batch, size)) if initial is None else initial

@@ -53,7 +53,7 @@ def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
     states = _list_initial_states(x, [size])
-    # Only this variant is cuDNN's; the other variants compute different functions.
+    # cuDNN implements only this variant
     if _can_use_torch_layer(x) and (op.reset, op.update) == ("after", "old"):
         return _run_torch_layer(torch.gru, x, states, op.reverse)
     return _run_cell(step, x, states, op.reverse)
@@ -108,7 +108,7 @@ def _run_torch_layer(
     parameters = [x.weights, x.state_weights]
     biases = x.bias, x.state_bias
     if any(b is not None for b in biases):
-        # The layer takes both biases or none.
+        # the layer takes both biases or none
         parameters += [x.weights.new_zeros(len(x.weights)) if b is None else b for b in biases]
     initial_states = [s[None] for s in states]
     sequence = x.sequence.flip(1) if reverse else x.sequence
@@ -124,7 +124,9 @@ def _run_torch_layer(
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Tensor], states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
-    """Return all outputs and the final states; masked positions change no state."""
+    """Run a cell over all positions. Return all outputs and the final states. Masked positions do
+    not change the states.
+    """
     projected = linear(x.sequence, x.weights, x.bias)
     batch, steps, _ = projected.shape
     outputs: list[Tensor] = []

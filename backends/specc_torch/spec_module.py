@@ -24,7 +24,7 @@ from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
 class Scope(nn.Module):
-    """A name scope of parameters, without a computation."""
+    """A name scope of parameters that computes nothing."""
 
 
 class SpecModule(nn.Module):
@@ -216,7 +216,7 @@ def _make_initial_parameter(
 def _to_numpy(parameter: Tensor) -> Array:
     """Return a parameter as an array of the same dtype."""
     x = parameter.detach().cpu().contiguous()
-    if x.dtype == torch.bfloat16:  # NumPy has no such type
+    if x.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return x.view(torch.int16).numpy().view(NUMPY_DTYPES["bf16"])
     array: Array = x.numpy()
     return array

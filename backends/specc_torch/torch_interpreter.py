@@ -74,7 +74,9 @@ def run_graph_nodes(
     context: ForwardContext,
     requested: Iterable[Value],
 ) -> dict[Value, Tensor]:
-    """Return the `requested` values of `graph` from `known_values` inputs and parameters."""
+    """Return the `requested` values of `graph`, computed from `known_values` (inputs and
+    parameters).
+    """
     return evaluate_live_nodes(
         graph,
         known_values,

@@ -50,7 +50,7 @@ def module(
     `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise what `specc.compile` raises.
     """
-    check_argument_kinds(ARGUMENT_KINDS, locals())  # all of them, before any name is assigned
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # only the arguments are local names here
     opened_spec = open_spec_argument(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )

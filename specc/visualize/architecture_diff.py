@@ -17,7 +17,7 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label,
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
-"""Two architectures are comparable if at least this share of their blocks is common."""
+"""Two architectures are comparable if they have at least this fraction of blocks in common."""
 
 MAX_LINES = 400
 """Maximum number of lines of one kind of change; the rest is counted."""
@@ -52,7 +52,7 @@ class ArchitectureDifference:
 
     @property
     def is_same(self) -> bool:
-        """Return whether both have the same operations."""
+        """True if both architectures have the same operations."""
         return not self.changes and not self.reason
 
 
@@ -123,7 +123,7 @@ def _list_scopes(graph: Graph) -> dict[str, Facts]:
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
-        # a mask's construction is described where attention uses it
+        # the ops of a mask are described by the attention that uses it
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
     for name, fact in graph.parameter_facts.items():
@@ -141,7 +141,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
         if isinstance(value, bool | int | float | str | Dim)
     }
     if isinstance(node.op, ops.Arith | ops.Reduce):
-        attributes.pop("fn")  # its label says that
+        attributes.pop("fn")  # the label of the op contains this attribute
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return

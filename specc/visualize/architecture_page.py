@@ -40,8 +40,8 @@ MAX_SOURCE = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """The graphs of a page by name, the whole first; `sizes` are the fixed lengths, `count` is the
-    formatted parameter count.
+    """The content of a page: graphs by name, the complete one first. `sizes` are the fixed lengths,
+    `parameter_count_text` is the formatted parameter count.
     """
 
     name: str
@@ -118,7 +118,7 @@ def _render_head(view: ArchitectureView) -> str:
 
 
 def _render_tabs(names: Sequence[str]) -> str:
-    """Render a tab per graph; none for a single graph."""
+    """Render one tab per graph, or nothing for a single graph."""
     if len(names) < 2:
         return ""
     tabs = "".join(_render_tab(n, name) for n, name in enumerate(names))
@@ -262,7 +262,7 @@ def _render_code(text: str) -> str:
 
 
 def _render_costs(cost: CostCurves | None) -> str:
-    """Render the cost plot and its table; a sentence if there is nothing to plot."""
+    """Render the cost plot and its table, or a sentence if there is nothing to plot."""
     if cost is None:
         return (
             '<section class="costs"><h3>Cost</h3><p class="doc">The cost does not depend on a '
