@@ -90,9 +90,9 @@ def _is_list_of_tokens(value: object) -> bool:
     )
 
 
-TOKEN_VALUE = SettingValues("a token's number, 0 or more", lambda v: is_int_in_range(v, 0))
+TOKEN_VALUE = SettingValues("a token id (0 or more)", lambda v: is_int_in_range(v, 0))
 TOKENS_VALUE = SettingValues(
-    f"a token's number, 0 or more, or a list of at most {MAX_STOP_TOKENS}", _is_token_or_list
+    f"a token id (0 or more), or a list of at most {MAX_STOP_TOKENS}", _is_token_or_list
 )
 FACTOR_VALUE = SettingValues(
     f"a number from {MIN_FACTOR:g} to {MAX_FACTOR:g}",
@@ -161,7 +161,8 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_general_option(
         "bad_words_ids",
         SettingValues(
-            f"a list of at most {MAX_STOP_TOKENS} tokens, or of runs of tokens", _is_list_of_tokens
+            f"a list of at most {MAX_STOP_TOKENS} token ids, or of token id sequences",
+            _is_list_of_tokens,
         ),
         "banned",
         "bad_words",
@@ -171,7 +172,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_general_option(
         "begin",
         SettingValues(
-            f"a list of at most {MAX_STOP_TOKENS} tokens, or of lists of tokens to choose from",
+            f"a list of at most {MAX_STOP_TOKENS} token ids, or of lists of allowed ids",
             _is_list_of_tokens,
         ),
         "forced_bos_token_id",

@@ -27,7 +27,7 @@ def find_value_error(
         return None
     return Diagnostic(
         "E0732",
-        f"`{setting_name}` cannot be {_format_value(value)}: it is {option.values.description}",
+        f"`{setting_name}` must be {option.values.description}, got {_format_value(value)}",
         _make_label(span),
         helps=_suggest_instead(option, value),
     )

@@ -154,7 +154,7 @@ def apply_generation_config(
     _read_start_tokens(file, said)
     _read_strategy(file)
     if faults := check_spec_settings(file.settings):
-        file.raise_unsupported("", f"cannot be followed: {faults[0].title}")
+        file.raise_unsupported("", f"is invalid: {faults[0].title}")
     where = escape_text(path)
     dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**said, **file.settings}

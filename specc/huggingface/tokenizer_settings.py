@@ -239,7 +239,7 @@ def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -
     for word, key in GENERATED_SETTINGS.items():
         value = settings.get(word)
         if value is not None and (fault := vocabulary.check_token_id(word, value)):
-            return key, f"cannot be followed: {fault.title}"
+            return key, f"is invalid: {fault.title}"
     return "", ""
 
 

@@ -185,6 +185,6 @@ def check_compiled_settings(
 def _fail_fixed(name: str, compiled_value: object, value: object) -> NoReturn:
     raise_error(
         "E0733",
-        f"this model was compiled with `{name}` = {compiled_value}, it cannot be {value}",
+        f"`{name}` must be {compiled_value}, with which this model was compiled, got {value}",
         helps=["compile it again with that setting, or use a package: `--graphs step`"],
     )

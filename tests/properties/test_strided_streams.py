@@ -145,7 +145,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "round_up_to_chunks",
         lambda need, track: need + (need > 0),
     ),
-    "slow rows are numbered as those that come in": (StepStates, "first_row", _number_by_arrival),
+    "slow rows are numbered as those that come in": (
+        StepStates,
+        "get_first_position_id",
+        _number_by_arrival,
+    ),
     "a row stands behind its chunk": (
         flow_module,
         "resolve_stride",
