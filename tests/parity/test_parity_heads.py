@@ -69,6 +69,10 @@ OTHERWISE = {
     "FSMTModel": SCORES,  # its decoder ends with the table of words
     "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
     "ClapModel": frozenset({"logits_per_audio", "logits_per_text"}),
+    "AltCLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "ChineseCLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "CLIPSegModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "MetaClip2Model": frozenset({"logits_per_image", "logits_per_text"}),
     "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),
     "Siglip2Model": frozenset({"logits_per_image", "logits_per_text"}),
     "Blip2Model": SCORES,

@@ -218,6 +218,24 @@ def test_classification(head: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
+def test_language_model_alone(name: str, tmp_path: Path) -> None:
+    """The graph without images gives the logits of the class for a prompt without images."""
+    theirs = saved(name, tmp_path)
+    ours = open_weighted_spec(str(tmp_path), tmp_path, graph="causal_lm")
+    theirs.double()
+    fields = {"input_ids": TokenIds("seq", WORDS), "attention_mask": PaddingMask("seq")}
+    inputs = make_samples(fields, {"seq": (9, 2, 5)})
+
+    def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        keep = x["attention_mask"]
+        ids = x["input_ids"].where(keep, 0)
+        at = (keep.long().cumsum(1) - 1).clamp(min=0)
+        return {"logits": theirs(input_ids=ids, attention_mask=keep.long(), position_ids=at).logits}
+
+    assert_matches_float32(ours, inputs, published, {"logits": "seq"}, ("left", "right"))
+
+
 @pytest.mark.parametrize("name", FIRST)
 def test_text_model(name: str, tmp_path: Path) -> None:
     family, text, _ = CASES[name]
