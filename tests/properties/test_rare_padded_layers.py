@@ -12,8 +12,10 @@ from specc.ir import ops
 
 SIDES = ("left", "right", "")
 MANY, CHUNK = 1500, 250
-MIN_SHARE = 0.7
-"""Minimum share of warned specs that show an effect."""
+MIN_SHARE = 0.65
+"""Minimum share of warned specs of a chunk that show an effect: 75 % of 1000 specs did. Proofs know
+rare ops less well than those of `test_random_padding`, where the share is 80 %.
+"""
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
