@@ -158,7 +158,7 @@ class OpenedModel(Closeable):
         model. A generation in progress keeps its sessions.
         """
         self.is_closed = True
-        for name in ("default_model", "scoring", "generator", "streaming_model"):
+        for name in ("default_model", "scoring_model", "generator", "streaming_model"):
             self.__dict__.pop(name, None)
 
     def check_open(self) -> None:
