@@ -456,7 +456,15 @@ FAMILIES: dict[str, dict[str, object]] = {
     "exaone": GQA_SIZES | {"stop": [2]},
     "nanochat": GQA_SIZES | {"stop": [2]},
     "ctrl": TRANSFORMER_SIZES | {"stop": [2]},
-    "cohere2_moe": MOE_SIZES | {"first_k_dense": 1, "shared_experts": 1, "sliding_window": 3},
+    "cohere2_moe": MOE_SIZES
+    | {
+        "layers": 3,
+        "first_k_dense": 1,
+        "shared_experts": 1,
+        "sliding_window": 3,
+        "sliding_window_pattern": 2,
+        "selection": "sigmoid",
+    },
     "granitemoe_swa": MOE_SIZES | {"shared_hidden": 8, "sliding_window": 3},
     "persimmon": TRANSFORMER_SIZES | {"stop": [2]},
     "gpt_neox_japanese": {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "stop": [2]},
