@@ -20,7 +20,7 @@ the values that it weighs may be anything:
     output "y" %6
     end
     gives
-    %1 zero_axes 1
+    %1 zero_axes 1, finite_axes 1
     %2 has_extremes, has_extreme_padding
     %3 low_axes 1, minimum_axes 1, finite_axes 1, has_extreme_padding
     %4 zero_axes 1

@@ -389,7 +389,7 @@ def test_ir_text_preserves_experts(tmp_path: Path) -> None:
 def test_experts_are_one_op_with_equal_initial_weights(tmp_path: Path) -> None:
     graph = elaborate_text(tmp_path, experts=3)
     (node,) = (n for n, _ in graph.nodes if isinstance(n.op, ops.MixtureOfExperts))
-    assert node.op.get_attributes()["stacked"] == 5
+    assert node.op.get_attributes()["stacked_count"] == 5
     initial = {n: f.initializer for n, f in graph.parameter_facts.items()}
     assert initial["experts.w1.weight"] == "fan_in_each(1.0)"
     assert initial["experts.w2.bias"] == "zeros"

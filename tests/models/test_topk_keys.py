@@ -91,7 +91,7 @@ def test_padding_before_the_keys_is_detected(
         b: step_graph.StepDraft, op: step_graph.ops.TopK, keys: step_graph.Value
     ) -> step_graph.Value:
         rows = encoder_graph.ops.Pad(op.axis, op.k, op.k * 0, value=-np.inf)
-        return b.one(rows, keys)  # type: ignore[attr-defined]
+        return b.add_op(rows, keys)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(step_graph, "pad_topk_keys", in_front)
     assert measure_step_difference(tmp_path, "causal", (1, 1, 5)) > 1e-3
