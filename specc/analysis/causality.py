@@ -50,14 +50,6 @@ from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
 from specc.ir.model import resolve_absent_inputs
 from specc.ir.op import Op
 
-_NAMES_IN_SPECS = {
-    "weighted_sum": "weigh",
-    "strided_slice": "slice",
-    "patch_embedding": "patches",
-    "mixture_of_experts": "route",
-}
-"""Ops that a spec calls by another name."""
-
 
 def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
@@ -151,7 +143,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 def format_op_name(op: Op) -> str:
     """Return the name of an op in messages: the name by which a spec calls it."""
     fn = op.get_attributes().get("fn")
-    return fn if isinstance(fn, str) else _NAMES_IN_SPECS.get(op.name, op.name)
+    return fn if isinstance(fn, str) else op.spec_name
 
 
 def _check_parameters(

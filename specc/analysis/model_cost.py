@@ -268,7 +268,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     part.type = type
     # A part is named after its most expensive op, not after the reshapes around it.
     if node.op.heavy or not part.op:
-        part.op = node.op.name
+        part.op = node.op.spec_name
     return part
 
 

@@ -96,7 +96,7 @@ def build_preprocessing_config(
         def raise_entry_error(path: tuple[str, ...], what: str) -> NoReturn:
             span = spans.get(name)
             if path == ("kind",):
-                known = what.removeprefix("is none of ").split(", ")
+                known = what.removeprefix("is not one of ").split(", ")
                 kind = record["kind"]
                 helps = suggest_similar_name(kind, known, f"readings are {', '.join(known)}")
                 raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)

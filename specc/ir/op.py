@@ -31,19 +31,23 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 @dataclass_transform(frozen_default=True)
 class Op:
     """Base class of ops: frozen dataclasses of compile-time attributes. `heavy` ops are never
-    recomputed in a derived graph; a `view` op moves no data.
+    recomputed in a derived graph; a `view` op moves no data; `spec_name` is its name in specs.
     """
 
     name: ClassVar[str]
+    spec_name: ClassVar[str]
     signature: ClassVar[Signature]
     heavy: ClassVar[bool]
     view: ClassVar[bool]
 
-    def __init_subclass__(cls, *, sig: str, heavy: bool = False, view: bool = False) -> None:
+    def __init_subclass__(
+        cls, *, sig: str, heavy: bool = False, view: bool = False, spec_name: str = ""
+    ) -> None:
         dataclass(frozen=True)(cls)
         cls.name = re.sub(
             r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__
         ).lower()
+        cls.spec_name = spec_name or cls.name
         cls.signature = Signature.parse(sig)
         cls.heavy, cls.view = heavy, view
         assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"

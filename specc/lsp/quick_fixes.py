@@ -281,9 +281,11 @@ CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """Advice that ends with code to write."""
-REMOVAL_START = re.compile(r"(?:delete it|leave (?:it|one of the two) out|remove it)\b")
+REMOVAL_START = re.compile(
+    r"(?:delete it|leave out one of the two|(?:leave|remove) (?:it|one of the two))\b"
+)
 """Beginnings of advice to remove code."""
-ONE_OF = re.compile(r"it is one of ([\w.-]+(?:, [\w.-]+)*)")
+ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|another name, such as|[^`]+ is written|(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"

@@ -236,7 +236,7 @@ def get_operation_label(node: Node) -> str:
             return ARITHMETIC_SIGNS.get(fn, fn)
         case ops.Pointwise(fn) | ops.Reduce(fn):
             return fn
-    return node.op.name.replace("_", " ")
+    return node.op.spec_name.replace("_", " ")
 
 
 def build_flow(

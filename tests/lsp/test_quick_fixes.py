@@ -101,6 +101,7 @@ CLASSES = {
     "E0202-length-not-declared": "add `dims batch`",
     "E0220-no-type": "write `width: int = 8`",
     "E0214-no-return": "add `return y`",
+    "E0203-word-of-a-choice": "write `pre`",
     "E0302-axis-missing": "write `insert(first, axis=1)`",
     "E0302-two-lengths": "add `where src = tgt`",
     "E0601-numbers-as-mask": "write `bias > 0`",

@@ -10,7 +10,7 @@ from visualize.test_data_flow import SOME, elaborate_small
 
 from specc.drawing.drawing_marks import BoxMark, Drawing, LineMark, Mark, TextMark
 from specc.library.spec_reader import list_builtin_specs
-from specc.visualize.block_layout import draw_block
+from specc.visualize.block_layout import BLOCK_COLORS, draw_block
 from specc.visualize.block_tree import build_block_tree, expand_blocks
 
 Point: TypeAlias = tuple[float, float]
@@ -90,3 +90,15 @@ def test_moved_lines_are_found() -> None:
     (x, y), *others = line.points
     drawing.marks.append(replace(line, points=((x + 20, y), *others)))
     assert find_loose_ends(drawing)
+
+
+def test_weighted_sums_have_the_color_and_name_of_attention() -> None:
+    drawings = draw_all_blocks("decomposable")
+    plates = [
+        box.fill
+        for drawing in drawings
+        for box, text in pairwise(drawing.marks)
+        if isinstance(box, BoxMark) and isinstance(text, TextMark) and text.text == "weigh"
+    ]
+    assert plates
+    assert set(plates) == {BLOCK_COLORS["attention"][0]}

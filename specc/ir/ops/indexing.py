@@ -44,7 +44,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
         axes["u"] = self.k
 
 
-class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
+class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="slice"):
     """Every `step`-th position of axis `axis`, from `start` to `stop` (exclusive)."""
 
     axis: int

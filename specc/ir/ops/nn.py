@@ -104,7 +104,7 @@ class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] ->
     """
 
 
-class WeightedSum(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
+class WeightedSum(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True, spec_name="weigh"):
     """Weighted sum of values, `w @ v`. Keys whose weights are masked out do not affect the
     result.
     """
@@ -144,7 +144,9 @@ class Attend(
             )
 
 
-class PatchEmbedding(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
+class PatchEmbedding(
+    Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True, spec_name="patches"
+):
     """Patch embedding: an image split into `p × r` patches, each projected to a vector, in
     row-major order.
 
@@ -246,7 +248,9 @@ class MixtureOfExpertsOperands(Generic[T]):
         return self.x, *self.stacked, *self.captured
 
 
-class MixtureOfExperts(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True):
+class MixtureOfExperts(
+    Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True, spec_name="route"
+):
     """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token
     (Shazeer et al. 2017, arXiv:1701.06538, eq. 1).
 
