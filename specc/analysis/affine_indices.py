@@ -1,15 +1,15 @@
 """Position ids as affine functions of query and key position; where comparisons hold.
 
-Input: two grids. Each is written as `a t + b u + far + c`, where `t` and `u` are the times of
-query and key, `far` is a sum of lengths, and `c` lies in an interval, because integer division
-rounds. If the slopes of `t` and `u` in the difference of both sides are opposite, the comparison
-bounds `t - u`. It also does if the remaining terms can only make it harder to satisfy: `u >= 0`
-on the keys' side, `t >= 0` on the queries' side:
+Input: two grids. Each is written as `a t + b u + far + c`, where `t` and `u` are the times of query
+and key, `far` is a sum of lengths, and `c` lies in an interval, because integer division rounds. If
+the slopes of `t` and `u` in the difference of both sides are opposite, the comparison bounds `t -
+u`. The comparison also bounds `t - u` if the remaining terms can only make it harder to satisfy: `u
+>= 0` on the keys' side, `t >= 0` on the queries' side:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
     2 k <= q            q - k >= 0      for k >= 0
-    k < m               unbounded       after a prefix of `m` rows: k is `m + u` there
+    k < m               unbounded       after a prefix of `m` positions: k is `m + u`
     q + k <= 5          no bound on q - k
 """
 
@@ -79,7 +79,7 @@ class AffineIndex:
 
     @property
     def constant(self) -> Fraction | None:
-        """The constant value; None if the value varies between positions."""
+        """The constant value, or None if the value varies between positions."""
         alike = self.query_slope == self.key_slope == 0 and self.length_sum == 0
         return self.min_offset if alike and self.min_offset == self.max_offset else None
 
@@ -181,8 +181,8 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant,
-    or None for other functions.
+    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant;
+    return None for other functions.
     """
     match function:
         case "add":
@@ -202,7 +202,7 @@ def _combine_affine_indices(
 
 
 def _multiply_by_constant(a: AffineIndex, b: AffineIndex) -> AffineIndex | None:
-    """Return the product if one factor is constant, else None."""
+    """Return the product if one factor is constant, otherwise None."""
     if a.constant is None:
         a, b = b, a
     return None if a.constant is None else b.multiply(a.constant)

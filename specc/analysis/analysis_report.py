@@ -111,7 +111,7 @@ class AnalysisReport:
 
     `time_symbol` is the symbol of the time axis along which the model generates or streams,
     `chunk_size` the number of positions per step. `batch_symbol` is the symbol of the batch size,
-    if there is one. `is_causal` and `is_batch_independent` are None if there is nothing to prove.
+    if there is one. `is_causal` and `is_batch_independent` are None if they do not apply.
     `receptive_fields` maps each output to its receptive field along the time axis. `padding_masks`
     names the padding masks. `other_axes` are the other dynamic axes. `has_groups` is True if the
     graph contains a `same_group` mask.

@@ -26,7 +26,7 @@ from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """Return the symbol of the first axis of every input that has axes, or None if they differ."""
+    """Return the common first axis symbol of all inputs that have axes, or None if they differ."""
     names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 

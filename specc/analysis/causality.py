@@ -1,12 +1,12 @@
-"""Prove that a model can generate: no op lets a position depend on a later one, and
-no input default does.
+"""Prove that a model can generate: no op and no input default lets a position depend on a later
+position.
 
-Input: a graph, the input with the time axis and the requested outputs. Output: nothing if a
-decode step can be derived, else one error per op that violates causality.
+Input: a graph, the input with the time axis and the requested outputs. Output: no errors if a
+decode step can be derived, otherwise one error per op that violates causality.
 
 The proof is local. Each op on the way to the outputs must be causal by itself, because during
-generation position t + 1 of an intermediate value does not exist yet, whatever a later op does
-with it. So the reported op is the cause.
+generation position t + 1 of an intermediate value does not exist yet, independent of later ops. So
+the reported op is the cause.
 
 Attention without a mask sees every key, including later ones; the `flip` next to it, which no
 output reads, is not reported:
@@ -54,10 +54,10 @@ from specc.ir.op import Op
 def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
-    """Return why `outputs` cannot be generated along the axis `symbol` of the input `time_input`,
-    which counts chunks of `chunk_size` positions, or "" if they can.
+    """Return the reasons why `outputs` cannot be generated along the axis `symbol` of the input
+    `time_input`, which counts chunks of `chunk_size` positions.
 
-    Errors E0711 to E0717, one per violating op, in graph order.
+    Report E0711 to E0717, one error per violating op, in graph order.
     """
     flow = trace_time_dataflow(graph, symbol, chunk_size)
     wanted = [graph.outputs[name] for name in outputs]
@@ -165,7 +165,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Report inputs whose length follows from the time axis, but not position by position."""
+    """Report inputs whose length depends on the time axis, but not position by position."""
     for name, value in graph.inputs.items():
         own = [
             d
@@ -244,8 +244,8 @@ def _make_diagnostic(
 def make_leak_labels(
     graph: Graph, leak: Leak, flow: TimeFlow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the label of the op that leaks, in a loop that of the op in its body, and the label of
-    the operand that it reads.
+    """Return the labels of the leaking op (for a loop, of the op in its body) and of the operand
+    that it reads.
     """
     place, loop = graph, leak
     while loop.body_leak:

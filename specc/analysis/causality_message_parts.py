@@ -2,7 +2,7 @@
 masks that are not proved causal.
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
-    j >= i                        certain: it shows later positions
+    j >= i                        certain: the mask includes later positions
 """
 
 from collections.abc import Generator
@@ -85,9 +85,9 @@ def describe_window(
     is_all: bool,
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the error text and the fixes for a window. It reads the positions `later_text`, or, if
-    `is_all`, its output length differs from the length of the time axis. In a stream a chunk has
-    more than one position.
+    """Return the error text and the fixes for a window. The window reads the positions
+    `later_text`, or, if `is_all`, its output length differs from the length of the time axis. In a
+    stream a chunk has more than one position.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -158,7 +158,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeFlow) -> float | None:
-    """Return the value at masked keys if no later key is visible, else None."""
+    """Return the value at masked keys if no later key is visible, otherwise None."""
     times = sorted(flow.get_state(value).axes)
     for query in times:
         for key in times:
@@ -217,7 +217,7 @@ def has_different_rates(grid: QueryKeyGrid | None) -> bool:
 
 
 def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
-    """Return the prefix length if only prefix positions attend to later positions, else None."""
+    """Return the prefix length if only prefix positions attend to later positions, or None."""
     if grid is None or grid.query_axis is None or find_side_band(grid).low >= 0:
         return None
     head = grid.get_prefix_length(grid.query_axis)
@@ -237,8 +237,8 @@ def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
 
 
 class _UnprovedMaskPart(NamedTuple):
-    """The first part of a mask that does not compare position ids; `is_whole_mask` if no part
-    compares them.
+    """The first part of a mask that does not compare position ids. `is_whole_mask` is true if no
+    part of the mask compares them.
     """
 
     value: Value | None
@@ -266,7 +266,7 @@ def _solve_unproved_mask_part(
 
 def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
     """Return the operands of a mask that are searched: an empty list for a comparison of position
-    ids, None for any other op.
+    ids, or None for any other op.
     """
     if (inner := follow_view(grid)) is not None:
         return [inner]
@@ -281,7 +281,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
         case ops.Where() if grid.value.dtype == "bool":
             return operands
         case ops.Compare():
-            # Affine functions of positions are analyzed; a comparison of anything else is unknown.
+            # Affine functions of positions are analyzed; a comparison of other values is unknown.
             compared = [
                 solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
             ]

@@ -1,7 +1,7 @@
 """Messages for causality errors: what the op reads and what to write instead.
 
-A message says that a mask shows later positions only if a comparison of position ids implies it;
-otherwise it says that causality was not proved.
+A message says that a mask includes later positions only if a comparison of position ids implies
+this; otherwise it says that causality was not proved.
 """
 
 from collections.abc import Mapping

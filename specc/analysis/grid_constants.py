@@ -1,12 +1,12 @@
-"""Query-key grids: constants, divisions by zero, infinities, factors of sums of products.
+"""Analyze query-key grids: constants, divisions by zero, infinities, factors of sums of products.
 
 Input: a value as a grid over query and key positions. Output: its factors with the same two
 axes, where a node multiplies them and sums over other axes, as `einsum("b h i j, h g -> b g i
 j", w, mix)` does over heads. Where one factor is zero for a query and a key, so is the result,
 unless another factor is infinite or NaN.
 
-Of constants at masked positions only those are tracked that every dtype represents exactly
-(halves of integers up to 256, and infinity), so that the facts hold in the compiled model, too.
+The analysis tracks only constants at masked positions that every dtype represents exactly (halves
+of integers up to 256, and infinity), so that the facts also hold in the compiled model.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -38,8 +38,8 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """Return the factors of a grid, or None if it is no sum of products, if a bias is added, or if
-    a factor is read at other query or key positions.
+    """Return the factors of a grid, or None if it is not a sum of products, if a bias is added, or
+    if a factor is read at other query or key positions.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
@@ -71,7 +71,7 @@ def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, i
 
 
 def _has_bias(node: Node) -> bool:
-    """Return whether the op adds a bias, so that zero operands do not give a zero result."""
+    """Return whether the op adds a bias, so that zero operands do not imply a zero result."""
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 
@@ -221,13 +221,13 @@ def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
 
 
 def is_reduction_fixed_point(function_name: str, number: float, length: int) -> bool:
-    """Return True if reducing `length` elements equal to `number` gives `number`; length 0 stands
-    for an unknown length, which may be empty.
+    """Return True if reducing `length` elements equal to `number` returns `number`; length 0
+    represents an unknown length, which may be 0.
     """
     nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(function_name)
     if number == nothing:
         return True
-    # A sum of n equal constants is another constant, except for infinity.
+    # A sum of n equal constants is a different constant, except for infinity.
     return length > 0 and (function_name != "sum" or isinf(number))
 
 

@@ -1,7 +1,7 @@
 """Maximum and minimum lengths of axes, from position tables, RoPE and windows.
 
-A learned position table of size 1024 limits the sequence length, `x[:, 0:3]` needs three
-positions; without this check ONNX Runtime would fail at run time. Also the lengths from which
+A learned position table of size 1024 limits the sequence length, `x[:, 0:3]` needs three positions;
+without this check ONNX Runtime would fail at run time. The module also finds the lengths from which
 constants in masks, position buckets and caches take effect.
 """
 
@@ -28,8 +28,8 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The length `symbol`, or an expression of several lengths, is at most `max_length` because of
-    the table `table_name` or of rotary frequencies (`ROPE_TABLE`).
+    """The upper bound `max_length` of the length `symbol`, or of an expression of several lengths,
+    due to the table `table_name` or rotary frequencies (`ROPE_TABLE`).
     """
 
     symbol: str
@@ -166,8 +166,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 found[symbol] = max(found.get(symbol, 0), least)
         for wanted in list_nonnegative_dims(node):
             match wanted.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative from -k / c on, rounded up; for lengths of another
-                # form no minimum is known
+                # `c·symbol + k` is nonnegative from -k / c on, rounded up; for lengths of a
+                # different form no minimum is known
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
@@ -175,7 +175,7 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
     """Return the smallest value of each symbol at which every window fits after all strides.
-    Symbols for which a window over an empty axis gives an empty result are left out.
+    Symbols for which a window over an empty axis has an empty result are omitted.
     """
     found: dict[str, int] = {}
     refused: set[str] = set()
@@ -213,7 +213,7 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if a length of one symbol is negative, or False for several symbols."""
+    """Return True if a length of one symbol is negative; return False for several symbols."""
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 
@@ -254,8 +254,8 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     """Return for each symbol the lengths, ascending, from which a constant has an effect that
     positions along its axes are compared or combined with, or that clips a length.
 
-    `abs(i - j) < 8` over an axis `n` gives 8 for `n`: with shorter sequences `8` and `9` have the
-    same results. Over an axis `n // 4` it gives 32.
+    `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: with shorter sequences `8` and
+    `9` have the same results. Over an axis `n // 4` the threshold is 32.
     """
     found: dict[str, set[LengthThreshold]] = {}
     equations = graph.length_equations

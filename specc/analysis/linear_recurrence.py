@@ -1,4 +1,5 @@
-"""Linear recurrences: loops whose state is a matrix that decays and gains an outer product.
+"""Linear recurrences: loops whose state is a matrix that decays and to which an outer product is
+added.
 
     S = decay * S                                      one decay ≥ 0 per head
     S = S + k ⊗ v                                      linear attention, Mamba-2
@@ -21,7 +22,7 @@ MAX_LOOP_LENGTH = 16
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
-    """Return the recurrence that a loop computes, or None if it has another form.
+    """Return the recurrence that a loop computes, or None if the loop has a different form.
 
     `args` are the operands of the loop, outside of which the decay may be computed.
     """

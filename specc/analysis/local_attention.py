@@ -7,15 +7,15 @@ and queries that may see every key:
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
-    first[i] & keep[j]                        nothing, first[i]
+    first[i] & keep[j]                        no band, first[i]
 
-The parts cover all visible pairs, possibly more: of two conditions that must both hold, the one
+The parts cover all visible pairs, possibly more: if two conditions must both hold, the condition
 with fewer visible pairs is kept.
 
 Blocks. If the band of a mask is bounded, a block of consecutive queries reads consecutive keys
-only: with a window of 64, positions 64 to 95 read keys 1 to 95. A loop over such blocks costs `n
-· w` instead of `n · n`. It has overhead, so it is used above a length only; the thresholds were
-measured on ONNX Runtime, `benchmarks/local.py` measures them again.
+only: with a window of 64, positions 64 to 95 read keys 1 to 95. A loop over such blocks costs `n ·
+w` instead of `n · n`. The loop has overhead, so it is used only above a threshold length. The
+thresholds were measured on ONNX Runtime; `benchmarks/local.py` repeats the measurement.
 """
 
 from collections.abc import Collection, Generator
@@ -101,7 +101,7 @@ def decompose_mask(
 
 
 class _PartsQuestion(NamedTuple):
-    """The question for the parts of a grid, or of its negation."""
+    """A memoized question: the parts of a grid or of its negation."""
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -172,7 +172,7 @@ MIN_BLOCKED_LENGTH = 128
 """Up to this length, one matrix product is as fast as blocks."""
 
 MIN_SPANS = 3
-"""Up to this many times the window span, one matrix product is as fast as blocks."""
+"""Up to this multiple of the window span, one matrix product is as fast as blocks."""
 
 MIN_CAUSAL_LENGTH = 512
 """From this length on, blocks are faster for a mask that masks out only one half of the pairs, such
@@ -194,7 +194,7 @@ class LocalAttention:
 
     `band` is the interval of visible `q - k`; `parts` are the global tokens: keys that every query
     may attend to, and queries that may attend to every key. Every block reads `keys_per_block`
-    keys; None if that number depends on the position of the block.
+    keys, which is None if the number depends on the position of the block.
     """
 
     band: Interval
@@ -205,7 +205,7 @@ class LocalAttention:
 
     @property
     def window(self) -> int | None:
-        """The number of keys that a query can attend to; None if it grows with the sequence."""
+        """The number of keys that a query can attend to, or None if it grows with the sequence."""
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
@@ -216,7 +216,8 @@ class LocalAttention:
         if self.band.is_empty:
             return Dim.of(0)
         if self.window is None:
-            # Blocks at one end attend only to each other, those at the other end to all positions.
+            # Blocks at one end attend only to each other; blocks at the other end attend to all
+            # positions.
             return floor_divide_dims(length + self.block_size, 2)
         return Dim.of(self.block_size + self.window - 1)
 
@@ -291,7 +292,7 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
-    # The side on which the band reaches farther; the other may be empty.
+    # The side on which the band reaches farther; the other side may be empty.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:

@@ -1,4 +1,4 @@
-"""The band of a mask: between which offsets `q - k` it can be true.
+"""Find the band of a mask: the interval of offsets `q - k` in which the mask can be true.
 
 Input: a value and two of its axes, with positions `q` and `k`. Output: an interval of `q - k`
 outside of which the grid is surely false. Attention needs no more: the lower end proves
@@ -10,8 +10,8 @@ causality, the upper end bounds the KV cache.
 
     same group             [0, 0] in time: a group arrives in one step; else [-∞, ∞]
 
-The interval is a sound over-approximation: an unknown op gives [-∞, ∞], so a proof can fail but
-never be wrong.
+The interval is a sound over-approximation: an unknown op has the interval [-∞, ∞], so a proof can
+fail but never be wrong.
 
 Positions are counted in time, from the end of the prefix of their axis
 (`specc.analysis.time_axis`), and two intervals are found. On the keys' side only keys of time
@@ -85,8 +85,8 @@ ATTENTION_GRID_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of `t - u`; `is_budget_spent` if the budget was exhausted and the rest was
-    assumed to be true.
+    """The interval of `t - u`. `is_budget_spent` is true if the budget was exhausted and the rest
+    was assumed to be true.
     """
 
     interval: Interval
@@ -167,14 +167,14 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroQuestion(NamedTuple):
-    """The question of where a grid, or its negation, can be true or nonzero."""
+    """A memoized question: the interval in which a grid or its negation can be true or nonzero."""
 
     grid: QueryKeyGrid
     is_negated: bool
 
 
 class _ComparisonQuestion(NamedTuple):
-    """The question of where `left <= right`, or `left < right`, can hold."""
+    """A memoized question: the interval in which `left <= right` or `left < right` can hold."""
 
     left: QueryKeyGrid
     right: QueryKeyGrid

@@ -2,19 +2,19 @@
 
 Input: a node that reads a whole axis, such as a sum over keys, and that dependence. Output: the
 result axis along which it still works elementwise, and the interval of `q - k` of keys with an
-effect. `find_masked_values` gives the constant at the other keys; the table lists which
-constants have no effect on which op.
+effect. `find_masked_values` returns the constant at the other keys. The table lists which constants
+have no effect on which op.
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
     softmax                 -inf
-    sort                    whatever sorts last
-    topk                    -inf, of which decode steps append more
+    sort                    a constant that sorts last
+    topk                    -inf; decode steps append more of them
     gather                  any constant, if all indices are in range
 
-Ties are broken by position, the lower first, so that `argmax` and `sort` return visible keys
-before masked ones. Among masked keys `topk` takes those at the lowest positions, which further
-keys do not change.
+Ties are resolved in favor of the lower position, so that `argmax` and `sort` return visible keys
+before masked keys. Among masked keys `topk` selects those at the lowest positions, which do not
+change as keys are appended.
 """
 
 from collections.abc import Iterable
@@ -57,7 +57,9 @@ def iterate_neutral_reads(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True if a length is along time; without a time axis, if it is that of the keys."""
+    """Return True for the length of a time axis, or, without a time axis, for the length of the
+    keys.
+    """
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
 

@@ -1,8 +1,9 @@
-"""Scores set to very low values by a mask: which positions a softmax or maximum skips.
+"""Find positions that a softmax or maximum ignores, because a mask sets their scores to a constant.
 
-Low means -1e30 and below; a floor is lower than every valid position, such as -1 for position ids.
-Both are sound only if no ordinary value is as low: `can_hold_low_scores` tests valid positions,
-`can_hold_low_values` all positions.
+A mask constant ("low") is at most -1e30; a floor is less than the values at all valid positions,
+such as -1 for position ids. Both are sound only if all other scores are finite scores above the
+constant: `can_hold_low_scores` checks the valid positions, and `can_hold_low_values` checks all
+positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -39,25 +40,25 @@ UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` of a number from 746 on is 0 in float64, and from 104 on in float32."""
 
 ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
-"""Ops and `Pointwise` functions whose results are never this low for any operands."""
+"""Ops and `Pointwise` functions whose results are never mask constants."""
 
 ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
 def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if a result is very low where `axis` is padded."""
+    """Return True if a result is a mask constant where `axis` is padded."""
     fallen = padded_result.list_operands_with_fact("low_axes", axis)
     match padded_result.op:
         case ops.Where():
             return _is_filled_low(padded_result, axis)
         case ops.Arith("sub"):
-            # A low score minus an ordinary number stays low. Minus another low one it is about 0:
-            # `s - max(s)` if a whole row of scores is masked.
+            # A mask constant minus a finite score is a mask constant. The difference of two mask
+            # constants is about 0: `s - max(s)` if all scores of a query are masked.
             return fallen[0] and _is_ordinary(padded_result, 1, axis)
         case ops.Arith("add"):
             return _is_sum_low(padded_result, fallen, axis)
         case ops.Cast(to):
-            # integers are never this low
+            # integers are never mask constants
             return fallen[0] and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
             return fallen[0]
@@ -65,7 +66,7 @@ def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _is_filled_low(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if a `where` fills in a very low number where its condition is padded."""
+    """Return True if a `where` fills in a mask constant where its condition is padded."""
     filled = _get_fill_number(padded_result.node)
     return (
         padded_result.list_operands_with_fact("zero_axes", axis)[0]
@@ -75,20 +76,20 @@ def _is_filled_low(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _is_sum_low(padded_result: PaddedResult, fallen: list[bool], axis: int) -> bool:
-    """Return True if one operand is low at padded positions and the other is ordinary."""
+    """Return True if one operand is a mask constant at padded positions and the other has finite
+    scores.
+    """
     one = fallen[0] and _is_ordinary(padded_result, 1, axis)
     return one or (fallen[1] and _is_ordinary(padded_result, 0, axis))
 
 
 def _get_fill_number(node: Node) -> float | None:
-    """Return the constant that a `where` selects if its condition is false, or None."""
+    """Return the constant that a `where` selects where its condition is false, or None."""
     return find_constant_value(ops.Where.no(node))
 
 
 def _is_ordinary(padded_result: PaddedResult, n: int, axis: int) -> bool:
-    """Return True if an operand has ordinary values (no mask constants), also where `axis` is
-    padded.
-    """
+    """Return True if an operand contains no mask constants, also where `axis` is padded."""
     rows = padded_result.operand_facts[n]
     if rows.has_extremes or rows.can_be_nan:
         return False
@@ -117,7 +118,9 @@ def _is_padding_mask(padded_result: PaddedResult) -> bool:
 
 
 def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if a `where` fills padded positions with a number below all others, or above."""
+    """Return True if a `where` fills padded positions with a number below or above all other
+    values.
+    """
     node, filled = padded_result.node, _get_fill_number(padded_result.node)
     if filled is None or padded_result.operand_facts[1].has_extremes:
         return False
@@ -140,7 +143,7 @@ def is_fill_underflowing(scores: Value | None) -> bool:
 
 
 def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
-    """Yield the axes along which at least one valid position has a score that is not low."""
+    """Yield the axes along which at least one valid position has a finite score."""
     match padded_result.op:
         case ops.Where() if not padded_result.operand_facts[1].has_extremes:
             yield from _iterate_visible_axes(padded_result, axes)
@@ -153,9 +156,9 @@ def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
 
 
 def _is_sum_ordinary(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if a sum has an ordinary score along `axis`."""
-    # If one operand is unbounded, the maximum is where that has it; if both are, their maxima may
-    # be at different positions.
+    """Return True if a sum has a finite score along `axis`."""
+    # If one operand is unbounded, the sum and this operand have their maximum at the same position;
+    # if both are unbounded, their maxima may be at different positions.
     has_extremes = [r.has_extremes for r in padded_result.operand_facts]
     finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
     return (
@@ -166,7 +169,9 @@ def _is_sum_ordinary(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _keeps_ordinary_values(padded_result: PaddedResult) -> bool:
-    """Return True if scores are scaled, or if their maximum is computed and none is extreme."""
+    """Return True if scores are scaled, or if their maximum is computed and no score is a mask
+    constant.
+    """
     match padded_result.op:
         case ops.Reduce("max"):
             return not padded_result.operand_facts[0].has_extremes
@@ -265,13 +270,12 @@ def can_hold_low_scores(padded_result: PaddedResult) -> bool:
     given = padded_result.operand_facts
     match padded_result.op:
         case ops.Where():
-            # The low branch is never taken at valid positions under `keep` alone; under `causal` it
-            # is.
+            # At valid positions, `keep` alone never selects the mask constant, but `causal` does.
             return given[1].has_extremes or (
                 given[2].has_extremes and not is_where_always_taken(padded_result)
             )
         case ops.Reduce("max", axis):
-            # an ordinary score is the maximum, so low scores have no effect
+            # a finite score is the maximum, so mask constants have no effect
             return given[0].has_extremes and axis not in given[0].finite_axes
     if _is_low_constant(padded_result.node):
         return True
@@ -288,7 +292,7 @@ def can_hold_low_values(padded_result: PaddedResult) -> bool:
 
 
 def _is_low_constant(node: Node) -> bool:
-    """Return True for a constant that is very low, or whose negation is."""
+    """Return True for a mask constant or its negation."""
     return isinstance(node.op, ops.Constant) and abs(node.op.value) >= -LOW_SCORE
 
 

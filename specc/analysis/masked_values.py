@@ -12,7 +12,7 @@ Reductions over keys use it: further elements of -inf do not change a maximum, a
 change a sum. The analysis is sound: an unknown op has no pairs. Masked values are assumed to be
 finite, in the full forward pass as in a step; overflow is not considered.
 
-The softmax over keys gives zeros where the scores are minus infinity:
+The softmax over keys returns zeros where the scores are minus infinity:
 
     $ beyond 0 1
     graph "g"
@@ -319,10 +319,10 @@ def compute_absorbing_result(
     function_name: str, number: float, lower_bound: float, is_right_operand: bool
 ) -> float | None:
     """Return the result of `number` and any other operand if the other operand has no effect, as in
-    `-inf - x`; else None.
+    `-inf - x`; otherwise return None.
 
-    `is_right_operand`: `number` is the right operand. `lower_bound`: a lower bound of the other
-    operand.
+    `is_right_operand` is true if `number` is the right operand. `lower_bound` is a lower bound of
+    the other operand.
     """
     match function_name:
         case "add" if isinf(number):

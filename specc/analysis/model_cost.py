@@ -33,7 +33,8 @@ def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
 
 def _count_matmul(op: ops.MatMul, types: list[Type]) -> Dim:
     a, b = types[0].shape, types[1].shape
-    # One operand may have no leading axes; then it is multiplied with every matrix of the other.
+    # One operand may have no leading axes; then it is multiplied with every matrix of the other
+    # operand.
     lead = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 

@@ -4,9 +4,10 @@ Input: a graph with padding masks, inputs declared `keep[batch, seq]`. Along eac
 pass answers one question: can a value at a valid position depend on padded positions? Output: a
 warning for each op through which it can.
 
-An op is unaffected if the values at padded positions are provably zero (or low, for a maximum; see
-`padding_values`), if a mask that implies `keep` masks them out, or if the op does not read that
-side. Position ids count the padded positions before them; only their differences are unaffected.
+An op is unaffected if the values at padded positions are provably zero (or mask constants, for a
+maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does not
+read positions on the padded side. Position ids count the padded positions before them; only their
+differences are unaffected.
 
 Right padding comes after every valid position: a running sum never reads it. The mean over the
 axis does:
@@ -85,7 +86,7 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return by padding mask the facts of every value, and the other masks that can be assumed true
+    """Return the facts of every value by padding mask, and the other masks that can be assumed true
     because no position that they mask out affects an output.
     """
     found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
@@ -104,7 +105,7 @@ def _infer_states(
     graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assume_finite: bool = False
 ) -> Mapping[Value, PaddingFacts]:
     """Return the facts of every value along the axis of the padding mask `mask_name`, or "" if the
-    input is no padding mask. With `assume_finite`, infer them as if all values were finite.
+    input is not a padding mask. With `assume_finite`, infer them as if all values were finite.
     """
     side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not keep.rank or not keep.shape[-1].name:
@@ -154,8 +155,8 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
-    """Return the fix; if it declares a padding side, that of a side for which the op does not leak,
-    or "" if there is none.
+    """Return the fix. If the fix declares a padding side, return the fix for a side for which the
+    op does not leak, or "" if there is no such side.
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -228,7 +229,7 @@ def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
 
 
 def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
-    """Describe where an op reads padded positions; empty if it reads all."""
+    """Describe where an op reads padded positions; return "" if it reads all of them."""
     if reading.dependence.kind == "window":
         return (
             " before each position"

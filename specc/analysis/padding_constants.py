@@ -1,13 +1,13 @@
-"""Infer the constant held at padded positions, and axes in sorted order.
+"""Infer the constant at padded positions, and axes in sorted order.
 
-Input: a node, and the facts of its operands along a padded axis. Output: for each axis of a
-result the constant at padded positions, if there is one: -inf after `where(keep, s, -inf)`, zero
-after its exponential, whatever the valid positions hold.
+Input: a node, and the facts of its operands along a padded axis. Output: for each axis of a result
+the constant at padded positions, if it is constant: -inf after `where(keep, s, -inf)`, zero after
+its exponential, for any values at valid positions.
 
-In descending order -inf sorts last. So positions along a sorted axis are *ranks*: whichever side
-was padded, padded elements have the last ranks, and a position id computed there counts none of
-them. Ranks may only be combined with ranks, and with values computed from position ids and
-constants.
+In descending order -inf sorts last. So positions along a sorted axis are *ranks*: for padding on
+either side, padded elements have the last ranks, and a position id computed along the sorted axis
+does not count them. Ranks may only be combined with ranks, and with values computed from position
+ids and constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
 
 
 def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
-    """Return the constant at padded positions if a sort puts it after all others, else None."""
+    """Return the constant at padded positions if a sort puts it after all other values, or None."""
     match node.op:
         case ops.Sort(axis, descending):
             number, last = (

@@ -17,8 +17,8 @@ from specc.ir.op import Op
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
     """The op through which padded positions affect valid ones. `is_counted`: only their number has
-    an effect. `is_shifted`: their number before a stride has. `loop_body` is the body of the loop
-    that contains the op, if any; `read` is the dependence that reads them.
+    an effect. `is_shifted`: their number before a stride has an effect. `loop_body` is the body of
+    the loop that contains the op, if any; `read` is the dependence that reads them.
     """
 
     node: Node
@@ -32,11 +32,12 @@ class PaddingSource:
 class PaddingFacts:
     """Facts about a value along a padded axis.
 
-    At padded positions along these axes the value is zero or false (`zero_axes`), very low
+    At padded positions along these axes the value is zero or false (`zero_axes`), a mask constant
     (`low_axes`), or lower (`minimum_axes`) or higher (`maximum_axes`) than at every valid position.
-    Along `finite_axes` at least one valid position has an ordinary value. All valid positions have
-    one unless `has_extremes`, and all padded positions unless `has_extreme_padding`. At padded
-    positions the value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
+    Along `finite_axes` at least one valid position has a finite score. Without `has_extremes`, no
+    valid position has a mask constant; without `has_extreme_padding`, no padded position has one.
+    At padded positions the value may be NaN (`can_be_nan`) or infinite, with one of
+    `infinity_signs`.
 
     `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
     rotation of its features by angles of such positions. `is_valid_index`: it contains indices of
@@ -77,7 +78,7 @@ class PaddingFacts:
         return not (self.can_be_nan or self.infinity_signs)
 
     def get_padded_value(self, axis: int) -> float | None:
-        """Return the constant at all padded positions of an axis, None if unknown."""
+        """Return the constant at all padded positions of an axis, or None if unknown."""
         return 0.0 if axis in self.zero_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
@@ -109,7 +110,7 @@ HAZARDS = (
     "sorted_axes",
     "reversed_axes",
 )
-"""Fields of two alternative values that hold if they hold of both, or of either."""
+"""Fields of two alternative values that hold if they hold for both, or for either."""
 
 AXIS_SETS = (*GUARANTEES[:-1], "sorted_axes", "reversed_axes")
 """The fields that are sets of axes."""
@@ -117,7 +118,7 @@ AXIS_SETS = (*GUARANTEES[:-1], "sorted_axes", "reversed_axes")
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
-"""The facts of a value that does not depend on padding and of which nothing else is known."""
+"""The facts of a value that does not depend on padding and about which nothing else is known."""
 
 
 def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
@@ -154,12 +155,12 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the facts that hold for both values, such as two states of a carry."""
+    """Return the facts that hold for both values, such as a carry before and after an iteration."""
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # Ranks in one and positions in the other: nothing is known of the result.
+        # For ranks in one value and positions in the other, nothing is known about the result.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -260,8 +261,8 @@ def is_order_mixed(
     padded_dependences: Sequence[Dependence],
     is_in_loop: bool,
 ) -> bool:
-    """Return True if an op combines reversed axes with others, or reads them in another way than
-    windows and reductions do. Inside a loop no axis may be reversed.
+    """Return True if an op combines reversed axes with other axes, or reads them other than by
+    windows and reductions. Inside a loop no axis may be reversed.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
         return is_in_loop and bool(padded_dependences)
@@ -278,7 +279,7 @@ def is_order_mixed(
 def find_rolled_axes(
     operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
-    """Return the axes of a result that were rotated by `roll`, with their sources."""
+    """Return the axes of a result that `roll` rotated, with their sources."""
     return {
         k.result_axis: source
         for k in padded_dependences
@@ -290,8 +291,8 @@ def find_rolled_axes(
 def find_exposed_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
-    """Return the source of a rotated axis that an op reads in another way than a reduction does, or
-    combines with positions that are not rotated by the same number, or None if there is none.
+    """Return the source of a rotated axis that an op reads other than by a reduction, or combines
+    with positions that are not rotated by the same number, or None.
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None

@@ -16,8 +16,8 @@ from specc.ir.op import Op
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
     """Padded positions of the mask `mask_name` affect the output `output` of `graph` through
-    `padding_source`; `states` are the facts of its values. `is_nonfinite`: only because padded
-    positions may be NaN or infinite.
+    `padding_source`; `states` are the facts of its values. `is_nonfinite` is true if they affect it
+    only because they may be NaN or infinite.
     """
 
     graph: Graph
@@ -100,7 +100,9 @@ class PaddingLeak:
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
     def get_read_operand(self) -> Value | None:
-        """Return the operand whose padded positions are read, or the first one that has some."""
+        """Return the operand whose padded positions are read, or the first operand with padded
+        positions.
+        """
         reading = self.padding_source.read
         if reading is not None:
             return self.node.args[reading.dependence.operand]
@@ -115,7 +117,7 @@ class PaddingLeak:
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Return the padding mask, flipped as the value is; `mask` for an axis of another
+        """Return the padding mask, flipped like the value, or `mask` for an axis of a different
         length.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
@@ -183,11 +185,11 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
     **dict.fromkeys((ops.CumSum, ops.AveragePool, ops.WeightedSum, ops.MatMul, ops.Einsum), "0.0"),
 }
-"""The number at padded positions that makes no difference to an op."""
+"""The number at padded positions that has no effect on an op."""
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
-    """Suggest how to exclude padding; "" if no fix is known."""
+    """Suggest how to exclude padding; return "" if no fix is known."""
     if leak.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
     if leak.padding_source.is_shifted or leak.get_output_order():
@@ -217,7 +219,7 @@ def _suggest_count(leak: PaddingLeak) -> str:
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Suggest how to give all operands the same order."""
+    """Suggest how to bring all operands into the same order."""
     if not leak.is_reading_reversed():
         return leak.format_side_help("right")
     elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
@@ -235,7 +237,7 @@ def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
-    """Append what `mask` means to a fix that contains this name."""
+    """Append the meaning of `mask` to a fix that contains this name."""
     if not re.search("[(= ]mask[,)`]", fix) or leak.format_mask(value) != "mask":
         return fix
     same_ops = "after the same slices, windows and concatenations"
@@ -243,7 +245,7 @@ def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
 
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest how to pass a padding mask to an op; "" if it takes none."""
+    """Suggest how to pass a padding mask to an op; return "" if the op takes no mask."""
     mask, low, op = leak.format_mask(value), leak.get_facts(value).low_axes, leak.node.op
     span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
@@ -256,7 +258,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _get_mask_argument_help(leak: PaddingLeak) -> str:
-    """Return the help of an op with an argument for the mask, with a gap for it."""
+    """Return the help of an op with an argument for the mask, with a placeholder for the mask."""
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
@@ -278,7 +280,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest a value for padded positions; "" if no value helps."""
+    """Suggest a value for padded positions; return "" if no value helps."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
@@ -303,7 +305,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant at added positions, for merged axes the neutral element, or None if
+    """Return the constant at added positions (for merged axes, the neutral element), or None if
     unknown.
     """
     match node.op:
@@ -368,7 +370,7 @@ def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
 
 
 def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
-    """Format how many positions of a transposed convolution padding does not affect."""
+    """Format the number of positions of a transposed convolution that padding does not affect."""
     facts = []
     for n, stride in enumerate(op.stride):
         reach = op.dilation[n] * (op.kernel[n] - 1) + 1

@@ -1,11 +1,10 @@
 """Prove that padded positions do not affect an op.
 
-The op must read zeros there, or low values for a maximum or softmax; or it must not read them,
-because a mask hides them or because they lie outside of the positions that it reads.
-An axis consists of positions that are always valid, those of a padded sequence, and more that are
-always valid. A window across their borders gives the same result with and without padding if padded
-positions and the positions added next to them hold the same constant
-(`PaddingFacts.fill_constants`).
+The op must read zeros there, or mask constants for a maximum or softmax; or it must not read padded
+positions, because a mask excludes them or because they are out of its reach. An axis consists of
+always-valid positions, the positions of a padded sequence, and further always-valid positions. A
+window across their borders has the same result with and without padding if padded positions and the
+positions added next to them hold the same constant (`PaddingFacts.fill_constants`).
 """
 
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         return _is_rank_safe(read)
     match read.dependence.kind:
         case "same" | "extent":
-            # Elementwise along the axis: padding stays where it is. An extent reads no position.
+            # Elementwise along the axis: padded positions do not move. An extent reads no position.
             return True
         case "newest" | "window" if _is_loop_skipping_padding(read) or _is_padding_outside_reads(
             read
@@ -83,7 +82,7 @@ def _is_rank_safe(read: PaddedRead) -> bool:
         return True
     match read.op:
         case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
-            # Valid elements, or the constant after those.
+            # Valid elements, or the constant after the valid elements.
             return start.number is not None and stop.number is not None
     return isinstance(read.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(read)
 
@@ -97,7 +96,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     if not read.is_padding_last or to is None or operand is None:
         return False
     if isinstance(read.op, ops.Gather):
-        return False  # its indices determine what it selects
+        return False  # its indices determine which positions it selects
     if isinstance(read.op, ops.Einsum | ops.MatMul) and not all(
         r.is_finite for r in read.operand_facts
     ):
@@ -212,8 +211,8 @@ def _is_neutral_reduction(read: PaddedRead, function_name: str) -> bool:
 
 
 def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
-    """Return True if the constant at padded positions is not greater than any other value, or, if
-    `end` is positive, not less than any other.
+    """Return True if the constant at padded positions is at most every other value, or, if `end` is
+    positive, at least every other value.
     """
     least, most = find_value_range(read.node.args[read.dependence.operand])
     held, axis = read.padding_constant, read.axis
@@ -231,7 +230,7 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
         case ops.Reduce(function_name):
             return _is_neutral_reduction(read, function_name)
         case ops.Softmax():
-            # If no key is visible, a softmax over low scores is 1/n, and n counts padding.
+            # If no key is visible, a softmax over mask constants is 1/n, and n counts padding.
             return is_softmax_ignoring(read.node, facts, axis)
         case ops.ArgMax():
             # The first of equal elements is selected, which with right padding is valid.
@@ -254,7 +253,8 @@ def _is_neutral_move(read: PaddedRead) -> bool:
         case ops.Sort(along):
             return along == axis and get_number_sorted_last(read.node, facts) is not None
         case ops.TopK(k=k, largest=largest):
-            # If fewer valid positions exist than are selected, the others hold that constant.
+            # If fewer valid positions exist than are selected, the other selected positions hold
+            # that constant.
             values = read.dependence.result == 0 and k.number is not None
             return values and _is_padding_constant_extreme(read, -inf if largest else inf)
         case ops.Flip() | ops.Roll():
@@ -278,7 +278,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
         case ops.StridedSlice():
             return is_slice_to_end(read.node)
         case ops.Slice():
-            # What is dropped on the side of padding is padding there, else valid positions.
+            # On the padded side it drops padding, or valid positions of a sequence without padding.
             return all(over <= 0 for over in _iterate_dropped_counts(read))
         case ops.Pad() | ops.Concat():
             return read.dependence.kind == "strided"
@@ -312,9 +312,7 @@ def is_window_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if a window over padded positions gives the same result as at the end of the
-    axis.
-    """
+    """Return True if a window over padded positions has the same result as at the axis end."""
     match read.op:
         case ops.Conv() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
@@ -327,7 +325,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
 
 
 def is_shift_unaffected(read: PaddedRead) -> bool:
-    """Return True if a window, slice or pad whose result has another length is unaffected by
+    """Return True if a window, slice or pad whose result has a different length is unaffected by
     padding.
     """
     op = read.op
@@ -378,8 +376,8 @@ def _is_fill_matching(read: PaddedRead) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield for each side of padding how many more positions a slice drops than are always valid
-    there; `default` for a side without padding.
+    """Yield per side of padding how many more positions a slice drops than are always valid there,
+    or `default` for a side without padding.
     """
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"

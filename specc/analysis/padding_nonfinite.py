@@ -1,9 +1,9 @@
-"""Infinity and NaN at padded positions, where a product with zero does not hide them.
+"""Infinity and NaN at padded positions, which a product with zero does not remove.
 
-Whatever finite value `x` has at a padded position, `x * keep` is zero there. But zero times
-infinity is NaN, and NaN propagates through every sum. A running sum of `keep` is zero before the
-first valid position, and so is a window of it: a quotient by such a value is trusted only if
-bounds show that the divisor is not zero.
+For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
+NaN propagates through every sum. A running sum of `keep` is zero before the first valid position,
+and so is a window of it: a quotient by such a value is trusted only if bounds show that the divisor
+is not zero.
 """
 
 from math import isinf
@@ -87,7 +87,7 @@ def _combine_operand_signs(padded_result: PaddedResult, signs: InfinitySigns) ->
             and not padded_result.find_padded_axes()
         ):
             return signs - {-1}  # some valid position holds a finite value
-    # Anything else may flip the sign: a product, a linear map.
+    # Any other op, such as a product or a linear layer, may flip the sign.
     same = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return signs if same or not signs else BOTH_SIGNS
 
@@ -141,7 +141,7 @@ def _map_signs(function_name: str, signs: InfinitySigns) -> InfinitySigns:
         return frozenset((1,)) if signs else NO_SIGNS
     if function_name in INFINITY_PRESERVING_FUNCTIONS:
         return signs
-    # The others are finite there or, like sine and cosine, NaN.
+    # The other functions are finite there or, like sine and cosine, NaN.
     return (
         signs & {1}
         if function_name in UNBOUNDED_ABOVE_FUNCTIONS or function_name in GATED_ACTIVATIONS
@@ -160,7 +160,7 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
     """Return the mask outside of which infinity was filled in, if that is the only origin of
-    infinity and NaN in a result; else None.
+    infinity and NaN in a result, or None.
     """
     operand_facts, node = padded_result.operand_facts, padded_result.node
     match node:

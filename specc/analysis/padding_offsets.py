@@ -4,7 +4,8 @@
     concat([prompt, x])      for padding of `prompt`: at the start, positions of `x` after it
     concat([memory, x])[:, m:]   at the start again
 
-A length identifies the offset: `m + n` has one offset in a graph, or none if it has two.
+A length identifies the offset: `m + n` has one offset in a graph; if the offset is ambiguous, none
+is recorded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -151,13 +152,15 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=256)
 def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node. Cached: each link of a node needs them."""
+    """Return the types of the results of a node. Cached, because each link of a node needs the
+    types.
+    """
     return node.infer_types()
 
 
 def get_repeat_count(node: Node, axis: int) -> int | None:
-    """Return how many times a nearest `resize` repeats each position of an axis, or None for
-    another op, or if rounding in float32 may select other positions.
+    """Return how many times a nearest `resize` repeats each position of an axis, or None for other
+    ops, or if rounding in float32 may select other positions.
     """
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
@@ -172,7 +175,7 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
     """Return the dependence of an op that drops or adds a constant number of positions at the ends
-    of an axis, as a window of one position, or None for another op.
+    of an axis, as a window of one position, or None for other ops.
     """
     axis = dependence.operand_axis
     ends = _count_added_positions(node, dependence.operand, axis) or ()
@@ -185,7 +188,7 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
     """Return how many positions an op adds before and after those of an operand, negative if it
-    drops positions, or None for another op.
+    drops positions, or None for other ops.
     """
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
@@ -221,7 +224,7 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
 
 
 def _find_merged_lengths(node: Node, offsets: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
-    """Return the lengths that a node merges into one if one of them is padded, else None."""
+    """Return the lengths that a node merges into one if one of them is padded, or None."""
     match node.op:
         case ops.Merge(axis, count) if node.first_operand is not None:
             parts = node.first_operand.shape[axis : axis + count]
@@ -241,7 +244,7 @@ def _iterate_result_axes(
             return
         length = operand.shape[axis]
         to = _find_result_axis(node, n, offsets[length]) if length in offsets else None
-        # All positions that may be padded are still there.
+        # All positions that may be padded are kept.
         if to and _can_contain_padding(*to, padded_length, min_lengths):
             yield to
 

@@ -1,11 +1,12 @@
-"""Position ids that count padding: how they may be used without effect on results.
+"""Position ids that count padding, and the uses of them that do not affect results.
 
-A position id grows by one with every padded position before it, twice a position id by two. The
-analysis tracks what padding adds to a value, its *count*: a multiple of the number of padded
-positions, possibly times other values. A difference or comparison does not depend on the amount
-of padding if both sides have equal counts; nor do softmax weights over positions whose scores
-all grow by the same amount, as those of ALiBi written as `slope * j` do. Any other use of a
-position id exposes the amount of padding.
+A position id increases by one with every padded position before it, and twice a position id
+increases by two. The analysis tracks the *padding count* of a value, which is the amount that
+padding adds to it: a multiple of the number of padded positions, possibly times other values. A
+difference or comparison does not depend on the amount of padding if both sides have equal counts.
+Softmax weights do not depend on it if the scores of all positions increase by the same amount, such
+as ALiBi scores written as `slope * j`. Any other use of a position id exposes the amount of
+padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCoun
 def infer_padding_count(
     node: Node, counts: Sequence[PaddingCount], padded_length: Dim
 ) -> PaddingCount:
-    """Return what padding adds to a result, from what it adds to the operands."""
+    """Return the padding count of a result, computed from the padding counts of the operands."""
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
@@ -97,7 +98,7 @@ def infer_padding_count(
 
 
 def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
-    """Return the terms of the first two operands; of one operand, no terms for the second."""
+    """Return the terms of the first two operands, with no terms for a missing second operand."""
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     return first, second
 
@@ -105,7 +106,7 @@ def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, Padd
 def _infer_arithmetic_count(
     node: Node, function_name: str, first: PaddingTerms, second: PaddingTerms, padded_length: Dim
 ) -> PaddingCount:
-    """Return what padding adds to a sum, product or quotient."""
+    """Return the padding count of a sum, product or quotient."""
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     match function_name:
         case "add" | "sub":
@@ -273,7 +274,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             pass
         case ops.Attend():
             scores, keys, axis = node.op.bias.index, node.op.key(node), 2
-            fixed = node.op.sinks(node)  # its score does not move
+            fixed = node.op.sinks(node)  # its score does not change
         case _:
             axis = -1
     alone = not _is_other_operand_moved(counts, scores)
@@ -281,5 +282,5 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
 
 
 def _is_other_operand_moved(counts: Sequence[PaddingCount], operand: int) -> bool:
-    """Return True if padding adds something to another operand than `operand`."""
+    """Return True if padding adds something to an operand other than `operand`."""
     return any(c for n, c in enumerate(counts) if n != operand)

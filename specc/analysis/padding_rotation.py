@@ -34,9 +34,9 @@ EXPOSED_ROTATION = RotationFact("shown", None)
 def infer_rotation(
     node: Node, rotations: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
 ) -> RotationFact | None:
-    """Return the rotation of a result, or None if it has none."""
+    """Return the rotation of a result, or None if it is not rotated."""
     if isinstance(node.op, ops.RopeAngles):
-        # Angles of positions that count padding change with it; others do not.
+        # Only angles of positions that count padding change with the padding.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
     # An extent creates position indices and does not read its operand's values.
     if not any(rotations) or isinstance(node.op, ops.Extent):

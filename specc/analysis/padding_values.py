@@ -1,12 +1,12 @@
-"""Infer facts about values at padded positions: zeros, constants, very low scores.
+"""Infer facts about values at padded positions: zeros, constants, mask constants in scores.
 
 Input: a node, and the facts of its operands along one padded axis. Output: the facts of each
-result. Facts are sound: an unknown op has none.
+result. Facts are sound: the results of an unknown op have none.
 
-Scores are filled with -inf where `keep` is false. There they are low and lower than at every
-valid position (`is_extreme_at_padding`), and at least one valid position holds an ordinary value
-(`iterate_ordinary_axes`). So the softmax, which divides by a nonzero sum, gives zeros there, and
-the values that it weighs may be anything:
+Scores are filled with -inf where `keep` is false. There they are mask constants, lower than at
+every valid position (`is_extreme_at_padding`), and at least one valid position has a finite score
+(`iterate_ordinary_axes`). So the softmax, which divides by a nonzero sum, returns zeros there, and
+the weighted values at padded positions have no effect:
 
     $ padded keep
     graph "g"
@@ -68,7 +68,7 @@ ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice, ops.Pad),
     *(ops.AveragePool, ops.CumSum, ops.Flip, ops.Roll, ops.Resize),
 )
-"""Ops that make zeros of zeros."""
+"""Ops that return zeros for zeros."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 """Reductions over another axis that map zeros to zero; `all` of an empty axis is true."""
@@ -150,8 +150,8 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.Attend():
             yield from _iterate_masked_attention_axes(padded_result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
-            # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
-            # all scores might be low, and each of n keys would get 1/n.
+            # exp(-1e30 - max) is 0 if max is a finite score; without `iterate_ordinary_axes` all
+            # scores might be mask constants, and each of n keys would get the weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].low_axes
@@ -162,7 +162,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.MixtureOfExperts() as op if (
             keep := op.split_operands(operand_facts).keep
         ) is not None:
-            yield from keep.zero_axes  # positions that are not kept go to no expert
+            yield from keep.zero_axes  # masked positions are not routed to any expert
         case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, operand_facts):
             yield 1
 
@@ -172,7 +172,7 @@ def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) 
     value, operand_facts = padded_result.value, padded_result.operand_facts
     mask_facts = op.mask.select(operand_facts)
     masked_axes = mask_facts.zero_axes if op.mask(padded_result.node) and mask_facts else ()
-    # The second result, the weights: the first has features, not keys, as its last axis.
+    # The second result is the weights; the last axis of the first result is features, not keys.
     if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
@@ -182,8 +182,8 @@ def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) 
 
 
 def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
-    """Return True if a softmax is zero at padded positions of its axis: their scores are low, or so
-    far below the others that the exponential is zero.
+    """Return True if a softmax is zero at padded positions of its axis: their scores are mask
+    constants, or so far below the others that the exponential is zero.
     """
     low = scores.low_axes or (
         scores.minimum_axes if is_fill_underflowing(node.first_operand) else frozenset()
@@ -238,7 +238,7 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: 
 
 
 def _is_zero_preserving(node: Node) -> bool:
-    """Return True if an op of one operand gives zero for zero."""
+    """Return True if an op of one operand returns zero for zero."""
     match node.op:
         case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS

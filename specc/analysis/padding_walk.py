@@ -1,4 +1,4 @@
-"""Walk over a graph that infers the facts of every value along one padded axis."""
+"""Walk over a graph to infer the facts of every value along one padded axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -334,7 +334,7 @@ class PaddingWalk:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
             case ops.Sort(axis) if padded_result.value.index and not self._has_equal_ranks:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return None  # which positions are where, masked ones included
+                    return None  # all indices, also at masked positions, depend on padding
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]
@@ -348,7 +348,7 @@ class PaddingWalk:
         return self._count_axis_padding(length)
 
     def _count_axis_padding(self, length: Dim) -> PaddingCount:
-        """Return what padding adds to the position ids of an axis."""
+        """Return the padding count of the position ids of an axis."""
         if length not in self.padded_lengths:
             return {}
         if length in self.offsets.merged_lengths:
@@ -361,8 +361,9 @@ class PaddingWalk:
             facts = OrderedPositions(length, before, before + self.length, own)
             return {(facts,): Fraction(1)}
         if self.padding_side == "right":
-            return {}  # right padding comes after all positions: it moves none
-        # Of other lengths, e.g. of repeated positions, each padded position moves several.
+            return {}  # right padding comes after all valid positions and does not shift them
+        # On axes of other lengths, e.g. with repeated positions, each padded position shifts
+        # several.
         return EVERY_POSITION if (length - self.length).number is not None else None
 
 
@@ -377,10 +378,10 @@ def _drop_nonfinite_facts(facts: PaddingFacts) -> PaddingFacts:
 
 
 def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
-    """Return what padding adds to each operand, as the result uses it."""
+    """Return the padding count of each operand, as used by the result."""
     counts = [s.padding_count for s in padded_result.operand_facts]
     if is_where_always_taken(padded_result):
         counts[2] = counts[1]  # no valid position depends on the other operand
     for operand in find_rank_counting_operands(padded_result):
-        counts[operand] = NO_PADDING_COUNT  # combined with ranks they count ranks
+        counts[operand] = NO_PADDING_COUNT  # combined with ranks, these position ids count ranks
     return counts

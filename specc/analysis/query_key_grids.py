@@ -5,9 +5,10 @@ with other axis indices: a value `[n, n]` before an `insert` at 0 is seen along 
 the result along 1 and 2.
 
 Recursive rules over grids are generators: a rule yields the questions whose answers it needs,
-receives them, and returns its own answer. `solve_memoized` evaluates them on a stack of its own,
-so that graphs may be arbitrarily deep, once each: a chain of thirty `where` nodes, each reading
-its predecessor twice, needs thirty answers instead of 2^30, and within a budget.
+receives them, and returns its own answer. `solve_memoized` evaluates the rules on an explicit
+stack, so that graphs may be arbitrarily deep, and answers each question once, within a budget: a
+chain of thirty `where` nodes, each reading its predecessor twice, needs thirty answers instead of
+2^30.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -21,7 +22,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 
 GridSide: TypeAlias = Literal["keys", "queries"]
-"""Whether prefix queries or prefix keys are excluded."""
+"""The side, queries or keys, whose prefix positions are excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             query, key = (None if a is None else order[a] for a in (q, k))
             return grid.view_operand(operand, query, key)
         case ops.Expand(axis):
-            # Along a broadcast axis there was one position, the same for all.
+            # A broadcast axis had one position, which is the same for all.
             return _view_without_axis(grid, operand, axis)
         case ops.Split(axis, sizes):
             return _follow_reshape(grid, operand, axis, len(sizes), 1)
@@ -121,7 +122,7 @@ def _view_without_axis(grid: QueryKeyGrid, operand: Value, axis: int) -> QueryKe
 
 
 def is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
-    """Return True if both sides are the same value, one at the query position and one at the key
+    """Return True if both sides are the same value, once at the query position and once at the key
     position, as in `segment[:, i] == segment[:, j]`; they are equal if both positions are equal.
     """
     a, b = _skip_grid_views(left), _skip_grid_views(right)
@@ -175,7 +176,7 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     operand = node.first_operand if node is not None else None
     if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
         return False
-    # Both lengths must have a head: they differ by what was sliced off.
+    # Both lengths must have a prefix: they differ by the removed positions.
     lengths = operand.shape[op.axis], grid.value.shape[op.axis]
     return None not in [grid.time_axis.get_prefix_length(n) for n in lengths]
 
@@ -260,8 +261,8 @@ def solve_memoized(
         return answers[question]
     if not budget.spend_step():
         return default
-    # A stack of open queries, each above the one that asked it. `given` is sent to the top; a new
-    # generator takes nothing yet.
+    # A stack of open questions, each above the question that asked it. `given` is sent to the
+    # generator at the top; a new generator is sent None.
     open_ = [(question, rule(question))]
     answer, fresh = default, True
     while open_:

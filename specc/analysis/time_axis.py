@@ -1,20 +1,20 @@
-"""The time axis of a generative model: which axes grow with it, how many prefix
-positions come first, and how many positions each chunk adds.
+"""The time axis of a generative model: the axes that grow with it, the number of prefix positions,
+and the number of positions that each chunk adds.
 
-    seq            head 0: a sequence
-    3 + seq        head 3: three learned positions before it
-    m + 2 + seq    head m + 2: a memory of `m` positions, two more, the sequence
+    seq            prefix 0: a sequence
+    3 + seq        prefix 3: three learned positions before it
+    m + 2 + seq    prefix m + 2: a memory of `m` positions, two more, the sequence
 
-Position `r` of such an axis is *time* `r - h`; prefix positions have negative times, so
-a prefix needs no rule of its own. After strided windows `g` counts *chunks* of the input,
-and an axis has as many positions per chunk as its *rate*:
+Position `r` of such an axis is *time* `r - h`; prefix positions have negative times, so a prefix
+needs no separate rule. After strided windows `g` counts *chunks* of the input, and an axis has as
+many positions per chunk as its *rate*:
 
     6 seq          six per chunk: samples
     2 seq          two, after a window of stride 3
     4 + seq        one, after four prefix positions
 
-Concatenation, slicing and striding along the time axis: which positions keep their
-time step, and how many positions form one chunk.
+Concatenation, slicing and striding along the time axis determine which positions keep their time
+step, and how many positions form one chunk.
 
     concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grew
     pad(x, before=2)      likewise
@@ -23,9 +23,9 @@ time step, and how many positions form one chunk.
     x[a:b] of `h + g`     reads prefix positions only if `b <= h`: constant
     x[h:h+1] of `h + g`   the first position of all: no position of time >= 0 is before it
 
-A window with stride 3 makes one position of the chunk of 3 in which it ends. Position `t`
-corresponds to the *last* input position of its chunk, `3 t + 2`: it can be computed as soon as
-the chunk is complete.
+A window with stride 3 computes one position from the chunk of 3 in which it ends. Position `t`
+corresponds to the *last* input position of its chunk, `3 t + 2`: it can be computed as soon as the
+chunk is complete.
 
     input positions       0  1  2 | 3  4  5 | 6  7  8
     output positions      0       | 1       | 2
@@ -38,9 +38,9 @@ interval that begins at 0 or above, as everywhere.
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
     max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
-Input: a graph and the length of its streamed input. Output: the same graph, in which that length
-is a number of chunks. Lengths after strides are then no quotients, and each axis states how many
-positions it has per chunk.
+Input: a graph and the length of its streamed input. Output: the same graph, in which that length is
+a number of chunks. Lengths after strides are then not quotients, and the length of each axis
+contains its number of positions per chunk.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,8 +113,8 @@ class TimeAxis:
 def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
-    # Once, and without other growing symbols: with length `2 g` no position is identified by `r -
-    # g`, unless a chunk has as many positions.
+    # The symbol must occur once, without other symbols of time: with length `2 g`, `r - g`
+    # identifies no position unless the rate 2 divides the chunk size.
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
@@ -140,7 +140,7 @@ def collect_related_symbols(length_equations: Mapping[str, Dim], symbol: str) ->
 
 
 TimeRead: TypeAlias = tuple[int | None, Interval]
-"""The result axis along which time positions are read, and the range that is read."""
+"""The result axis along which time positions are read, and the interval that is read."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
 """No position of the operand moves along time."""
@@ -220,13 +220,13 @@ def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxi
     read = time_axis.get_layout(get_read_length(node, dependence))
     if made is None or read is None or read.rate != made.rate * dependence.stride:
         return None
-    # Positions that a window consumes before its first output are different.
+    # Positions that a window consumes before its first output are a different case.
     return read.prefix_length.number if made.prefix_length == 0 else None
 
 
 def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
     """Return the result axis and the positions that its position `t` reads, relative to the last
-    position of its chunk; the full interval if there are no chunks.
+    position of its chunk, or the full interval if there are no chunks.
     """
     prefix_length = count_positions_ahead(node, dependence, time_axis)
     if prefix_length is None:
@@ -280,7 +280,7 @@ def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Gra
 
 
 def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
-    """Return the symbol that counts the chunks of an axis, or None for another length."""
+    """Return the symbol that counts the chunks of an axis, or None for any other length."""
     length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:

@@ -1,21 +1,21 @@
 """Trace the time axis forward through a graph and find ops that read later positions.
 
 Input: any valid graph, and the symbol of a time axis, such as the sequence length. Output: the
-state of every value, and the ops that leak. Graphs are never rejected here; `causality` decides
-which leaks matter.
+lattice value (`TimeState`) of every value, and the ops that leak. Graphs are never rejected here;
+`causality` decides which leaks matter.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
-value is constant (it depends on nothing with the time axis, or on prefix positions only), or it
-moves. A moving value has time axes, with or without a prefix, and for each the accumulated
-receptive field: which positions its position `t` depends on, as an interval of `t - u`. Or it
-has none and holds the newest position, or a reduction over all.
+value is constant (it depends on no value with the time axis, or on prefix positions only), or it is
+time-dependent. A time-dependent value has time axes, with or without a prefix, each with an
+accumulated receptive field: the positions that its position `t` depends on, as an interval of `t -
+u`. Without a time axis it holds the newest position, or a reduction over all positions.
 
-Each op is judged by itself: `causality_messages` reports each op that lets position t of its
-result read a position after t of its operand, whatever a later op does with it.
+Each op is judged by itself: `causality_messages` reports each op that lets position t of its result
+read a position after t of its operand, independent of later ops.
 
-A centered convolution reads the position before, its own, and the one after, which leaks. The
-delay after it shifts that by one: its positions depend on the last two and their own. `last`
-holds the newest position and has no time axis:
+A centered convolution reads the previous, the current and the next position; the last one leaks.
+The delay after it shifts this by one: each position depends on itself and the two positions before
+it. `last` holds the newest position and has no time axis:
 
     $ flow n
     graph "g"
@@ -76,7 +76,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeF
     """
     flow = TimeFlow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # In an input of `n + 1` positions it is undefined which belongs to a new one.
+        # In an input of `n + 1` positions it is undefined which position belongs to a new one.
         shape = value.shape
         axes = {
             n: SAME_POSITION
@@ -105,16 +105,16 @@ class _TimeReads:
         return self.is_newest and bool(self.intervals)
 
     def make_state(self) -> TimeState:
-        """Return the state of the result."""
+        """Return the lattice value of the result."""
         newest = self.is_newest and not self.is_mixed
-        # Whatever depends on the first position is read at every position.
+        # A value that depends on the first position is read at every position.
         axes = {axis: reach | self.first_offsets for axis, reach in self.intervals.items()}
         first = EMPTY_INTERVAL if axes else self.first_offsets
         return TimeState(axes, newest, self.is_all or self.is_mixed, first)
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeFlow) -> None:
-    """Infer the states of the results of a node, and record the most informative leak."""
+    """Infer the lattice values of the results of a node, and record the most informative leak."""
     judge = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, found = judge(node, results, flow)
     if found:
@@ -126,8 +126,8 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeFlow) -> None:
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeFlow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the states of the results, computed from the dependences of the node, and
-    its leaks.
+    """Return the lattice values of the results, computed from the dependences of the node, and its
+    leaks.
     """
     operand_states = flow.get_operand_states(node)
     newest, whole = any(s.is_newest for s in operand_states), any(s.is_all for s in operand_states)
@@ -172,13 +172,13 @@ def _follow_dependence(
     leaks.
     """
     if dependence.kind == "extent":
-        return []  # a length is read, no position
+        return []  # only a length is read, not positions
     if dependence.kind == "newest":
         time_reads.is_newest = True
         return []
     to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
-        return []  # positions of a head do not move
+        return []  # prefix positions are constant
     if (to, reach) == FIRST_POSITION_READ:
         time_reads.first_offsets = time_reads.first_offsets | (
             state.axes[dependence.operand_axis] + reach
@@ -190,7 +190,7 @@ def _follow_dependence(
         time_reads.is_all = True
         return [Leak(node, "all", dependence.operand)]
     # Dependences add up along a path, and joining paths are merged. They are counted in input
-    # positions, of which one position after a stride is several.
+    # positions; one position after a stride is several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
     rows = reach.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[to] = time_reads.intervals[to] | (
@@ -217,7 +217,7 @@ def _find_mixing_leaks(
     if has_time_axis_length(node, flow.time_axis):
         found.append(Leak(node, "length"))
     elif not any(flow.has_composite_axis(a) for a in node.operands):
-        # Here positions are merged with another axis first.
+        # In this case positions are first merged with another axis.
         made_here = any(flow.has_composite_axis(r) for r in results)
         if made_here and not any(s.is_all for s in states):
             found.append(Leak(node, "shape"))
@@ -230,7 +230,9 @@ def _find_mixing_leaks(
 def _visit_loop(
     node: Node, results: NodeResults, flow: TimeFlow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the states of the results of a loop, and its leaks. The body is analyzed op by op."""
+    """Return the lattice values of the results of a loop, and its leaks. The body is analyzed op by
+    op.
+    """
     op = node.op
     assert isinstance(op, ops.Scan)
     runs = is_time_loop(node, op, flow.time_axis)
@@ -240,7 +242,7 @@ def _visit_loop(
     if runs:
         states, found = _compute_node_states(node, results, flow)
     else:
-        # Along another axis its body is analyzed, iteration by iteration.
+        # The body of a loop along a different axis is analyzed, iteration by iteration.
         states = _get_loop_results(op, body, body_flow)
         found = _find_mixing_leaks(node, results, operand_states, states, flow)
         flow.loop_bodies.update({node: body, **body_flow.loop_bodies})
@@ -253,7 +255,7 @@ def _visit_loop(
 
 
 def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFlow:
-    """Return the states inside a loop body, for any number of iterations (a fixed point)."""
+    """Return the lattice values in a loop body, for any number of iterations (a fixed point)."""
     outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     start = {
         v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
@@ -265,8 +267,8 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFl
         body_flow = TimeFlow(flow.time_axis, states)
         for each, results in body.nodes:
             _visit_node(each, results, body_flow)
-        # A carry's state after an iteration may hold before the next one: repeated until a fixed
-        # point. States only grow, so this terminates.
+        # A carry's lattice value after an iteration is joined with its value before the iteration,
+        # until a fixed point is reached. Lattice values only increase, so this terminates.
         grown = {
             before: _merge_carry_states(start[before], body_flow.get_state(next_state), iteration)
             for before, next_state in zip(inner.initial_carries, outputs, strict=False)
@@ -278,13 +280,13 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFl
 
 
 def _get_element_state(state: TimeState, axis: int) -> TimeState:
-    """Return the state of one element along `axis`."""
+    """Return the lattice value of one element along `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
     return TimeState(axes, state.is_newest, state.is_all, state.first_offsets)
 
 
 def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[TimeState]:
-    """Return the states of the results of a loop over another axis, from those of its body."""
+    """Return the lattice values of the results of a loop over another axis."""
     made = [body_flow.get_state(v) for v in body.outputs.values()]
     carried = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
     ends = [_merge_carry_states(c, m, 0) for c, m in zip(carried, made, strict=False)]
@@ -301,7 +303,7 @@ unbounded."""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
-    """Return the state of a carry before any iteration: its initial value or a result."""
+    """Return the lattice value of a carry before any iteration: its initial value or a result."""
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
         old = carry.axes.get(axis, EMPTY_INTERVAL)
@@ -319,8 +321,8 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
 def resolve_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
-    """Return the result axis and interval of a dependence; with a time axis, in time. Of several
-    gates the tightest is used. A reduction over all keys is elementwise if masked keys have no
+    """Return the result axis and interval of a dependence; with a time axis, in time. The tightest
+    of several gates is used. A reduction over all keys is elementwise if masked keys have no
     effect. Return `PREFIX_READ` if no position on the time axis is read.
     """
     if (

@@ -1,9 +1,9 @@
-"""Facts of the time dataflow: states of values, causality leaks, captures of loops; and loops over
-another axis than time for which no decode step can be derived.
+"""Facts of the time dataflow: lattice values, causality leaks, captures of loops; and loops over
+axes other than time for which no decode step can be derived.
 
-A mask computed before a loop is an input of its body, where its definition is not visible.
-Captures are therefore replaced by the outer values, so that the analysis of the body sees
-`causal` as outside.
+A mask computed before a loop is an input of its body, where its definition is not visible. Captures
+are therefore replaced by the outer values, so that the analysis of the body sees the definition of
+`causal`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "f
 
 @dataclass(frozen=True, slots=True)
 class TimeState:
-    """The state of a value along the time axis. `axes` maps each time axis to its accumulated
-    receptive field.
+    """The lattice value of a value along the time axis. `axes` maps each time axis to its
+    accumulated receptive field.
 
     A value without time axes may contain the newest position (`is_newest`), a reduction over all
     positions (`is_all`), or only the first position (`first_offsets`); every position that reads it
@@ -50,11 +50,11 @@ class TimeState:
 class Leak:
     """A node that reads positions after the position that it computes.
 
-    `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, every position;
-    `newest`, it combines the newest position with earlier ones; `length`, it needs the final
-    length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read the
-    first position after them; `shape`, the result has an axis whose positions are not those of the
-    time axis. `body_leak`: the body of the loop `node` and the leak in it.
+    `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, it reads every
+    position; `newest`, it combines the newest position with earlier ones; `length`, it needs the
+    final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read
+    the first position after them; `shape`, the result has an axis whose positions are not those of
+    the time axis. `body_leak`: the body of the loop `node` and the leak in it.
     """
 
     node: Node
@@ -66,8 +66,9 @@ class Leak:
 
 @dataclass(frozen=True)
 class TimeFlow:
-    """The states of values along the time axis, and the ops that leak, in graph order.
-    `loop_bodies` contains the body of every loop over another axis, whose values have states too.
+    """The lattice values of all values along the time axis, and the ops that leak, in graph order.
+    `loop_bodies` contains the body of every loop over another axis, whose values have lattice
+    values too.
     """
 
     time_axis: TimeAxis
@@ -86,11 +87,11 @@ class TimeFlow:
         return self.time_axis.dependent_symbols
 
     def get_state(self, value: Value) -> TimeState:
-        """Return the state of a value; parameters are constant."""
+        """Return the lattice value of a value; parameters are constant."""
         return self.states.get(value, TimeState())
 
     def get_operand_states(self, node: Node) -> list[TimeState]:
-        """Return the states of the operands of a node."""
+        """Return the lattice values of the operands of a node."""
         return [self.get_state(a) if a else TimeState() for a in node.args]
 
     def find_time_axes(self, value: Value) -> list[int]:
@@ -115,7 +116,7 @@ def iterate_capture_leaks(
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
             yield from _iterate_loop_leaks(node, node.op, operand_states)
         case ops.RecurrentLayer():
-            # Dependences of other time-dependent states describe themselves.
+            # The dependences of other time-dependent values report their own leaks.
             for place in (s.index for s in node.op.initial_states):
                 if place < len(operand_states) and operand_states[place].is_first_only:
                     yield Leak(node, "captured", place)
@@ -127,8 +128,8 @@ def _iterate_loop_leaks(
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
     # Carries and captures are the same at all positions of a loop: if they depend on time, a
-    # position sees later ones. What the first position determines is available at every position,
-    # but not before the first.
+    # position sees later ones. A value that the first position determines is available at every
+    # position, but not before the first.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
             yield Leak(node, "captured", n)
@@ -261,7 +262,7 @@ def find_unsupported_loops(
 
 
 def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
-    """Return why a running sum has no state of fixed shape, or "" if it has one."""
+    """Return why a running sum has no state of fixed shape, or "" if it has such a state."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -271,8 +272,8 @@ def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
 
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
-    """Return True if a running sum has one time axis, or runs over grid keys and the mask shows no
-    key after the query; it is then recomputed in each step.
+    """Return True if a running sum has one time axis, or runs over grid keys and no key after the
+    query is visible; it is then recomputed in each step.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())
@@ -309,7 +310,7 @@ def _explain_unsupported_node(
 
 
 def _is_position_id_source(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if a node makes position ids of the time axis."""
+    """Return True if a node computes position ids of the time axis."""
     match node:
         case Node(ops.Range(counted)):
             return time_axis.get_prefix_length(counted) is not None

@@ -4,8 +4,8 @@ Input: any value. Output: its minimum and maximum, infinite where unknown. Softm
 between 0 and 1, position ids are 0 and above, a position id plus one is 1 and above. NaN and
 overflow of integers are not considered.
 
-Masks are applied to scores by constants that were cast, expanded and given axes; the constant
-is found behind such nodes.
+Masks are applied to scores by constants that were cast, expanded and given axes; the analysis skips
+such nodes to find the constant.
 """
 
 import operator
@@ -75,8 +75,8 @@ def find_value_range(value: Value | None) -> ValueRange:
     """Return the minimum and maximum that any element can have."""
     if value is None:
         return UNBOUNDED_RANGE
-    # Each value once, on an explicit stack: a residual stream is reached by twice as many paths
-    # with each layer.
+    # Each value is visited once, on an explicit stack: each layer doubles the number of paths to a
+    # residual stream.
     known_ranges: dict[Value, ValueRange] = {}
     todo = [value]
     while todo:
@@ -98,7 +98,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if isinstance(node.op, SELECTION_OPS):
-        # the second result holds indices, whatever the first holds
+        # the second result holds indices, independent of the first result
         return [] if value.index or node.first_operand is None else [node.first_operand]
     is_bounding = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
@@ -158,7 +158,7 @@ def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
         case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first_operand, axis):
             return 1.0, inf
         case ops.Reduce("mean") | ops.AveragePool():
-            return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean over nothing is zero
+            return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean of no elements is zero
         case ops.Reduce("max" | "min", axis) if node.first_operand is not None:
             return (
                 operand_range
@@ -299,7 +299,7 @@ def _make_range(low: float, high: float) -> ValueRange:
 
 
 def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
-    """Return the value before views, and before ops `skipped_ops` of one operand. An `extent`
+    """Return the value before views and before ops `skipped_ops` of one operand. An `extent`
     computes new position ids and is not skipped.
     """
     while value and value.node and value.node.args:

@@ -21,7 +21,7 @@ class Label:
 
     @classmethod
     def at(cls, span: Span | None, text: str) -> "Label | None":
-        """Return a label at a span; None if there is no span."""
+        """Return a label at a span, or None if there is no span."""
         return cls(span, text) if span else None
 
     @classmethod
@@ -82,7 +82,7 @@ def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagn
 
 @dataclass
 class ErrorCollector:
-    """Base class of parsers and checkers that continue after an error, to report several errors."""
+    """Base class of parsers and checkers that continue after an error to report several errors."""
 
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 

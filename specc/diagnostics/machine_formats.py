@@ -9,8 +9,8 @@ from specc.diagnostics.source import Span
 
 
 def span_to_json(span: Span) -> dict[str, object]:
-    """Convert a span to JSON data: lines and columns from 1, offsets in characters and in UTF-8
-    bytes from 0.
+    """Convert a span to JSON data: 1-based lines and columns, 0-based offsets in characters and in
+    UTF-8 bytes.
     """
     source = span.source
     line, column = source.position(span.start)
@@ -137,7 +137,7 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 def file_name_to_uri(name: str) -> str:
     """Convert a file name to a relative URI."""
-    # characters that RFC 3986 leaves unescaped; file names may contain any other
+    # characters that RFC 3986 does not escape; file names may contain any other character
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)

@@ -53,7 +53,7 @@ MAX_EXCERPT_WIDTH = 160
 """Maximum number of columns of a displayed source line; a longer line is cut around the label."""
 
 LONG_LINE_LENGTH = 1000
-"""Of lines of at least this length only the part near the labels is processed."""
+"""Length from which only the part of a line near the labels is processed."""
 
 ANSI_COLORS = {
     "error": "1;31",
@@ -109,7 +109,7 @@ def render_excerpt(
     previous = None
     for number in sorted(by_line):
         skipped = number - previous - 1 if previous is not None else 0
-        # `...` for one line would take as much space as the line
+        # a `...` in place of one line takes as much space as the line
         if skipped == 1:
             between = SourceLineView.from_line(source.line(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, margin, paint))
@@ -131,7 +131,7 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
     """
     number, column = span.source.position(span.start)
     line = span.source.line(number)
-    # a span may begin at a line break, or end lines later
+    # a span may begin at a line break, or end on a later line
     start = min(column - 1, len(line))
     end = min(start + span.end - span.start, len(line))
     return number, start, max(end, start)
@@ -153,7 +153,9 @@ class SourceLineView:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
-        """Return the view of a short line as a whole, and of a long line around its first mark."""
+        """Return the complete view of a short line, or the view of a long line around its first
+        mark.
+        """
         mark = min(a[1] for a in anchors)
         first = max(0, mark - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
         part = line[first : first + LONG_LINE_LENGTH]
@@ -163,7 +165,7 @@ class SourceLineView:
         return cls(text, columns, first, start, len(part) < len(line) - first)
 
     def column(self, character: int) -> int:
-        """Return the column at which a character is shown, from 0."""
+        """Return the 0-based column at which a character is shown."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_cut_before, MAX_EXCERPT_WIDTH + 1))
 
@@ -201,8 +203,8 @@ def render_underlines(
     _, _, final = underlines[-1]
     suffix = " " + render_label_text(final, primary, paint) if final.text else ""
     out = [render_underline_row(underlines, primary, paint) + suffix]
-    # the rightmost label is on the line of its marker, the others below, from right to left, with
-    # bars down to those that follow
+    # the rightmost label is on the line of its marker; the other labels are below, from right to
+    # left, with bars down to the labels that follow
     for n in range(len(underlines) - 2, -1, -1):
         first, _, label = underlines[n]
         if label.text:
@@ -245,7 +247,7 @@ def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = Fal
 
 
 def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> str:
-    """Render a diagnostic with its source lines, notes and helps; ends with a line break."""
+    """Render a diagnostic with its source lines, notes and helps, ending with a line break."""
     paint = Colorizer(color)
     mark = paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
     out = [f"{mark}{paint('note', ': ' + escape_control_characters(diagnostic.title))}"]
@@ -273,7 +275,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Yield notes: how often the same message occurs, and at which other locations."""
+    """Yield notes on the number of occurrences of a message and on its other locations."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (others := diagnostic.other_locations):
@@ -343,7 +345,7 @@ def format_port_types(types: Mapping[str, object]) -> str:
 
 
 def group_thousands(count: int) -> str:
-    """Format a number with thousands separators, as `85 798 656`."""
+    """Format a number with thousands separators, such as `85 798 656`."""
     return f"{count:,}".replace(",", " ")
 
 
@@ -363,5 +365,5 @@ def _truncate(text: str, length: int) -> str:
 
 
 def extract_docstring_summary(doc: str | None) -> str:
-    """Return the first paragraph of a docstring on one line; "" if there is none."""
+    """Return the first paragraph of a docstring on one line, or "" if there is none."""
     return " ".join((doc or "").strip().split("\n\n")[0].split())

@@ -18,12 +18,12 @@ class Source:
         return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the line and column of a character, both from 1."""
+        """Return the 1-based line and column of a character."""
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
     def line(self, number: int) -> str:
-        """Return the text of line `number` (from 1), without its end."""
+        """Return the text of the 1-based line `number`, without its line end."""
         start = self._line_starts[number - 1]
         end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r")
@@ -50,12 +50,12 @@ class Span:
 
     @property
     def line(self) -> int:
-        """Return the line of the first character, from 1."""
+        """Return the 1-based line of the first character."""
         return self.source.position(self.start)[0]
 
     @property
     def column(self) -> int:
-        """Return the column of the first character, from 1."""
+        """Return the 1-based column of the first character."""
         return self.source.position(self.start)[1]
 
     def to(self, other: "Span") -> "Span":

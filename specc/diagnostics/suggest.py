@@ -7,8 +7,8 @@ MAX_LISTED_NAMES = 12
 
 
 def compute_edit_distance(a: str, b: str, limit: int) -> int:
-    """Return the number of insertions, deletions, replacements and swaps from `a` to `b`; `limit +
-    1` if more.
+    """Return the number of insertions, deletions, replacements and swaps from `a` to `b`, or `limit
+    + 1` if it exceeds `limit`.
     """
     # each additional or missing character is an edit
     if abs(len(a) - len(b)) > limit:
@@ -22,7 +22,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
             # a transposition counts one: `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], last[j - 2] + 1)
-        # row minima never decrease
+        # the minimum of a row never decreases
         if min(row) > limit:
             return limit + 1
     return row[-1]

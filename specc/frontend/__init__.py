@@ -1,1 +1,1 @@
-"""From syntax tree and config values to the IR graph: names, calls, loops, types, shapes."""
+"""Elaborate a syntax tree with config values to an IR graph: names, calls, loops, types, shapes"""

@@ -87,7 +87,7 @@ MAX_BLOCK_DEPTH = 64
 """The maximum depth of nested block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
-"""The argument of each parameter, by name, and the scope that it is evaluated in."""
+"""The argument of each parameter by name, and the scope in which it is evaluated."""
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
@@ -130,8 +130,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
-    # The same file and specs that extend it share the caller's run-time lengths; std declares
-    # none. Operands bind those of a used file: its `batch` may be `batch * 2` here.
+    # The same file and specs that extend it share the caller's run-time lengths; std declares none.
+    # Operands bind the run-time lengths of a used file: its `batch` may be `batch * 2` here.
     if not is_same_file:
         env.runtime_lengths = None if module.is_standard else {}
     return env
@@ -139,7 +139,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
 
 def _find_bound_env(target: BlockFunction) -> Env | None:
     """Return the scope in which a block was bound by its own file, with the config of that file, or
-    None if another file refers to the block.
+    None if a different file refers to the block.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None
@@ -148,8 +148,8 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 def _get_block_config(
     context: Context, module: SpecModule, call: PendingCall, source: Env | None
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file: the values that the call sets, else those of a scope
-    of that file.
+    """Return the config of the block's file: the values that the call sets, or the values of a
+    scope of that file if the call sets none.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and source is not None:
@@ -179,8 +179,8 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """Push a block on the call stack during a call. Raise E0210 for recursion, E0110 beyond
-    `MAX_BLOCK_DEPTH`.
+    """Push a block onto the call stack during a call. Raise E0210 for recursion, and E0110 if the
+    depth exceeds `MAX_BLOCK_DEPTH`.
     """
     stack = context.call_stack
     # the key includes the location, because two files may have blocks with the same name
@@ -319,7 +319,7 @@ def _check_return(
     block: ast.Block, returned: Returned | None
 ) -> tuple[ast.Return, Sequence[EvalResult]]:
     """Return the `return` statement and one value per declared result. Raise E0214 if `return` is
-    missing or has another number of values.
+    missing or has the wrong number of values.
     """
     if returned is None:
         _raise_missing_return(block)
@@ -365,7 +365,9 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Name the results of a scope for `--tap`: `a.b` is the first, `a.b:weights` is `weights`."""
+    """Name the results of a scope for `--tap`: `a.b` is the first result, `a.b:weights` is
+    `weights`.
+    """
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):

@@ -74,8 +74,8 @@ def extract_body_graph(
     # recomputed, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     live, captured = _find_reachable(body_nodes, inputs.values(), outputs.values())
-    # captures are ordered as in the graph, so that the same spec gives the same body
-    # independent of the traversal order
+    # captures are ordered as in the graph, so that the same spec produces the same body independent
+    # of the traversal order
     captures = _sort_captures(builder, captured)
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
     copied_values = dict(zip([*inputs.values(), *captures], names.values(), strict=True))
@@ -260,8 +260,8 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
     """Return the early exit of a loop with `until`, or None; `initial_carries` are the carries
     before the first iteration.
 
-    Raise E0729 unless it is `all(name)` of a carried boolean tensor, E0730 if another carry
-    lacks the axes of that tensor.
+    Raise E0729 unless the condition is `all(name)` of a carried boolean tensor, and E0730 if a
+    different carry lacks the axes of that tensor.
     """
     match statement.until:
         case None:

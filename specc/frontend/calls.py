@@ -58,8 +58,8 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument for a parameter that takes these kinds, including bare choice
-    words and functions to be called later.
+    """Evaluate an argument for a parameter that takes these kinds, including bare choice values and
+    functions that are called later.
     """
     if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
@@ -74,7 +74,7 @@ def evaluate_argument(
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # a run-time number where an integer is expected has an error of its own
+        # a run-time number in place of an integer has a separate error
         require_attribute_number(context, value, description, expr.span)
     return _require_known_number(
         context,
@@ -100,7 +100,7 @@ def _match_choice_value(
     context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
     """Match a bare name such as `half` in `pairs=half` to a choice value if no variable has this
-    name. Return None if the name stands for something else. Raise E0203 for an unknown word.
+    name. Return None if the name has a different meaning. Raise E0203 for an unknown choice value.
     """
     words = list_choice_values(kinds)
     if not words:
@@ -157,7 +157,7 @@ def _evaluate_arguments(
     values: dict[str, SpecValue],
     env: Env,
 ) -> list[SpecValue]:
-    """Evaluate every argument: put named ones into `values` and return the others.
+    """Evaluate every argument: add named arguments to `values` and return the others.
 
     All arguments are evaluated before an error is raised, so that one call reports all
     its errors.
@@ -210,8 +210,8 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 def _pair_options(
     builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each option with its parameter. Raise E0212 for an option given twice, or also by
-    position (`bound_names`), as in `linear(x, x=y)`.
+    """Pair each option with its parameter. Raise E0212 for an option that is given twice, or that
+    is also given by position (`bound_names`), as in `linear(x, x=y)`.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
@@ -229,8 +229,8 @@ def _pair_options(
 def _check_missing_arguments(
     builtin: Builtin, values: Mapping[str, SpecValue], has_variadic: bool, expr: ast.Call
 ) -> None:
-    """Raise E0211 for a parameter without a default that has no argument. `has_variadic` is whether
-    the variadic parameter has one.
+    """Raise E0211 for a parameter without a default that has no argument. `has_variadic` is true if
+    the variadic parameter has an argument.
     """
     for parameter in builtin.parameters:
         is_required = parameter.default is ABSENT and not parameter.is_variadic

@@ -16,7 +16,7 @@ from specc.io.json_io import Json
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
 MAX_JSON_VALUES = (
     1 << 16
-)  # 21 843 the class names of a large model, in both directions, are 43 690 values
+)  # 21 843 class names of a large model, in both directions, are 43 690 values
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,9 @@ class JsonObject:
     span: Span
 
     def find(self, path: str) -> JsonMember | None:
-        """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key
-        that contains dots itself takes precedence. `*` matches every key:
-        `per_layer_config.*.head_dim` is the common value of all layers that have one. Raise
-        E0403 if they differ.
+        """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
+        contains dots itself takes precedence. `*` matches every key: `per_layer_config.*.head_dim`
+        is the common value of all layers that have one. Raise E0403 if the values differ.
         """
         if path in self.members:
             return self.members[path]
@@ -122,7 +121,7 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 
 
 def get_finite_number(value: JsonNode) -> int | float | None:
-    """Return the number, or None if the value is something else.
+    """Return the number, or None if the value is not a number.
 
     Raise E0413 for NaN and infinities: a file may contain them, but no size, scale or length
     can have such a value.
@@ -158,7 +157,7 @@ _STRING_ERRORS = {
     "Invalid control": ("a control character in a string", "write line breaks as \\n"),
     "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
 }
-"""Message and help by the beginning of the message of Python's decoder."""
+"""Message and help, keyed by the beginning of the message of Python's decoder."""
 _LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,
@@ -168,7 +167,7 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "-Infinity": -math.inf,
 }
 _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
-"""Literals as other languages spell them, in lower case."""
+"""Literals of other languages in lower case."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
@@ -187,7 +186,7 @@ def decode_config_source(data: bytes, name: str) -> Source:
 
 
 def parse_config_json(source: Source) -> JsonObject:
-    """Parse a config file to an object. Raise E0411 to E0415."""
+    """Parse a config file to an object. Raise E0411 to E0415 for invalid files."""
     value = _JsonParser(source).parse_document()
     if not isinstance(value, JsonObject):
         raise_error(
@@ -201,7 +200,7 @@ def parse_config_json(source: Source) -> JsonObject:
 
 
 class _JsonParser:
-    """Recursive-descent parser with limits. `position` is the index of the next character."""
+    """A recursive-descent parser with limits. `position` is the index of the next character."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.text = source, source.text
@@ -209,7 +208,7 @@ class _JsonParser:
         self.value_count = 0
 
     def peek(self) -> str:
-        """Skip whitespace and return the next character; empty at the end."""
+        """Skip whitespace and return the next character, or "" at the end."""
         whitespace = _WHITESPACE.match(self.text, self.position)
         assert whitespace is not None
         self.position = whitespace.end()
@@ -268,7 +267,7 @@ class _JsonParser:
                 self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
             key = self.parse_string()
             key_span = self.get_span_from(key_start)
-            # RFC 8259 does not say which of two equal keys counts
+            # RFC 8259 does not define which of two equal keys takes precedence
             if key in members:
                 raise_error(
                     "E0412",
@@ -285,7 +284,7 @@ class _JsonParser:
         return JsonObject(members, self.get_span_from(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
-        """Yield the position of each item; the caller parses it. Skip the brackets around the
+        """Yield the position of each item; the caller parses the item. Skip the brackets around the
         items and the commas between them.
         """
         is_first = True

@@ -71,7 +71,7 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
 
 
 HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
-"""Returns a field's value from a published config.json, or `ABSENT`."""
+"""A function that returns a field's value from a published config.json, or `ABSENT`."""
 
 
 @dataclass(kw_only=True)
@@ -80,11 +80,11 @@ class ConfigReader:
 
     With `is_symbolic`, integers are symbols; with `derives_integers`, integers whose default is
     computed from other fields, such as `side = image / patch`, get that expression instead of a
-    symbol of their own. `trial_values` are those of fields that determine the structure. `steps`
-    counts the steps of all elaborations that share it. `path` is the path of this config in that of
-    the using spec, or empty. `max_length` is the maximum sequence length if RoPE frequencies
-    depend on it, or 0 for the value of the spec or file. `is_training` keeps operations of
-    training mode, such as dropout.
+    symbol of their own. `trial_values` are the values of fields that determine the structure.
+    `steps` counts the steps of all elaborations that share it. `path` is the path of this config in
+    the config of the using spec, or "". `max_length` is the maximum sequence length if RoPE
+    frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
+    operations of training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -180,7 +180,7 @@ def _evaluate_single(
         return _evaluate_assigned(evaluation, entry, path, env)
     if (full_path := reader.qualify_path(path)) in reader.trial_values:
         trial = reader.trial_values[full_path]
-        # a pair takes one trial value twice
+        # both items of a pair get the same trial value
         is_single = entry.type.name == "pair" and not isinstance(trial, tuple)
         return (trial, trial) if is_single else trial
     if reader.hf_config_lookup is not None:
@@ -326,7 +326,7 @@ EXAMPLE_VALUES = {
     "list": "[2, 4]",
     "pair": "[2, 4]",
 }
-"""A literal of each type."""
+"""An example literal of each type."""
 
 
 def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
@@ -359,7 +359,7 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # a config file could provide it, but none was given
+    # a config file could provide the value, but no config file was given
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:
@@ -378,6 +378,6 @@ def _suggest_sources(keys: Iterable[str]) -> str:
 
 
 def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:
-    """Return the paths of a config file that end in one of the keys: one is probably meant."""
+    """Return the paths of a config file that end in one of the keys, for a suggestion."""
     names = {key.rpartition(".")[2] for key in keys}
     return [path for path, _ in file.iterate_members() if path.rpartition(".")[2] in names]

@@ -61,7 +61,9 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 
 
 class Library(Protocol):
-    """Reads the files that a spec uses, std included: elaboration itself reads no files."""
+    """Interface that reads the files that a spec uses, including std. Elaboration itself reads no
+    files.
+    """
 
     def find_standard_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """Return the std block or definition of that name and its module, or None."""
@@ -87,10 +89,10 @@ class Evaluator:
     """Functions that the modules of elaboration call recursively, without import cycles:
     expressions contain calls, calls run blocks, and blocks contain expressions.
 
-    `evaluate` evaluates an expression, `call` a call, `evaluate_function` an expression to a
-    function value such as `layer_norm(eps=1e-5)`. `configure_used_spec` returns the config of a
-    used spec from the record that its caller passes. `check_step_estimate` raises E0223 for a
-    block or definition that exceeds the remaining steps.
+    `evaluate` evaluates an expression, `call` evaluates a call, and `evaluate_function` evaluates
+    an expression to a function value such as `layer_norm(eps=1e-5)`. `configure_used_spec` returns
+    the config of a used spec from the record that its caller passes. `check_step_estimate` raises
+    E0223 for a block or definition that exceeds the remaining steps.
     """
 
     evaluate: Callable[["Context", ast.Expr, "Env"], EvalResult]
@@ -167,8 +169,8 @@ class Env:
     file_scope: str = ""
 
     def find_runtime_length(self, name: str) -> Dim | None:
-        """Return a run-time length declared in `dims`, or None for other names, and for lengths
-        that no operand has bound yet.
+        """Return a run-time length declared in `dims`, or None for other names and for lengths that
+        no operand has bound yet.
         """
         if name not in self.module.root.dims:
             return None
@@ -240,8 +242,8 @@ class Context:
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
-        """Drop the cached position ids of a loop or expert body at its end; the body may read those
-        from outside.
+        """Drop the cached position ids of a loop or expert body at its end. The body may read the
+        cached position ids of the outer graph.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -317,7 +319,7 @@ class Context:
         return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
     def raise_reported_errors(self) -> None:
-        """Raise all errors reported so far, with the number of those beyond the limit."""
+        """Raise all errors reported so far, with the number of errors beyond the limit."""
         errors = self.errors
         if errors.diagnostics:
             more = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
@@ -330,8 +332,8 @@ class Context:
 
 @dataclass
 class ErrorCollector:
-    """Collects the errors raised in its `with` blocks; other exceptions pass. With a context,
-    errors are reported there.
+    """Collector of the errors raised in its `with` blocks; other exceptions propagate. With a
+    context, the errors are reported to the context.
     """
 
     context: Context | None = None
@@ -379,5 +381,5 @@ class PendingCall:
 
     @property
     def own_scope(self) -> str:
-        """The weight scope that this call opens; empty without `@`."""
+        """The weight scope that this call opens, or "" without `@`."""
         return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

@@ -115,7 +115,7 @@ def convert_to_declared_type(
         return _convert_items(context, type, type.element_type, value, env, value_context)
     if type.name == "choice":
         word = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
-        assert isinstance(word, str)  # the kind returns only words
+        assert isinstance(word, str)  # the kind returns only strings
         return ChoiceValue(word, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(context, value, env, span)
@@ -134,7 +134,7 @@ def _convert_items(
     env: Env,
     value_context: ValueContext,
 ) -> SpecValue:
-    """Convert each item of a list or pair; a single value stands for both items of a pair."""
+    """Convert each item of a list or pair; a single value counts as both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
     expected = ""
     if type.name == "pair" and len(items) != 2:
@@ -148,7 +148,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 for a built-in function of another type, such as `gelu` as a norm; blocks are
+    """Raise E0203 for a built-in function of the wrong type, such as `gelu` as a norm; blocks are
     allowed for every type.
     """
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
@@ -184,7 +184,7 @@ always allowed.
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared lengths."""
     assert type.dims is not None
-    # all at once: usually the whole `dims` line is missing
+    # report all undeclared lengths at once: usually the whole `dims` line is missing
     undeclared = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
@@ -205,7 +205,7 @@ def _raise_undeclared_lengths(undeclared: Sequence[ast.Name], env: Env) -> NoRet
 def _evaluate_input_length(
     context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
 ) -> Dim:
-    """Evaluate one length of a graph input. Raise E0303 for `...`, E0308 for a length of 0."""
+    """Evaluate one length of a graph input. Raise E0303 for `...`, and E0308 for a length of 0."""
     if isinstance(dim, ast.EllipsisDims):
         raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
     length = _evaluate_length(context, dim, env)
@@ -243,7 +243,7 @@ def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:
-    """Return the element type of a declared tensor type. Raise E0213 for another type."""
+    """Return the element type of a declared tensor type. Raise E0213 for any other type."""
     if type.name not in TENSOR_DTYPES:
         helps = suggest_similar_name(
             type.name, TENSOR_DTYPES, f"element types are {', '.join(TENSOR_DTYPES)}"
@@ -279,7 +279,7 @@ def match_tensor_type(
         raise_error("E0301", title, value_context.span, others=others)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
-    # the number of axes that `...` stands for
+    # the number of axes that `...` represents
     ellipsis_rank = len(value.shape) - len(dims) + ellipses
     if ellipsis_rank < 0 or (ellipsis_rank and not ellipses):
         title = (
@@ -305,7 +305,7 @@ def _match_dims(
 
 @dataclass(frozen=True, slots=True)
 class _TypeMatcher:
-    """Matches a tensor against its declared type, axis by axis."""
+    """Matcher of a tensor against its declared type, axis by axis."""
 
     context: Context
     type: ast.TypeName
@@ -314,7 +314,7 @@ class _TypeMatcher:
     value_context: ValueContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
-        """Match `...`, which stands for the same lengths everywhere in a block."""
+        """Match `...`, which represents the same lengths everywhere in a block."""
         known = self.env.names.setdefault("...", lengths)
         if known != lengths:
             assert isinstance(known, tuple)  # `...` cannot be a name in a spec
@@ -352,9 +352,9 @@ class _TypeMatcher:
             env.runtime_lengths[name] = length
 
     def _is_promised_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return whether the lengths are equal given that `image / 2` divides exactly: the
-        `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no
-        check at run time would detect a remainder.
+        """Return whether the lengths are equal if a division such as `image / 2` is exact: the
+        `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no check at
+        run time would detect a remainder.
         """
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.context.has_run_time_symbol(symbols):
@@ -385,7 +385,7 @@ class _TypeMatcher:
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
-        # in a block of another file the length follows from the operands
+        # in a block of a different file the operands determine the length
         if not block or not declared or self.env.runtime_lengths is not None:
             return ()
         return (

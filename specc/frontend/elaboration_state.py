@@ -142,8 +142,8 @@ class ErrorLog:
     """The reported diagnostics, and the context that is added to the spans of errors.
 
     `dropped_count` counts errors beyond the limit. `user_call` is the span of the user's call that
-    the standard library is evaluating, `normalizer` the name of the normalizer whose weights are
-    being computed; `Context.locate_at_user_call` adds both to spans.
+    the standard library is evaluating, and `normalizer` is the name of the normalizer whose weights
+    are being computed; `Context.locate_at_user_call` adds both to spans.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -156,10 +156,9 @@ class ErrorLog:
 class LengthSymbols:
     """Symbols of lengths and their origins.
 
-    With `is_symbolic` config values are symbols, too; `runtime` are the symbols that only an input
-    determines. `computed_names` names integers computed from config symbols, such as
-    `int(0.25 * d)`.
-    `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
+    With `is_symbolic`, config values are symbols, too. `runtime` are the symbols that only an input
+    determines. `computed_names` names integers computed from config symbols, such as `int(0.25 *
+    d)`. `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
     """
 
     is_symbolic: bool = False
@@ -172,8 +171,8 @@ class LengthSymbols:
 class ResourceUse:
     """Counts of an elaboration, for the limits E0216 and E0223.
 
-    `weight_sizes` are the element counts of the weights of known size, `weight_elements` their sum,
-    `list_items` the items of all lists, `steps` the steps spent.
+    `weight_sizes` are the element counts of the weights of known size, and `weight_elements` is
+    their sum. `list_items` counts the items of all lists, and `steps` counts the steps spent.
     """
 
     weight_sizes: dict[str, int] = field(default_factory=dict)
@@ -186,8 +185,8 @@ class ResourceUse:
 class WeightNames:
     """Names and sharing of weights.
 
-    `placeholders` are parsed placeholders of weight paths, `sharing` which call uses which weight,
-    `expert_stacks` the experts whose block is being elaborated, the innermost last.
+    `placeholders` are parsed placeholders of weight paths. `sharing` records which call uses which
+    weight. `expert_stacks` are the experts whose block is being elaborated, the innermost last.
     """
 
     placeholders: dict[str, ast.Expr] = field(default_factory=dict)
@@ -199,9 +198,9 @@ class WeightNames:
 class ValueFacts:
     """Facts about values under construction.
 
-    `constant_values` do not depend on inputs and weights. `position_ids` are those of masks, by
-    role and the lengths of queries and keys. `sorted_lengths` are lengths of sorted axes, whose
-    position ids may be ranks.
+    `constant_values` are values that do not depend on inputs and weights. `position_ids` are the
+    position ids of masks, keyed by role and by the lengths of queries and keys. `sorted_lengths`
+    are lengths of sorted axes, whose position ids may be ranks.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -215,8 +214,8 @@ MAX_VALUES_PER_SPAN = 4
 
 @dataclass
 class ElaborationRecord:
-    """The values of names and calls in one elaboration, by span and in order; `is_complete` if
-    it had no errors.
+    """The values of names and calls in one elaboration, by span and in order. `is_complete` is true
+    if the elaboration had no errors.
     """
 
     is_symbolic: bool

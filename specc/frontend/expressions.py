@@ -39,12 +39,12 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""Number of names in scope that are copied in the time of one step."""
+"""Number of copied names in scope that count as one elaboration step."""
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression. Raise Failed with the errors, or AlreadyReportedError if it depends
-    on something that was reported before.
+    """Evaluate an expression. Raise Failed with the errors, or AlreadyReportedError if the
+    expression depends on an error that was already reported.
     """
     context.count_steps(expr.span)
     # the parser creates no other node classes: a KeyError is a bug in specc
@@ -204,7 +204,9 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 
 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
-    """Return the selected branch of `a if c else b`, unevaluated; other expressions as is."""
+    """Return the selected branch of `a if c else b`, unevaluated; return other expressions
+    unchanged.
+    """
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(context, expr.condition, env, "the condition of `if`")
         expr = expr.then if is_true else expr.otherwise
@@ -225,7 +227,7 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.of, indices), len(indices)
     values: list[SpecValue] = []
-    context.count_list_items(count, expr.iterable.span)  # before they take memory
+    context.count_list_items(count, expr.iterable.span)  # counted before they take memory
     for item in items:
         # each iteration copies the names in scope, which may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
@@ -246,7 +248,7 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
         return _index_list(context, tuple(base), expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
-    # in a definition `keep[j]` reads a grid; elsewhere `j` is an ordinary name
+    # in a definition `keep[j]` reads a grid; elsewhere `j` is a regular name
     if is_grid_read(expr, env):
         return read_at_grid_indices(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
@@ -266,7 +268,7 @@ def _index_list(
 
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Index a tensor: `x[:, 0]`, `x[..., a:b]`; `...` stands for the axes in between."""
+    """Index a tensor: `x[:, 0]`, `x[..., a:b]`; `...` represents the axes in between."""
     value, axis = base, 0
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):

@@ -117,7 +117,7 @@ FOREIGN_OPERATIONS = {
     "cumprod": "the cumulative product of positive numbers is `exp(cumsum(log(x), axis=1))`",
     "argmin": "write `argmax(-x)`",
     "kthvalue topkvalues": "the largest values and their indices are `topk(x, 3)`",
-    # choosing and filling
+    # selection and filling
     "maskedfill select cond ifelse maskedselect": "select elementwise with `where(seen, x, 0.0)`",
     "nonzero argwhere unique booleanmask": "lengths cannot depend on values: `where(x > 0.0, x, "
     "0.0)` keeps the length",
@@ -142,14 +142,14 @@ FOREIGN_OPERATIONS = {
     "beamsearch greedysearch sample generate": "declare generation outside of graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""Suggestions by the foreign names that they replace (separated by spaces)."""
+"""Suggestions, keyed by the foreign names that they replace (separated by spaces)."""
 
 REPLACEMENTS_BY_NAME = {
     normalize_identifier(name): text
     for names, text in FOREIGN_OPERATIONS.items()
     for name in names.split()
 }
-"""Suggestions by normalized name (without case and separators)."""
+"""Suggestions, keyed by normalized name (without case and separators)."""
 
 FOREIGN_LIBRARIES = frozenset(
     {
@@ -196,7 +196,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""The option here for each option of another library, by normalized name."""
+"""The specc option for each option of other libraries, by normalized name."""
 
 RENAMED_STD_DEFINITIONS = {
     "around": "local_window",
@@ -247,8 +247,8 @@ RENAMED_STD_DEFINITIONS = {
 
 
 def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:
-    """Return a suggestion for an operation of another library or a former name of a std
-    definition, or "".
+    """Return a suggestion for an operation of other libraries or a former name of a std definition,
+    or "".
     """
     if RENAMED_STD_DEFINITIONS.get(name) in known_names:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
@@ -307,7 +307,7 @@ def raise_unknown_option(
 
 
 def _find_similar_option(name: str, known_options: Collection[str]) -> str:
-    """Return the known option that an unknown name probably stands for, or ""."""
+    """Return the known option that an unknown name probably means, or ""."""
     equivalent = FOREIGN_OPTIONS.get(normalize_identifier(name), "")
     return (
         equivalent if equivalent in known_options else find_similar_name(name, known_options) or ""
@@ -315,7 +315,7 @@ def _find_similar_option(name: str, known_options: Collection[str]) -> str:
 
 
 def _get_option_help(name: str, known_options: Collection[str]) -> str:
-    """Return the help for an option of other libraries that has no equivalent here, or ""."""
+    """Return the help for an option of other libraries that has no equivalent in specc, or ""."""
     key = normalize_identifier(name)
     key = "heads" if "head" in key else key
     has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known_options})

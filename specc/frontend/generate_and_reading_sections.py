@@ -35,8 +35,8 @@ from specc.syntax.ast import walk_tree
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
-    """Convert a compile-time value to plain data; strings, floats and bools stay as they are.
-    Raise UndecidedValueError for a symbol, at `span`.
+    """Convert a compile-time value to plain data; strings, floats and bools are unchanged. Raise
+    UndecidedValueError for a symbol, at `span`.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -51,7 +51,7 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
             return name
-        # `window(128)` as written: the name alone is not enough
+        # `window(128)` in spec syntax: the name alone is not enough
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
         case CombinedMask() as mask:
@@ -61,7 +61,7 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
 
 
 def _format_combined_mask(mask: CombinedMask) -> str:
-    """Return a combined mask as specs write it: `(causal & visible)`."""
+    """Return a combined mask in spec syntax: `(causal & visible)`."""
     parts = [str(value_to_data(part)) for part in mask.parts]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
@@ -105,11 +105,11 @@ def _call_to_data(
 
 
 def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
-    """Convert a name to data: its value if it has one, else its text."""
+    """Convert a name to data: to its value if it has one, otherwise to its text."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(context, name, env)
-    # `config.labels` is a value; an undefined plain word stands for itself
+    # `config.labels` is a value; an undefined name is converted to a string
     if value is POISON and "." in name.path:
         value = resolve_name(context, name, env, is_quiet=True)
     return name.path if value is POISON else value_to_data(value, name.span)
@@ -172,7 +172,7 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression to data; None if it depends on config values that are symbols."""
+    """Convert an expression to data, or return None if it depends on symbolic config values."""
     try:
         return expression_to_data(context, expr, env)
     except UndecidedValueError:
@@ -191,7 +191,7 @@ def evaluate_generation(
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
-        # a symbolic reading only checks names and plain values
+        # symbolic elaboration only checks names and plain values
         if context.symbols.is_symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
@@ -204,8 +204,8 @@ def evaluate_generation(
 def evaluate_streaming(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
-    """Return the streaming section of the spec for this graph. Raise E0221 for names that
-    no graph has, E0975 if one graph has two time axes.
+    """Return the streaming section of the spec for this graph. Raise E0221 for names that no graph
+    has, and E0975 if one graph has two time axes.
     """
     items = _list_stream_items(program, block)
     for item in items:
@@ -218,7 +218,7 @@ def evaluate_streaming(
 
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
-    """Return the streaming sections, without those whose names only another graph has."""
+    """Return the streaming sections, except those whose names exist only in other graphs."""
     graphs = list_graphs(program)
     return [
         item
@@ -308,7 +308,7 @@ def evaluate_readings(
     kind: type[ast.InputReading] | type[ast.ResultDisplay],
 ) -> Mapping[str, object]:
     """Return the entries of `reading` for inputs or results as data for the manifest. Entries of an
-    extending spec override those of the extended one.
+    extending spec override entries of the extended spec.
     """
     data: dict[str, object] = {}
     kind_name = "result" if kind is ast.ResultDisplay else "input"
@@ -320,7 +320,7 @@ def evaluate_readings(
     other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {*known}
     for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
-            # `elsewhere`: an input of another graph of the spec
+            # `elsewhere`: an input of a different graph of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
             if entry.name not in known:

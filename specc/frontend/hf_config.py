@@ -28,8 +28,8 @@ from specc.syntax import ast
 
 
 def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
-    """Return the value of the first source of a field that the file has, or ABSENT. Null
-    means `none` for an optional field, and absent for others.
+    """Return the value of the first source of a field that the file has, or ABSENT. Null means
+    `none` for an optional field, and absent for others.
     """
     data = env.config_file
     if data is None:
@@ -44,7 +44,7 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
 
 
 def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:
-    """Raise E0405 for a config file of another model family or variant.
+    """Raise E0405 for a config file of a different model family or variant.
 
     `none` in an expectation matches a key that is absent or null.
     """
@@ -62,7 +62,7 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
 
 
 def _format_member(member: JsonMember | None) -> str:
-    """Return the value of a key as `expect` writes it: text, `true`, `false`, number, `none`."""
+    """Return the value of a key in `expect` syntax: text, `true`, `false`, number, `none`."""
     if member is None or member.is_null:
         return "none"
     value = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -109,7 +109,7 @@ MAX_EXPANDED_LAYERS = 4096
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Split `[["global", "local"], 12]` into values and repeat count, or return -1 as count."""
+    """Split `[["global", "local"], 12]` into values and repeat count (-1 for other values)."""
     match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1
@@ -119,7 +119,7 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
-    """Return the items of a list or pair; a single value counts as a list of one or both values."""
+    """Return the items of a list or pair. A single value counts as one item, or as both items."""
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
@@ -132,7 +132,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
 
 
 class _MemberReader:
-    """Converts a member of the config file to the declared type of a field."""
+    """Converter of a member of the config file to the declared type of a field."""
 
     def __init__(self, context: Context, entry: ast.Field, member: JsonMember, env: Env) -> None:
         self.context, self.entry, self.member, self.env = context, entry, member, env
@@ -168,8 +168,8 @@ class _MemberReader:
         return JsonList(tuple(made), value.span)
 
     def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a value. Records stay raw; a single value counts as a list of one, and as both
-        values of a pair.
+        """Convert a value; return records unchanged. A single value counts as one item of a list,
+        or as both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)
@@ -205,7 +205,7 @@ class _MemberReader:
         self.raise_wrong_type(value, type, plain)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
-        """Raise E0403 for a value of another type; short values are quoted."""
+        """Raise E0403 for a value of the wrong type; short values are quoted."""
         kinds = {
             "int": "an integer",
             "float": "a number",
@@ -346,7 +346,7 @@ def _has_no_effect(key: str, member: JsonMember) -> bool:
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value = member.value.to_plain()
-    # 0 is not false: such a file means something else
+    # 0 is not equal to false: a file with 0 has a different meaning
     return (
         key in NO_EFFECT_VALUES
         and value == NO_EFFECT_VALUES[key]

@@ -25,10 +25,11 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
-"""Names of scaling kinds in older files; the position axes of M-RoPE have keys of their own."""
+"""Names of scaling kinds in older files; the position axes of M-RoPE have separate keys."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""The actual kind of a table that has a certain key under the name of another kind: the first Phi-3
-files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic"."""
+"""The actual kind of a table whose name is that of a different kind, by a key that identifies it:
+the first Phi-3 files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic".
+"""
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
     *("rope_parameters", "rope_scaling", "rope_theta", MAX_LENGTH_KEY),
@@ -41,12 +42,11 @@ ROPE_KEYS = (
 class RopeDefaults:
     """The options of `rope_config(…)`: defaults for missing keys, and which keys to read.
 
-    Without `theta` it is that of the field's default. `max_length` is the maximum sequence
-    length, `original_length` the one before scaling.
-    `layer_type` selects a layer type in files with settings per layer type; `theta_key` is the
-    key of theta in older files, and `is_scaled` whether `rope_scaling` applies to these layers.
-    `attention_factor_key` is the key of the factor of cos and sin, `section` the sub-config
-    with the settings, if the file has it.
+    `theta` defaults to that of the field's default. `max_length` is the maximum sequence length,
+    `original_length` is the maximum length before scaling. `layer_type` selects a layer type in
+    files with settings per layer type; `theta_key` is the key of theta in older files. `is_scaled`
+    is true if `rope_scaling` applies to these layers. `attention_factor_key` is the key of the
+    factor of cos and sin, and `section` is the sub-config with the settings, if the file has it.
     """
 
     theta: float | None = None
@@ -65,7 +65,7 @@ class RopeDefaults:
 
 
 def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
-    """Parse the options of `rope_config(…)`. Raise E0406 for an unknown one."""
+    """Parse the options of `rope_config(…)`. Raise E0406 for an unknown option."""
     values: dict[str, Any] = {}
     for option in source.options:
         field = FIELDS_BY_OPTION.get(option.name, "")
@@ -119,7 +119,7 @@ def read_rope_config(
 
 @dataclass(frozen=True)
 class _RopeReader:
-    """Reads the RoPE settings of the config file `data` for the field `entry`."""
+    """Reader of the RoPE settings of the config file `data` for the field `entry`."""
 
     entry: ast.Field
     data: JsonObject
@@ -165,7 +165,7 @@ class _RopeReader:
         raise_error("E0403", title, span, label, others=others, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
-        """Return the number of a member. Raise E0403 for another value."""
+        """Return the number of a member. Raise E0403 for any other value."""
         value = get_finite_number(member.value)
         if value is None:
             title = f"{member.key.text} must be a number"
@@ -232,7 +232,7 @@ class _RopeReader:
         return values[0] if values else theta, nested or top
 
     def _read_scaling_kind(self, table: JsonObject) -> str:
-        """Return the scaling kind of a table; `default` if it has none."""
+        """Return the scaling kind of a table, or `default` if the table has no scaling kind."""
         member = table.find("rope_type") or table.find("type")
         if member is None:
             return "default"
@@ -247,7 +247,7 @@ class _RopeReader:
 
 
 def _find_kind_by_key(table: JsonObject, kind: str) -> str:
-    """Return the kind that a key of the table tells from others with the same name, or ""."""
+    """Return the kind that a key of the table identifies if its name is ambiguous, or ""."""
     for shared_name, key, actual_kind in KINDS_BY_KEY:
         if kind == shared_name and table.find_non_null(key):
             return actual_kind
@@ -325,8 +325,8 @@ class _ScalingTable:
         return tuple(self.reader.read_number(item) for item in items)
 
     def _read_factor(self) -> float:
-        """Return the scaling factor. For yarn and longrope null means the ratio of the two
-        lengths; for longrope so does a missing key.
+        """Return the scaling factor. For yarn and longrope, null means the ratio of the two
+        lengths; for longrope, a missing key has the same meaning.
         """
         member = self.table.find("factor")
         if member and not member.is_null:
@@ -354,7 +354,7 @@ class _ScalingTable:
     def _read_original_length(self) -> int:
         """Return the original sequence length; it defaults to the maximum length."""
         defaults = self.reader.defaults
-        # at the top level in some files, as in Phi-3's, which takes precedence unless
+        # in some files, such as Phi-3's, the length is at the top level and takes precedence unless
         # there are settings per layer type
         top = None if defaults.layer_type else self.reader.data.find_non_null(ORIGINAL_LENGTH_KEY)
         if top is None and defaults.original_length is not None:

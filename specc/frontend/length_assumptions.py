@@ -166,8 +166,8 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Substitute lengths that have an equation in the equations of others. Raise E0210 for
-    a circular equation, E0309 or E0310 for an equation without a result.
+    """Substitute lengths that have an equation in the equations of others. Raise E0210 for a
+    circular equation, and E0309 or E0310 for an equation without a result.
     """
     expanded = dict(lengths)
     for _ in equations:

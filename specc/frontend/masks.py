@@ -111,7 +111,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
 
 
 def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
-    """Raise E0603 for indices out of order or repeated, and for heads where there are none."""
+    """Raise E0603 for indices out of order or repeated, and for `h` if the scores have no heads."""
     if (
         any(name not in GRID_INDEX_ORDER for name in index_names)
         or sorted(index_names, key=GRID_INDEX_ORDER.index) != index_names
@@ -160,7 +160,7 @@ def bind_definition(
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
-        params = params[1:]  # the first is the scores, which attention provides
+        params = params[1:]  # the first parameter is the scores, which attention provides
     # `m = window(back=4)` may be called again, as `m(ahead=1)`: bound options stay
     arguments = dict(target.bound_arguments)
     for n, value in enumerate(expr.args):
@@ -268,8 +268,8 @@ def expand_definition(
 
 
 def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
-    """Return the config that a definition reads. A definition of another file reads none:
-    that file is not configured here.
+    """Return the config that a definition reads. A definition of a different file reads no config,
+    because that file is not configured here.
     """
     home = function.env
     return home.config if home and home.module.root is function.module.root else EMPTY_NAMES
@@ -313,7 +313,7 @@ def expand_mask(
     span: Span | None,
     score_rank: int = GRID_RANK,
 ) -> MaskGrid:
-    """Expand a mask to a boolean grid, or to a bool if it shows all keys or none.
+    """Expand a mask to a boolean grid, or to a bool if all keys or no keys are visible.
 
     `score_rank` is the number of axes of the scores before axes are inserted.
     """
@@ -379,7 +379,7 @@ def expand_bias(
     span: Span | None,
     score_rank: int = GRID_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a grid of floats; `score_rank` as in `expand_mask`."""
+    """Expand a bias to a grid of floats; `score_rank` is the same as in `expand_mask`."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":

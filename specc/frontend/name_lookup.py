@@ -62,7 +62,7 @@ MISSPELLED_CONSTANTS = {
     "nil": "none",
     "~": "none",
 }
-"""Constants as other languages spell them."""
+"""Constants in the spelling of other languages."""
 
 GRID_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
@@ -126,7 +126,7 @@ def _resolve_first_part(
 
 
 def _raise_no_query_position(span: Span | None) -> NoReturn:
-    """Raise E0604: a grid for a query [batch, d] has `j` only."""
+    """Raise E0604 for `i` in a grid for a query [batch, d], which has only `j`."""
     helps = [
         "`insert(x, axis=1)` gives the query a length axis of 1",
         "`local_window(center, reach)` and `trailing_window(at, back)` take the query's position",
@@ -136,11 +136,11 @@ def _raise_no_query_position(span: Span | None) -> NoReturn:
 
 
 def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
-    """Return a block, definition or built-in function by name, or None. Names of a spec hide
-    those of std, which hide built-in functions.
+    """Return a block, definition or built-in function by name, or None. Names of a spec shadow
+    names of std, which shadow built-in functions.
     """
     found = env.module.find_definition(name) or context.library.find_standard_item(name)
-    # std's `topk` is a normalizer; where none is expected it is the built-in function
+    # std's `topk` is a normalizer; where no normalizer is expected, `topk` is the built-in function
     is_builtin_name = found is not None and found[1].is_standard and name in BUILTINS
     if found is not None and not is_builtin_name:
         return _make_function_value(*found, env, span)
@@ -171,7 +171,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
             inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
-            # an empty config: a block of another file has its own values, not the caller's
+            # an empty config: a block of a different file has its own values, not the caller's
             inner_env = Env(module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
@@ -218,7 +218,9 @@ def _raise_unknown_field(
 
 
 def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
-    """Return the section under a key of a raw config; without data if there is none."""
+    """Return the section under a key of a raw config, or a section without data if the key is
+    absent.
+    """
     member = config.data.members.get(key) if config.data else None
     section = member.value if member and isinstance(member.value, JsonObject) else None
     return RawConfig(f"{config.path}.{key}".lstrip("."), section)
@@ -253,19 +255,19 @@ def _format_visible_names(env: Env) -> str:
 
 
 def _list_functions(context: Context, env: Env) -> list[str]:
-    """Return the names of the functions of the spec, of std, and the built-in ones."""
+    """Return the names of the functions of the spec and of std, and of the built-in functions."""
     return [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
 
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
-    """Return the callee of a call. Raise E0204 with a similar name if there is none."""
+    """Return the callee of a call. Raise E0204 with a similar name if it does not exist."""
     # a field of a record or an alias, not a block
     if "." in name.path:
         return _resolve_member_callee(context, name, env)
     value = env.names.get(name.path, env.config.get(name.path))
     if isinstance(value, Function):
         return value
-    # a variable may hide a block as a value, but not as a callee
+    # a variable may shadow a block as a value, but not as a callee
     target = resolve_function(context, name.path, env, name.span)
     if target is not None:
         return target
@@ -329,15 +331,15 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 
 
 def _is_bound_name(path: str, env: Env) -> bool:
-    """Return whether a name stands for a value here, or for a member of one."""
+    """Return whether a name refers to a value in this scope, or to a member of such a value."""
     head, *rest = path.split(".")
     bound = head in env.grid_indices or head in env.names or head in env.config
     return bound or bool(rest) or head in NAMED_CONSTANTS
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer of this name, from the spec or from std, or None if there is none, or
-    the name stands for a value.
+    """Return the normalizer of this name from the spec or std, or None if it does not exist or the
+    name refers to a value.
     """
     if _is_bound_name(name.path, env):
         return None

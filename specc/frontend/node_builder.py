@@ -126,7 +126,7 @@ def _explain_length_mismatch(
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # a label at another span than the call, else a note
+            # a label if its span differs from the span of the call, otherwise a note
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
@@ -145,7 +145,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Return the type of an operand, and the axis that has the length, if there is one."""
+    """Return the type of an operand, and the axis that has the length, if such an axis exists."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
@@ -210,7 +210,7 @@ def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
 
 
 def _quote_source(span: Span | None) -> str:
-    """Return a source text for use in a suggestion; `…` if it is too long."""
+    """Return a source text for use in a suggestion, or `…` if it is too long."""
     text = _truncate_source(span.text) if span else "…"
     return "…" if text.endswith("…") else text
 
@@ -346,7 +346,8 @@ def add_constant(
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""float32 rounds numbers from the first on to infinity, and numbers up to the second to zero."""
+"""float32 rounds numbers from the first limit on to infinity, and up to the second limit to zero.
+"""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:

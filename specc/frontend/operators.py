@@ -81,7 +81,7 @@ def _compute_numbers(
 ) -> Number:
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
-            # integers stay integers, symbols too, where the operation allows it
+            # the result of integers and symbols is an integer if the operation allows it
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
@@ -149,7 +149,7 @@ def _find_nearest_divisors(dividend: int, number: int) -> list[int]:
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
-    """Return the values of operands by name, `d` is 500, except literals."""
+    """Return the values of operands except literals, such as `d` is 500."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
         f"`{side.span.text}` is {value}"
@@ -183,7 +183,7 @@ def _combine_tensors(
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
-    """Raise E0206 for an integer to a negative power, or to one known only at run time."""
+    """Raise E0206 for an integer to a negative power, or to a power known only at run time."""
     helps = ["`cast(x, to=float)` converts to float, which has any power"]
     is_runtime = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
@@ -223,7 +223,7 @@ def convert_operands(
 
 
 def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span | None) -> Tensor:
-    """Convert a number to a constant tensor of that element type; return a tensor as is."""
+    """Convert a number to a constant tensor of that element type; return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
@@ -366,8 +366,8 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
 
 
 def _make_comparable(value: SpecValue) -> object:
-    """Return the key for comparing a value: functions by name and options, independent of their
-    location.
+    """Return the comparison key of a value. Functions are compared by name and options, independent
+    of their location.
     """
     match value:
         case BlockFunction():

@@ -31,8 +31,8 @@ from specc.ir.dim import Dim
 
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
-    """Values of one class or role. `name` is used in messages. Instances compare by
-    identity.
+    """The kind of the values of one class or role. `name` is used in messages. Instances are
+    compared by identity.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ChoiceKind:
 
 @dataclass(frozen=True)
 class ListKind:
-    """A list whose items are of one kind."""
+    """The kind of a list whose items are all of one kind."""
 
     item: "ParameterKind"
 
@@ -85,7 +85,7 @@ class ListKind:
 
 ParameterKind: TypeAlias = SimpleKind | ChoiceKind | ListKind
 ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
-"""The alternatives of one parameter."""
+"""The alternative kinds of one parameter."""
 
 
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
@@ -175,7 +175,7 @@ Activation: TypeAlias = Annotated[Function | str, FUNCTION_KIND]
 """An activation, or its name as a default."""
 
 Anything: TypeAlias = Annotated[SpecValue, ANY_KIND]
-"""Any value; the function checks it itself."""
+"""Any value; the function itself checks the value."""
 
 KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     Tensor: TENSOR_KIND,
@@ -242,5 +242,5 @@ MASK_HELP = (
 
 
 def describe_kinds(kinds: ParameterKinds) -> str:
-    """Return the accepted kinds as messages show them."""
+    """Return the accepted kinds for messages."""
     return " or ".join(kind.name for kind in kinds)

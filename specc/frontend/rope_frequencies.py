@@ -99,10 +99,10 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     `proportional` rotates only the first `part` of the pairs, with the frequencies of the
     whole head (Gemma 4). `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
-    `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and
-    3.3), and `longrope` has other divisors beyond the original length. transformers uses
-    the longest sequence of the batch at run time, so that results depend on the batch;
-    here `longest` decides at compile time.
+    `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
+    `longrope` has different divisors beyond the original length. transformers uses the longest
+    sequence of the batch at run time, so that results depend on the batch; here `longest` decides
+    at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
@@ -120,7 +120,7 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
 
 
 def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -> float:
-    """Return the theta of scaling kinds that change it; other kinds keep it."""
+    """Return theta, which only some scaling kinds change."""
     match kind:
         case "dynamic":
             theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
@@ -132,7 +132,7 @@ def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -
 def _scale_frequencies(
     kind: str, unscaled: list[float], d: int, numbers: _ScalingParameters
 ) -> tuple[float, ...]:
-    """Scale frequencies by the kinds that do not change the attention factor."""
+    """Scale frequencies for the kinds that do not change the attention factor."""
     match kind:
         case "proportional":
             return _compute_proportional(unscaled, d, numbers)
@@ -203,7 +203,9 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide the frequencies of long wavelengths; keep short ones and interpolate between."""
+    """Divide the frequencies of long wavelengths, keep those of short wavelengths, and interpolate
+    between both.
+    """
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]

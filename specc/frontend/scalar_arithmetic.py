@@ -52,7 +52,7 @@ INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg
 """Functions whose result is an integer, and those that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""Maximum length of a formula in messages; longer ones show only their lengths."""
+"""Maximum length of a formula in messages; only the symbols of a longer formula are shown."""
 
 
 def get_known_float(value: Number) -> float | None:
@@ -134,8 +134,8 @@ def require_attribute_number(
 
 
 def cast_to_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to a float attribute. In a symbolic reading it may be a RuntimeNumber,
-    which the op only stores and compares: such a graph is never run.
+    """Cast a number to a float attribute. In symbolic elaboration it may be a RuntimeNumber, which
+    the op only stores and compares, because such a graph is never run.
     """
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
@@ -185,8 +185,8 @@ def is_integer_number(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
-    """Return a new symbol for an integer that depends on symbolic config values; other numbers
-    unchanged.
+    """Return a new symbol for an integer that depends on symbolic config values; return other
+    numbers unchanged.
     """
     if not number.is_integer or context.has_run_time_symbol(number.symbols):
         return number

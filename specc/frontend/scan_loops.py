@@ -28,8 +28,8 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the scanned axis of the first; without `along` the iteration
-    indices.
+    """Return the scanned tensors and the scanned axis of the first one; without `along`, return the
+    iteration indices.
     """
     if statement.along is None:
         count = _evaluate_iteration_count(context, statement, env)
@@ -114,14 +114,14 @@ def evaluate_scan_mask(
 
 
 NODES_PER_STEP = 16
-"""Number of nodes that are visited in the time of one step."""
+"""Number of visited nodes that count as one elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """The value of one carry: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
-"""Runs the statements of a body; the result is None unless they end in `return`."""
+"""A function that runs the statements of a body; the result is None unless they end in `return`."""
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:

@@ -90,14 +90,14 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Suggest a value for a field that is declared again, or another name for a definition."""
+    """Suggest a value for a field that is declared again, or a different name for a definition."""
     if isinstance(item, ast.Config):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
 def reject_untyped_assignments(module: SpecModule) -> None:
-    """Raise E0220 for a value without a type in a file that extends no other."""
+    """Raise E0220 for a value without a type in a file that extends no other file."""
     for entry in iterate_config_entries(module.file, ast.Assign):
         helps = [
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
@@ -108,7 +108,7 @@ def reject_untyped_assignments(module: SpecModule) -> None:
 
 
 def _format_declaration(value: ast.Expr) -> str:
-    """Return the type and value of a declaration for this value."""
+    """Return the declaration, type and default, for this value."""
     text = value.span.text if value.span else "…"
     match value:
         case ast.NumberLiteral(text=number):

@@ -26,8 +26,8 @@ ItemT = TypeVar("ItemT", bound=ast.Item)
 
 @dataclass(frozen=True)
 class ConfigAssignment:
-    """A value that an instance or the command line assigns to a config field. Names in it are
-    resolved in `module`, those of the command line in the spec that the user named.
+    """A value that an instance or the command line assigns to a config field. Names in the value
+    are resolved in `module`, or in the spec that the user named if `module` is None.
     """
 
     value: ast.Expr
@@ -39,9 +39,9 @@ class ConfigAssignment:
 class Program:
     """A spec merged with the specs that it extends.
 
-    `module` has the graph, and `chain` all modules, the instance first: its `reading`, `weights`
-    and `generate` sections come before those that it extends. `used_specs` have a config of
-    their own.
+    `module` contains the graph, and `chain` contains all modules, the instance first: its
+    `reading`, `weights` and `generate` sections come before those that it extends. `used_specs`
+    have separate configs.
     """
 
     module: SpecModule
@@ -53,7 +53,9 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether all files of the program are built-in; its config values may differ."""
+        """Whether all files of the program are built-in; config values may differ from the
+        defaults.
+        """
         return all(m.is_builtin for m in self.chain) and all(
             one.is_builtin for part in self.used_specs for one in part.programs
         )
@@ -125,7 +127,7 @@ class UsedSpec:
 
     @property
     def path(self) -> str:
-        """The path of the selected file, as in the `use`."""
+        """The path of the selected file as written in the `use`."""
         return self.use.paths[self.selected or 0]
 
     @property
@@ -235,7 +237,9 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.Use) -> None:
-    """Raise E0226 for a weight path with placeholders: rules apply to names below it."""
+    """Raise E0226 for a weight path with placeholders, because rules apply to names below this
+    path.
+    """
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
             "E0226",
@@ -369,7 +373,7 @@ def _is_read_from(field: ast.Field, key: str) -> bool:
 
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
-    """Return the program with further config values, which take precedence."""
+    """Return the program with additional config values, which take precedence."""
     new_values = _expand_used_spec_values(assigned, {*_iterate_undecided_paths(program.used_specs)})
     updated = replace(program, assignments={**program.assignments, **new_values})
     _check_assigned_names(updated)

@@ -340,8 +340,8 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 def _configure_used_spec(
     context: Context, module: SpecModule, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """Return the config of a used spec: values from a record or a section of the config file, else
-    defaults.
+    """Return the config of a used spec: values from a record or a section of the config file, or
+    the defaults.
     """
     program = build_program(module, context.library)
     reader = ConfigReader(max_length=context.symbols.max_length)

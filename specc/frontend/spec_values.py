@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Absent:
-    """Marks the absence of a value, default or name, where `none` is a possible value."""
+    """Marker of an absent value, default or name, where `none` is a possible value."""
 
 
 ABSENT = Absent()
 
 
 class UndecidedValueError(Exception):
-    """A structural choice depends on symbols that stand for config values."""
+    """Error for a structural choice that depends on symbols of config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -117,8 +117,8 @@ class Rope:
     parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
     def limit_length(self, longest: int) -> "Rope":
-        """Return settings for sequences of up to `longest` tokens, if the frequencies depend
-        on that.
+        """Return settings for sequences of up to `longest` tokens, if the frequencies depend on the
+        sequence length.
         """
         parameters = dict(self.parameters)
         if "longest" not in parameters:
@@ -211,7 +211,7 @@ POISON = Poison()
 
 
 class AlreadyReportedError(Exception):
-    """The evaluated expression depends on an error that is already reported."""
+    """Exception for an expression that depends on an error that is already reported."""
 
 
 MaskLike: TypeAlias = (
@@ -257,7 +257,7 @@ EvalResult: TypeAlias = SpecValue | Results
 
 
 def take_first_result(value: EvalResult) -> SpecValue:
-    """Return the first of several results; return other values as is."""
+    """Return the first of several results; return other values unchanged."""
     return value.values[0] if isinstance(value, Results) else value
 
 
@@ -292,7 +292,7 @@ VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
 
 
 def format_value(value: SpecValue) -> str:
-    """Format a compile-time value as specs write it."""
+    """Format a compile-time value in spec syntax."""
     match value:
         case ChoiceValue(word):
             return word
@@ -311,7 +311,7 @@ DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 
 def format_type(type: Type) -> str:
-    """Return a type as specs write it: `float[batch, n, 512]`."""
+    """Return a type in spec syntax: `float[batch, n, 512]`."""
     dims = [str(d) for d in type.shape]
     if len(dims) > MAX_SHOWN_ITEMS:
         dims = [*dims[:4], f"… {len(dims) - 6} more …", *dims[-2:]]

@@ -119,7 +119,7 @@ def merge_extends_chain(program: Program) -> ast.File:
     _reject_values_of_used_specs(program)
     inherited = [i for m in program.chain[:-1] for i in m.file.items]
     inherited_items = [i for i in inherited if not isinstance(i, ast.Config)]
-    # The nearest file decides about `generate` and `stream`.
+    # The `generate` and `stream` sections of the nearest file take precedence.
     overridden = {kind for kind in SINGLE_ITEMS for i in inherited_items if isinstance(i, kind)}
     base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden))]
     return replace(
@@ -168,7 +168,7 @@ def _assign_field(
     assignment = assigned.get(path)
     if assignment is None:
         return replace(field, type=kind)
-    # A value of an instance takes precedence over that of a config.json.
+    # A value of an instance takes precedence over the value in a config.json.
     return replace(field, type=kind, default=assignment.value, sources=())
 
 

@@ -42,8 +42,8 @@ Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
 def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
     """Run statements. Return the `return` statement that ended them with its values, or None.
 
-    A failed statement poisons the names it should have bound, so that others can still be
-    checked.
+    A failed statement poisons the names that it should have bound, so that other statements can
+    still be checked.
     """
     # a `return` inside `when` ends the whole body, not only its branch
     for statement in body:
@@ -87,7 +87,7 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
-    """Return the values of the targets: one target takes the first result, several take the
+    """Return the values of the targets: one target takes the first result, several targets take the
     results of a call or the items of a list. There may be more values than targets.
     """
     count = len(statement.targets)
@@ -112,7 +112,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
     items = _list_iterations(context, statement, env)
     # `collect h` makes a list of the values of `h` at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
-    # the loop variable hides a name of the enclosing scope
+    # the loop variable shadows a name of the enclosing scope
     outer = env.names.get(statement.variable)
     for item in items:
         context.count_steps(statement.span)
@@ -187,8 +187,8 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
 def check_requirement(
     context: Context, statement: ast.Require, env: Env, assignment_spans: Mapping[str, Span | None]
 ) -> None:
-    """Check a requirement. Raise E0404 with the message of the spec; `assignment_spans` are where
-    config values were set.
+    """Check a requirement. Raise E0404 with the message of the spec. `assignment_spans` are the
+    spans at which config values were set.
     """
     holds = evaluate_value(context, statement.condition, env)
     condition = statement.condition
@@ -217,8 +217,8 @@ def _make_requirement_labels(
 ) -> tuple[Label | None, list[Label]]:
     """Return the labels of a requirement: the primary and the others.
 
-    A value that the user set comes before the condition if that is in another
-    file, such as a built-in one; else the condition comes first.
+    A value that the user set comes before the condition if the condition is in a different file,
+    such as a built-in spec; otherwise the condition comes first.
     """
     labels = [*_label_values(values, assignment_spans)]
     if condition.span is None:  # a tree created by a program
@@ -238,7 +238,7 @@ def _make_requirement_labels(
 def _label_values(
     values: Mapping[str, SpecValue], assignment_spans: Mapping[str, Span | None]
 ) -> Iterator[Label]:
-    """Yield a label with the value where each config value was set."""
+    """Yield a label with each config value, at the span where it was set."""
     for name, value in values.items():
         origin = value.origin.span if isinstance(value, Dim) and value.origin else None
         if span := assignment_spans.get(name) or origin:
@@ -266,8 +266,9 @@ def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
-"""Runs a statement. Each takes its own statement class, the key of the table; Python's types cannot
-express that, hence the `Any`."""
+"""A function that runs a statement. Each function takes its own statement class, the key of the
+table. Python's types cannot express this, so the type is `Any`.
+"""
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {
     ast.Let: _run_let,

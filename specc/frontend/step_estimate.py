@@ -69,7 +69,7 @@ class StepEstimator:
 
 @dataclass
 class _ItemSteps:
-    """Estimates the elaboration steps of one item."""
+    """Estimator of the elaboration steps of one item."""
 
     estimator: StepEstimator
     item: SpecItem
@@ -81,7 +81,9 @@ class _ItemSteps:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
-        """Return the block or definition of a name, or None if the name may be something else."""
+        """Return the block or definition of a name, or None if the name may have a different
+        meaning.
+        """
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)
@@ -161,7 +163,7 @@ class _ItemSteps:
         return arguments + (self._estimate_used_item(found) if found else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument: none for names, and for functions called later."""
+        """Estimate the steps of an argument: 0 for names and functions that are called later."""
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
             is_function = FUNCTION_KIND in parameter.kinds
@@ -188,7 +190,7 @@ class _ItemSteps:
         return self._estimate_value(expr)
 
     def _estimate_mask_definition(self, name: str) -> int:
-        """Estimate the steps of a defined mask; 0 for another function."""
+        """Estimate the steps of a defined mask; return 0 for any other function."""
         found = self._find_item(name)
         is_mask = found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
         return self._estimate_used_item(found) if found and is_mask else 0

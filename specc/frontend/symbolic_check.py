@@ -199,8 +199,8 @@ def _is_shape_error(failed: Failed) -> bool:
 def _run_trials(
     program: Program, library: Library, graph: str, *, derives_integers: bool
 ) -> list[SymbolicTrial]:
-    """Run the trials of `check_spec_symbolically`. With `derives_integers`, derived integers
-    are expressions, else symbols.
+    """Run the trials of `check_spec_symbolically`. With `derives_integers`, derived integers are
+    expressions; otherwise they are symbols.
     """
     fixed: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
@@ -264,8 +264,8 @@ class _TrialRunner:
     def elaborate_alternative(
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
-        """Elaborate with another value of one field. Raise Failed with a note of that value."""
-        # another alternative of a used spec has other fields
+        """Elaborate with a different value of one field. Raise Failed with a note of that value."""
+        # a different alternative of a used spec has different fields
         others = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         try:
             return self.elaborate_fixing_fields(others | {path: value})
@@ -273,8 +273,8 @@ class _TrialRunner:
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
-        """Elaborate; give fields that determine the structure sizes that the spec allows, and add
-        them to `fixed_values`.
+        """Elaborate with sizes that the spec allows for the fields that determine the structure,
+        and add these sizes to `fixed_values`.
         """
         fields = apply_trial_specs(self.program, fixed_values).list_fields_by_path()
         free: dict[str, ast.Field] = {}
@@ -377,7 +377,9 @@ def _iterate_alternatives(
 
 
 def _get_first_choice(entry: ast.Field) -> SpecValue:
-    """Return the value of a bool or choice field in the first trial, or None if it is unknown."""
+    """Return the value of a bool or choice field in the first trial, or None if the value is
+    unknown.
+    """
     if entry.default is None:
         return None if entry.type.optional else get_first_trial_value(entry.type)
     if not isinstance(entry.default, ast.Name):

@@ -119,7 +119,7 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 @dataclass(frozen=True, slots=True)
 class ItemNames:
     """The names of one block or definition: `outer_names` are defined outside of it,
-    `unused_warnings` are warnings.
+    `unused_warnings` are the warnings for unused names.
     """
 
     outer_names: set[str]
@@ -172,7 +172,7 @@ def _make_unused_parameter_warning(
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
-    """Return whether an input marks valid positions, which counts as a use of it."""
+    """Return whether an input is a padding mask, which counts as a use of the input."""
     return param.type is not None and param.type.name == "keep"
 
 
@@ -292,7 +292,7 @@ def _is_field_read(path: str, used: set[str]) -> bool:
 def make_unused_warning(
     description: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
 ) -> Diagnostic:
-    """Return W0202, with a similar name of `candidates` and the remedy as helps."""
+    """Return W0202, with a similar name of `candidates` and the fix as helps."""
     helps = (*suggest_similar_name(name, sorted(set(candidates) - {name})), remedy)
     return Diagnostic(
         "W0202",

@@ -1,5 +1,5 @@
 """Used specs with a separate config: select an alternative, read its config section, and show the
-`use` in its errors.
+`use` in errors of the used spec.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,8 +60,8 @@ def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
 
 
 def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
-    """Return the section of a config file that a used spec reads, or None if it reads none. Raise
-    E0227 if the file lacks it.
+    """Return the section of a config file that a used spec reads, or None if the spec reads no
+    section. Raise E0227 if the file lacks the section.
     """
     keys = used_spec.use.sources
     if not keys:
@@ -75,7 +75,7 @@ def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | No
 def _raise_missing_section(
     used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
 ) -> NoReturn:
-    """Raise E0227 for a config file without the section, or with another value there."""
+    """Raise E0227 for a config file without the section, or for a section that is not an object."""
     keys, span = used_spec.use.sources, used_spec.use.span
     quoted = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
@@ -107,7 +107,7 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
 
 
 def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
-    """Select the alternative that reads a model type; the first if the file has no type."""
+    """Select the alternative that reads a model type, or the first if the file has no type."""
     if member is None:
         return replace(used_spec, selected=0)
     model_type = member.value.value if isinstance(member.value, JsonScalar) else None

@@ -1,5 +1,5 @@
 """Resolve weight paths such as `model.layers.{i}` (E0521). Find calls that use the same weights
-(E0526 unless `share` says so), and weights stacked over experts.
+(E0526 without a `share` rule), and weights stacked over experts.
 """
 
 import re
@@ -106,8 +106,8 @@ def fill_placeholders(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
-    """One call or loop iteration: `source` is the call, the loop or the expanded definition,
-    `scope` the weight scope that it opens, or empty.
+    """One call or loop iteration: `source` is the call, the loop or the expanded definition, and
+    `scope` is the weight scope that it opens, or "".
     """
 
     source: "StepSource"
@@ -149,8 +149,8 @@ class ShareRule:
 
 @dataclass
 class WeightSharing:
-    """Records which calls use which weights. `needed_paths` maps each declared `share` path to
-    whether several calls use its weights.
+    """The record of which calls use which weights. `needed_paths` maps each declared `share` path
+    to whether several calls use its weights.
     """
 
     call_path: CallPath = ()
@@ -160,7 +160,7 @@ class WeightSharing:
     _definition_paths: dict[int, CallPath] = field(default_factory=dict)
 
     def add_share_rule(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
-        """Let calls share the weights at this path or pattern below `scope`, until the current
+        """Allow calls to share the weights at this path or pattern below `scope` until the current
         step ends. Rules `from_used_spec` are not recorded in `needed_paths`.
         """
         self._rules.append(ShareRule(NamePattern(path), scope, len(self.call_path), from_used_spec))
@@ -261,7 +261,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
 
 
 def _suggest_share_rule(first: CallPath, second: CallPath) -> str:
-    """Return a `share` rule for a scope that both calls open, else for the weight."""
+    """Return a `share` rule for a scope that both calls open, or for the weight itself."""
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
         return "`weights { share name }` next to `@ name`"

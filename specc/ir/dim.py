@@ -80,7 +80,7 @@ class Dim:
         return cls({((name, 1),): 1}, origin)
 
     def with_origin(self, origin: Origin | None) -> "Dim":
-        """Return this length with another origin."""
+        """Return this length with a different origin."""
         if origin is None:
             return self
         made = object.__new__(Dim)
@@ -89,7 +89,7 @@ class Dim:
 
     @property
     def number(self) -> int | None:
-        """The value if the length has no symbols, else None."""
+        """The value if the length has no symbols, otherwise None."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -98,7 +98,7 @@ class Dim:
 
     @property
     def name(self) -> str | None:
-        """The symbol's name if it is one bare symbol, else None."""
+        """The symbol's name if the length is one bare symbol, otherwise None."""
         match self.terms:
             case (((((str() as name), 1),), 1),):
                 return name
@@ -324,7 +324,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """Return `p / q` if `q` equals `p` or is a monomial that divides every term, else None."""
+    """Return `p / q` if `q` equals `p` or is a monomial that divides every term, or None."""
     if p == q and q.terms:
         return Dim.of(1)
     if len(q.terms) != 1:

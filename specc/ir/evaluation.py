@@ -63,7 +63,7 @@ def bind_inputs(
     graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
 ) -> tuple[dict[Value, S], dict[str, int]]:
     """Return the arrays of inputs and parameters, and the length of each symbol. Raise E0910 if a
-    required input is missing, E0911 or E0912 if shapes do not match.
+    required input is missing, and E0911 or E0912 if shapes do not match.
     """
     _check_no_input_missing(graph, inputs, requested)
     given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
@@ -85,8 +85,8 @@ def _check_no_input_missing(
 
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
-    """Raise E0910 if `graph` has no input `name`, E0907 if the input has another element kind (`f`,
-    `i` or `b`).
+    """Raise E0910 if `graph` has no input `name`, and E0907 if the input has a different element
+    kind (`f`, `i` or `b`).
     """
     if name not in graph.inputs:
         helps = [f"its inputs are {_format_quoted(graph.inputs)}"]
@@ -112,7 +112,7 @@ def run_scan(
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a loop. Return the final carries, and the collected values of each executed iteration.
-    `select_value` returns the new value, or at padding the old one (zeros if None).
+    `select_value` returns the new value, or, at padding, the old value (zeros if None).
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -253,7 +253,7 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return the numbers of rows and columns of patches. Raise E0912 if the image size is not
+    """Return the numbers of patches along height and width. Raise E0912 if the image size is not
     divisible by the patch size.
     """
     (*_, high, wide), (*_, p, r) = image, patch
@@ -312,7 +312,7 @@ def count_window_elements(
 
 
 def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
-    """Raise E0912 for an axis of `length` positions that is shorter than a window."""
+    """Raise E0912 for an axis of `length` positions, which is shorter than a window."""
     raise_error(
         "E0912",
         f"an axis of length {length} is shorter than the window",

@@ -1,7 +1,7 @@
 """The IR graph: values, nodes that compute them, and the builder that adds nodes.
 
-Graphs are immutable. Equal nodes are one node, because the builder deduplicates; origins and names
-of nodes are stored separately and do not affect equality.
+Graphs are immutable. The builder merges equal nodes into one node; origins and names of nodes are
+stored separately and do not affect equality.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ NodeOperands: TypeAlias = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`op` applied to `args`. Equal nodes compute the same; the hash is computed once."""
+    """A call of `op` with `args`. Equal nodes compute equal values; the hash is computed once."""
 
     op: Op
     args: tuple[Value | None, ...]
@@ -175,7 +175,7 @@ class Graph:
 
 @dataclass(kw_only=True)
 class Builder:
-    """Builds a graph with common subexpression elimination: equal nodes are added once."""
+    """Builder of a graph with common subexpression elimination: equal nodes are added once."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 The text is untrusted: size and nesting are limited, only known ops with attributes of the declared
 types are built, every node is checked by its shape rule, and nothing is executed. Raises E0927 for
-a text of another version or size, E0928 for an invalid line.
+a text with an unsupported version or size, and E0928 for an invalid line.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
 
 @dataclass
 class _GraphParser:
-    """Parses one graph, from its `graph` line to its `end` line."""
+    """Parser of one graph, from its `graph` line to its `end` line."""
 
     lines: IrLineReader
     depth: int
@@ -315,7 +315,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 
 
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
-    """Raise ShapeError if an attribute is missing or has another type."""
+    """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
         # texts of earlier versions lack attributes that were added later
         if field.default is MISSING:
@@ -339,7 +339,7 @@ def _has_type(value: object, type: object) -> bool:
         return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
     if type is int:
         return _is_dim_integer(value)
-    # types must match exactly: `true` is no integer, and 1 is no float
+    # types must match exactly: `true` is not an integer, and 1 is not a float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
 
 

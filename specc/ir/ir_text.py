@@ -8,9 +8,9 @@
     output "y" %2
     end
 
-Values are numbered in order. An absent operand is `_`. The body of a scan stands
-between the scan's line, which ends in `body`, and the next line; it has numbers of its
-own. `specc.ir.ir_parser` is the inverse.
+Values are numbered in order. An absent operand is `_`. The body of a scan is printed between the
+scan's line, which ends in `body`, and the next line; its values are numbered separately.
+`specc.ir.ir_parser` is the inverse.
 
 Source positions are not kept. Everything is checked when read; an error raises E0928 with its
 location.
@@ -150,7 +150,7 @@ def _split_tokens(text: str) -> list[str]:
 
 
 class _DimParser:
-    """A recursive descent parser of lengths."""
+    """A recursive-descent parser of lengths."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
@@ -161,7 +161,7 @@ class _DimParser:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def take_token(self, *expected: str) -> str:
-        """Consume and return the current token if it is one of `expected`, else return ""."""
+        """Consume and return the current token if it is one of `expected`, otherwise return ""."""
         token = self.peek_token()
         if token not in expected or not token:
             return ""
@@ -250,7 +250,7 @@ REST_OF_LINE_PATTERN = re.compile(r".+")
 
 
 class IrLineReader:
-    """Reads tokens of a text, line by line."""
+    """Reader of the tokens of a text, line by line."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

@@ -65,9 +65,9 @@ def _make_table_limit(
 
 
 def _find_largest_index(value: Value) -> Dim | None:
-    """Return the largest index in `value` if its values are positions, else None."""
+    """Return the largest index in `value` if its values are positions, otherwise None."""
     match value.node:
-        # positions are counted from 0, so the last index is the length minus one
+        # positions are 0-based, so the last index is the length minus one
         case Node(ops.Extent(axis), (Value() as x,)):
             return x.shape[axis] - 1
         case Node(ops.Range(length), ()):
@@ -201,7 +201,7 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
         LengthConstraint(d.length.substitute(graph.length_equations), d.is_position_count)
         for d in found
     }
-    # neither a number nor a single symbol is a constraint
+    # numbers and single symbols are not constraints
     return frozenset(d for d in found if d.length.number is None and d.length.name is None)
 
 

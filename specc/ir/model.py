@@ -53,9 +53,9 @@ class StreamSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """A model. `graph` computes the outputs, `defaults` computes absent inputs. `input_readings`,
-    `result_displays` and `config` are plain data for the manifest. `shared_scopes` maps each scope
-    whose weights several calls may share to whether they do.
+    """A model. `graph` computes the outputs, and `defaults` computes absent inputs.
+    `input_readings`, `result_displays` and `config` are plain data for the manifest.
+    `shared_scopes` maps each scope whose weights several calls may share to whether they do.
     """
 
     name: str
@@ -83,7 +83,7 @@ class DecodeState:
 
     `batch_axis` is None without a batch axis. `time_axis` is None for a state of fixed shape; a
     time axis has at most `max_positions` positions. `initial_output` names the encoder output with
-    the initial value; "" stands for zeros. `role` and `layer` identify its attention, loop or
+    the initial value, or is "" for zeros. `role` and `layer` identify its attention, loop or
     cumulative sum.
     """
 
@@ -100,11 +100,11 @@ class DecodeState:
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
-    """The encoder graph and decode step of a generative model. ¶ `encode` runs once; None if there
-    is no encoder. `step` takes new positions of `sequence_input`, the `static_inputs` (outputs of
-    `encode`, or inputs of the spec), inputs along the time axis (`full_length_inputs` include
-    earlier positions), and the states. `initial_logits_output` names the output of `encode` with
-    the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a
+    """The encoder graph and decode step of a generative model. `encode` runs once and is None if
+    there is no encoder. `step` takes new positions of `sequence_input`, the `static_inputs`
+    (outputs of `encode`, or inputs of the spec), inputs along the time axis (`full_length_inputs`
+    include earlier positions), and the states. `initial_logits_output` names the output of `encode`
+    with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a
     sequence begins with a token.
     """
 
@@ -238,8 +238,8 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
 
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
-    """Return a default that depends on no pending one. In a cycle, return the first; the inputs it
-    depends on are then added to the graph.
+    """Return a default that depends on no pending default. In a cycle, return the first default;
+    the inputs it depends on are then added to the graph.
     """
     ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
     return next(ready, pending_names[0])

@@ -1,7 +1,7 @@
 """The dependences of an op, from the marks of its signature.
 
-A signature such as `f[*s q k|q] -> f[*s q d]` gives each axis of each operand a name and a mark.
-They determine along which result axis positions of the operand axis are read, and at which offsets.
+A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name and a mark to each operand axis. They
+determine along which result axis positions of the operand axis are read, and at which offsets.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class DependenceGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
-    """The read access of `result` to axis `operand_axis` of operand `operand`.
+    """A read of axis `operand_axis` of operand `operand` by result `result`.
 
     `same`: position t of `result_axis` reads position t. `window`: it reads positions `t -
     max_offset` to `t - min_offset`. `strided`: it reads positions `t · stride - max_offset` to `t ·
@@ -204,7 +204,7 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence of an operand axis: the one of its mark, or `same`."""
+    """Return the dependence of an operand axis that its mark defines, or `same` without a mark."""
     to, mark = operand_axis.find_result_axis(), operand_axis.mark
     repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
@@ -236,7 +236,7 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
         case "~":
             return operand_axis.make_dependence(None, "all")
         case ">":
-            # all positions up to this one, or up to the newest if the result has no such axis
+            # reads all positions up to this one, or up to the newest if the result has no such axis
             return operand_axis.make_dependence(
                 result_axis, "newest" if result_axis is None else "window", PAST_POSITIONS
             )

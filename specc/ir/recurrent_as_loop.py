@@ -52,7 +52,7 @@ def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -
 
 @dataclass(frozen=True)
 class CellBuilder:
-    """Adds the nodes of a cell to a graph builder."""
+    """Builder of the nodes of a cell."""
 
     b: Builder
 

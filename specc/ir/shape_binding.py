@@ -16,7 +16,7 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, slots=True)
 class _ShapeEquation:
-    """The equation `dim = size` of axis `axis` (from 0) of the array `name`."""
+    """The equation `dim = size` of the 0-based axis `axis` of the array `name`."""
 
     name: str
     axis: int
@@ -33,13 +33,14 @@ def bind_symbols(
     min_lengths: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Return the value of each symbol. `arrays` has the name, declared type and actual shape of
-    each array. Raise E0911 for a wrong rank, E0912 if lengths are invalid or contradict each other.
+    each array. Raise E0911 for a wrong rank, and E0912 if lengths are invalid or contradict each
+    other.
     """
     equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]
     env: dict[str, int] = {}
     source: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # repeated, because an equation may determine a symbol of another
+    # repeated, because an equation may determine a symbol of another equation
     while _apply_length_equations(length_equations, env) or _apply_equations(
         equations, env, source
     ):
@@ -122,7 +123,7 @@ def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
 
 def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
     """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None if it
-    has none or several.
+    has no or several unknown symbols.
     """
     if equation.dim.symbols() <= env.keys():
         return None
@@ -186,8 +187,8 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return the sources of all symbols that have one. ¶ A symbol that is the length of an axis is
-    read from the first such axis. Other symbols are computed by `length_equations`, then from an
+    """Return the sources of all symbols that have a source. A symbol that is the length of an axis
+    is read from the first such axis. Other symbols are computed by `length_equations`, then from an
     axis such as `past + new` of which the other terms are known. `known_symbols` need no source.
     """
     found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
@@ -205,7 +206,7 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return another symbol that the known ones determine, with its source, or None."""
+    """Return a symbol that the known symbols determine, with its source, or None."""
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length

@@ -27,7 +27,7 @@ from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError,
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
 AxisGroup: TypeAlias = tuple[str, ...]
-"""The names of the factors of one axis, in row-major order; empty for `1`."""
+"""The names of the factors of one axis, in row-major order, or () for `1`."""
 
 
 class RearrangePatternError(Exception):
@@ -274,7 +274,7 @@ def assign_axis_marks(
         least = "at least " if spreads else ""
         title = f"operand {operand + 1} has {rank} axes, {least}{named} expected"
         raise ShapeError(title, (operand,))
-    # the attribute `axis` gives the index of the axis between two wildcards
+    # the attribute `axis` is the index of the axis between two wildcards
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
         title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))

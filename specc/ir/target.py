@@ -1,5 +1,5 @@
-"""Target runtimes and their capabilities. ¶ Passes and lowering rules test the fields of a
-`Target`, not its name.
+"""Target runtimes and their capabilities. Passes and lowering rules test the fields of a `Target`,
+not its name.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Target:
     """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
     """Whether attention without a mask has a faster kernel. With in-place KV caches a run-time
-    check then tests whether the mask hides only future positions.
+    check then tests whether the mask excludes only future positions.
     """
     fuses_add_into_norm: bool = False
     """Whether the runtime fuses an addition and the following layer norm into one kernel, which is

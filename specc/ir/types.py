@@ -1,4 +1,4 @@
-"""Tensor types (an element type and a symbolic length per axis), and intervals of position offsets.
+"""Tensor types (element type and symbolic length per axis), and intervals of position offsets.
 
 An interval expresses which positions are read: `t_result - t_operand` lies in the interval.
 """

@@ -153,8 +153,8 @@ def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docu
     diagnostics: list[Diagnostic] = []
     try:
         found = check_spec(spec, graph)
-        # warnings are about the graph that a command uses by default: some depend on values that
-        # others would be given
+        # only the graph that commands use by default gets warnings, because some warnings depend on
+        # values that a command would set for the other graphs
         diagnostics += [] if graph else _list_graph_diagnostics(found)
     except Failed as failed:
         diagnostics += failed.diagnostics

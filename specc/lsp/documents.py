@@ -38,9 +38,9 @@ class OpenDocument:
 
 
 ResultsCallback = Callable[[str, int], None]
-"""Called from the analysis thread when results are available: URI and version."""
+"""Callback of the analysis thread for available results, with URI and version."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""Called from the analysis thread when the analysis raised an exception: a bug in specc."""
+"""Callback of the analysis thread for an exception of the analysis, which is a bug in specc."""
 
 
 class OpenDocuments:

@@ -60,7 +60,7 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
 
 
 def _find_word_start(text: str, offset: int) -> int:
-    """Return where the word that ends at an offset begins."""
+    """Return the start of the word that ends at an offset."""
     start = offset
     while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
         start -= 1
@@ -86,7 +86,7 @@ def complete_terminals(
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in expected.terminals:
         found += _complete_entries(analysis, expected.preceding)
-    # keywords last: where a name is allowed, users more often want a name
+    # keywords come last: where a name is allowed, users more often want a name
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate(found)
 
@@ -99,7 +99,7 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Drop later items with the same text: a variable hides a block of that name."""
+    """Drop later items with the same text: a variable shadows a block of that name."""
     seen: dict[str, CompletionItem] = {}
     for offer in offers:
         seen.setdefault(offer.text, offer)
@@ -244,7 +244,7 @@ def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 def list_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
     found = analysis.find_item(called)
-    # a built-in function hides the std block of its name, but not the user's block
+    # a built-in function shadows the std block of its name, but not the user's block
     if found is not None and not (found[1].is_standard and called in BUILTINS):
         for param in found[0].params or ():
             kind = print_type(param.type) if param.type else ""

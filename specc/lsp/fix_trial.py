@@ -27,7 +27,7 @@ class FixEdit:
 
 @dataclass
 class FixTrial:
-    """Tries edits against one diagnostic of a document."""
+    """A check of edits against one diagnostic of a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
@@ -50,8 +50,8 @@ class FixTrial:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a document up to the graph with the diagnostic; a document with fewer graphs up
-        to the first graph.
+        """Analyze a document up to the graph with the diagnostic, or up to the first graph if it
+        has fewer graphs.
         """
         results = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(results, self._graph_index, None), None) or next(

@@ -205,7 +205,7 @@ def _truncate_path(path: str, offset: int) -> str:
 def find_dotted_name_meaning(
     analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
 ) -> NameMeaning | None:
-    """Return the meaning of a dotted name at a character: the innermost scope wins."""
+    """Return the meaning of a dotted name at a character. The innermost scope takes precedence."""
     head, _, rest = path.partition(".")
     if rest:
         return _find_member_meaning(analysis, head, rest)
@@ -252,7 +252,8 @@ def _find_config_value_meaning(analysis: DocumentAnalysis, name: str, _: int) ->
 def _find_item_meaning(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     """Return the meaning of a block, a definition or a built-in function."""
     found = analysis.find_item(name)
-    # std's definition applies where a normalizer is expected, elsewhere the built-in function
+    # std's definition applies where a normalizer is expected; elsewhere the built-in function
+    # applies
     if found is not None and not (found[1].is_standard and name in BUILTINS):
         return make_item_meaning(found[0])
     if name not in BUILTINS:
@@ -299,7 +300,7 @@ def _find_keyword_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeanin
     for found in IDENTIFIER.finditer(text, start):
         if found.start() > offset:
             return None
-        # in YAML a keyword is a key at the start of a line; elsewhere it is another key
+        # in YAML a keyword is a key at the start of a line; elsewhere it is a regular key
         first = not text[start : found.start()].strip(" -\"'")
         if analysis.syntax == "yaml" and not first:
             return None

@@ -23,7 +23,7 @@ ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": (
 
 
 class DocumentPosition(NamedTuple):
-    """A line and a column, both from 0."""
+    """A 0-based line and column."""
 
     line: int
     column: int
@@ -116,8 +116,8 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. A diagnostic of another file is located where this document refers to
-    that file.
+    """Convert a diagnostic. A diagnostic of a different file is located where this document refers
+    to that file.
     """
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
@@ -176,7 +176,7 @@ def _convert_related(
 def to_location(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> lsp.Location | None:
-    """Convert a span to a location; None if its text is not a file."""
+    """Convert a span to a location, or return None if its text is not a file."""
     path = analysis.get_path(span)
     if path is None:
         return None
@@ -225,7 +225,7 @@ def to_document_symbols(
 
 
 def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
-    """Return the name, the kind and the description of an item, or None without a name."""
+    """Return the name, the kind and the description of an item, or None if it has no name."""
     match item:
         case ast.Block() | ast.Definition():
             return item.name, item.kind, item.doc

@@ -88,7 +88,7 @@ def _propose_option_edits(
 
 
 def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
-    """Yield the edit that appends an option to a call; none if the call has no parentheses."""
+    """Yield the edit that appends an option to a call, if the call has parentheses."""
     closer = _find_end_of_inputs(call)
     if closer is not None:
         comma = ", " if call.args or call.options else ""
@@ -115,8 +115,8 @@ def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
 
 
 def _find_end_of_inputs(call: ast.Call) -> int | None:
-    """Return the offset at which to insert another option of a call, or None for a call without
-    parentheses.
+    """Return the offset at which to insert an additional option of a call, or None for a call
+    without parentheses.
     """
     assert call.span is not None
     start, text = call.span.start, call.span.text

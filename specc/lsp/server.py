@@ -83,7 +83,7 @@ class RequestHandlers:
         return lsp.Hover(content, protocol.to_range(lines, found.start, found.end))
 
     async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
-        """Return where the name at a position is defined."""
+        """Return the location of the definition of the name at a position."""
         meaning = await self._on_hover(params)
         if meaning is None or meaning[0].definition is None:
             return None
@@ -95,7 +95,7 @@ class RequestHandlers:
         # a document that is too large only gets that error
         if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # names of the last valid version are known; only the first version has to be waited for
+        # names of the last valid version are known, so the request waits only for the first version
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
         analysis = document.latest_analysis
@@ -172,7 +172,7 @@ class BoundedInput(io.BytesIO):
         self.has_received = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Return a header line; empty at the end."""
+        """Return a header line, or "" at the end."""
         return b"" if self.ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -186,7 +186,7 @@ class BoundedInput(io.BytesIO):
 
 LOGGER = logging.getLogger(__name__)
 YAML_SPEC = re.compile(r"""^["']?specc["']?[ \t]*:""", re.MULTILINE)
-"""Distinguishes specs from other YAML files."""
+"""The pattern that distinguishes specs from other YAML files."""
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 Params = TypeVar("Params")
 Result = TypeVar("Result")
@@ -230,7 +230,7 @@ class SpeccLanguageServer:
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
         """Serve until `exit` or the end of input. Return the reason if the session ended without
-        `shutdown`, else "".
+        `shutdown`, otherwise "".
         """
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
@@ -351,9 +351,7 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
 
 
 def path_from_uri(uri: str, language: str) -> Path | None:
-    """Return the path of a document, `untitled` for a document without a file, None for an invalid
-    URI.
-    """
+    """Return the path of a document, `untitled` if it has no file, or None for an invalid URI."""
     parts = urlsplit(uri)
     name = unquote(parts.path)
     if parts.scheme != "file":

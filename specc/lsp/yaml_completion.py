@@ -146,7 +146,9 @@ def _list_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _applies_to_text(condition: object, text: str) -> bool:
-    """Return whether a condition on `extends` holds for this text; other conditions always hold."""
+    """Return whether a condition on `extends` is true for this text; other conditions count as
+    true.
+    """
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True

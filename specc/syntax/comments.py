@@ -1,4 +1,4 @@
-"""Attach source comments to the syntax tree nodes they belong to, for both syntaxes."""
+"""Attach source comments to the syntax tree nodes that they belong to, for both syntaxes."""
 
 import re
 from bisect import bisect_left
@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """Attaches each comment of one file to one node."""
+    """Helper that attaches each comment of one file to one node."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -62,8 +62,8 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """Builds a body child by child. `previous_end` is the end of the last child, or of the opening
-    bracket.
+    """Builder of a body, child by child. `previous_end` is the end of the last child, or of the
+    opening bracket.
     """
 
     def __init__(self, text: str, start: int) -> None:
@@ -96,7 +96,7 @@ class BodyBuilder(Generic[T]):
         """Return the body, with the comments after its last child."""
         end: list[str] = []
         for comment in comments:
-            # only the first can be on the line of the last child
+            # only the first comment can be on the line of the last child
             if end or not self._is_after_last_child(comment) or not self._attach_trailing(comment):
                 end.append(comment.text)
         return CommentedBody(tuple(self.children), tuple(end), self.trailing)

@@ -43,8 +43,8 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a spec by its file suffix, else by its first word. Raise E0114 if they
-    contradict each other.
+    """Detect the syntax of a spec by its file suffix or, if unknown, by its first word. Raise E0114
+    if they contradict each other.
     """
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING_BLANKS.match(source.text)
@@ -67,7 +67,7 @@ def _detect_syntax_of_start(text: str, start: int) -> Syntax | None:
 
 
 def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
-    """Raise E0114: the text and the file name have different syntaxes."""
+    """Raise E0114 for a text whose syntax differs from the syntax of the file suffix."""
     shown = suffix if len(suffix) <= 12 else suffix[:11] + "…"
     content, label, fix = (
         ("YAML", "written as YAML", ".yaml")
@@ -101,8 +101,8 @@ def _is_about_yaml(diagnostic: Diagnostic) -> bool:
 
 
 def decode_spec(data: bytes, name: str) -> Source:
-    """Decode the bytes of a file. Raise E0109 above 1 MiB, E0112 for an encoding other than
-    UTF-8.
+    """Decode the bytes of a file. Raise E0109 for a file above 1 MiB, and E0112 for an encoding
+    other than UTF-8.
     """
     at_start = Span(Source(name, ""), 0, 0)
     if len(data) > lexer.MAX_SPEC_BYTES:

@@ -87,8 +87,8 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and the factor of its scores. A scale that only an input
-    determines is multiplied into the query.
+    """Return the query and the factor of its scores. Multiply the query by a scale that only an
+    input determines.
     """
     if scale is None:
         try:
@@ -102,7 +102,7 @@ def _fold_scale(
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
-    """Return `x` as [batch, heads, length, d]. Raise E0307 for another rank."""
+    """Return `x` as [batch, heads, length, d]. Raise E0307 for any other rank."""
     rank = len(x.shape)
     if rank == 4:
         return x
@@ -128,7 +128,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
 
 
 def _make_mask_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
-    """Return the mask operand: None if every key is visible, a false grid if none is."""
+    """Return the mask operand: None if every key is visible, or a false grid if no key is."""
     if isinstance(grid, Tensor):
         return grid
     if grid:
@@ -216,7 +216,7 @@ class _WeightOptions:
             scores = compute_scores(site, self.score, with_length, k, grid_indices)
         if self.add is not None:
             bias = evaluate_bias_option(site, self.add, grid_indices, len(q.shape))
-            assert bias is not None  # only `none` adds no bias
+            assert bias is not None  # every value except `none` adds a bias
             bias = match_score_rank(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
         scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)

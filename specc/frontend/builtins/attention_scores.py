@@ -35,8 +35,8 @@ from specc.ir.op import Op
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> MaskGrid:
-    """Return the option `mask` as a grid for scores with `score_rank` axes; True if every
-    key is visible, False if none.
+    """Return the option `mask` as a grid for scores with `score_rank` axes, as True if every key is
+    visible, or as False if no key is visible.
     """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -103,7 +103,7 @@ def compute_scores(
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Replace a shape mismatch by E0607, which names the query and key widths, if these
+    """Replace a shape mismatch by E0607, which names the query and key widths, if the widths
     differ.
     """
     try:
@@ -131,8 +131,8 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
 
 
 def get_definition_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or a normalizer: that of its definition if it has
-    weights of its own.
+    """Return the weight scope of a score or a normalizer, which is the scope of its definition if
+    the definition has its own weights.
     """
     if not function.weight_path:
         return site.scope
@@ -167,7 +167,7 @@ def normalize_scores(
         if mask is not True:
             grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
         weights = _apply_definition(site, normalize, grid, grid_indices)
-        # zero at masked keys, even if the definition returns another value there
+        # zero at masked keys, even if the definition returns a different value there
         zero = site.add_constant(0.0, grid.type.dtype)
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         if mask is not True:
@@ -176,7 +176,7 @@ def normalize_scores(
     word = normalize.value if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, visible_grid)
-    if word == "uniform":  # every visible key has the same weight, whatever the score
+    if word == "uniform":  # every visible key has the same weight, independent of its score
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         grid = site.add_op(ops.Cast(grid.type.dtype), visible)
     return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)

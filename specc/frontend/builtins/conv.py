@@ -211,8 +211,8 @@ def _make_kernel(
     *,
     transposed: bool,
 ) -> Tensor:
-    """Return the weight of a convolution: [out, channels / groups, kernel], or transposed
-    [channels, out / groups, kernel].
+    """Return the weight of a convolution, [out, channels / groups, kernel], or of a transposed
+    convolution, [channels, out / groups, kernel].
     """
     if out is None:
         _raise_missing_option(operand.site, "out")

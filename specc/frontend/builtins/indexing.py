@@ -195,7 +195,7 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` does not apply, UndecidedValueError while a length is a symbol."""
+    """Raise E0329 if `antialias` does not apply, or UndecidedValueError if a length is a symbol."""
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
@@ -224,7 +224,7 @@ def _require_factor(site: CallSite, factor: Number) -> float:
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     """Return the resized length: the product, rounded down."""
     if length.number is not None:
-        # as PyTorch rounds it: 100 times 0.29 is 28
+        # rounded down like in PyTorch: 100 times 0.29 is 28
         return Dim.of(math.floor(length.number * factor))
     exact = Fraction(factor)
     if exact.denominator > 1024:
@@ -306,7 +306,7 @@ def batch_norm(
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
-    """Return the channel axis, which cannot be that of the batch."""
+    """Return the channel axis, which cannot be the batch axis."""
     at = site.resolve_axis(x, axis)
     if at == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"

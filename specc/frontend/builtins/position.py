@@ -37,7 +37,7 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
         ids = site.add_arithmetic("max", index, site.add_constant(0, "i64"))
     else:
         ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
-    # no node when nothing is added: most models start at 0
+    # no node is added for offset 0, which most models use
     if offset == 0:
         return ids
     # a run-time length, such as that of the past key-values
@@ -88,7 +88,7 @@ NUMBER_OPTIONS = sorted(
 )
 """The options that are numbers, or one number per feature pair."""
 REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
-"""The options without a default; `factor` has one for `proportional`."""
+"""The options without a default. Only for `proportional`, `factor` has a default."""
 
 
 @register_builtin()
@@ -143,7 +143,7 @@ def rope(
 
 
 def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for an option of another kind, or a required one that is missing."""
+    """Raise E0201 for an option of a different kind, or for a missing required option."""
     known = OPTIONS_BY_SCALING[kind]
     for name in sorted(option_names - {*known}):
         _raise_option_of_other_kind(site, kind, name)
@@ -192,7 +192,7 @@ def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
-    """Raise E0203 for a width that the kind cannot rotate, E0315 for an unknown one."""
+    """Raise E0203 for a width that the kind cannot rotate, or E0315 for an unknown width."""
     if rope.kind == "default":
         return
     # the model stores one frequency per pair, so that the width has to be known
@@ -264,7 +264,7 @@ def _compute_frequencies(
     site: CallSite, rope: Rope, width: Dim, lengths: tuple[int, ...], order: PairOrder | None
 ) -> tuple[tuple[float, ...], float]:
     """Return the frequencies of the feature pairs, and the attention factor. Raise E0203 for a
-    wrong number of `divisors`, or `axial` frequencies without contiguous sections.
+    wrong number of `divisors`, or for `axial` frequencies without contiguous sections.
     """
     if rope.kind != "axial":
         frequencies, factor = compute_rope_frequencies(rope, width)

@@ -25,7 +25,7 @@ RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "relu": "relu",
     "sigmoid": "sigmoid",
 }
-"""The activations of `rnn`; `rnn_cell` takes any other."""
+"""The activations of `rnn`; `rnn_cell` accepts any activation."""
 
 
 @register_builtin(weights=True)
@@ -176,7 +176,7 @@ class _LayerStack:
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
     ) -> Results:
-        """Add the layers; return the outputs of the last one, and the final states of all."""
+        """Add the layers; return the outputs of the last layer and the final states of all."""
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has its own weights, so that the number of layers must be known
@@ -189,7 +189,7 @@ class _LayerStack:
         for layer in range(count):
             outputs = []
             for reverse in directions:
-                # states are ordered layer by layer, forward before backward, as `ends` is
+                # states are ordered layer by layer, forward before backward, like `ends`
                 layer_states = [f[len(final_states)] for f in states_by_option]
                 out, *states = site.add_node(
                     make_op(reverse),
@@ -242,7 +242,9 @@ class _LayerStack:
     def _make_initial_states(
         self, start: Tensor | None, count: int, option: str
     ) -> list[Tensor | None]:
-        """Return the initial state of each layer and direction; one may be [batch, hidden]."""
+        """Return the initial state of each layer and direction; a single one may be [batch,
+        hidden].
+        """
         if start is None:
             return [None] * count
         # the usual form for a single layer

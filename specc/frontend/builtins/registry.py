@@ -45,7 +45,7 @@ from specc.syntax import ast
 
 @dataclass(frozen=True)
 class BuiltinParameter:
-    """One parameter of a built-in function; ABSENT as default marks a required one."""
+    """One parameter of a built-in function; a required parameter has the default ABSENT."""
 
     name: str
     kinds: ParameterKinds
@@ -68,7 +68,7 @@ class Builtin:
     doc: str
 
     def format_signature(self) -> str:
-        """Return the signature as documentation shows it: `linear(x, out=, bias=true) @ name`."""
+        """Return the signature for documentation: `linear(x, out=, bias=true) @ name`."""
         texts = []
         for parameter in self.parameters:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
@@ -169,8 +169,8 @@ class CallSite:
         return self.add_op(ops.Squeeze(axis), x)
 
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
-        """Return a scalar constant of type `dtype`. Raise E0206 for an infinite integer: the
-        function takes floats.
+        """Return a scalar constant of type `dtype`. Raise E0206 for an infinite or NaN value of an
+        integer type.
         """
         if not math.isfinite(value) and not dtype.startswith("f"):
             title = f"`{self.call.function.path}` takes floats, not integers"
@@ -251,8 +251,8 @@ class CallSite:
         return value.number
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:
-        """Return the axis counted from 0; negative axes count from the end. Raise E0208 if `x`
-        has no such axis. `extra_axes=1` allows the axis after the last one, for insertions.
+        """Return the non-negative index of an axis; negative axes count from the end. Raise E0208
+        if `x` has no such axis. `extra_axes=1` allows the axis after the last one, for insertions.
         """
         rank = len(x.shape) + extra_axes
         n = axis.number
@@ -275,7 +275,7 @@ class CallSite:
 
 
 def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> NoReturn:
-    """Raise E0519: two calls give one name to weights of different shapes."""
+    """Raise E0519 for two calls that use one name for weights of different shapes."""
     raise_error(
         "E0519",
         f"two weights of different shapes are called `{second.name}`",

@@ -31,9 +31,9 @@ from specc.syntax import ast
 def check_tokens_independent(
     site: CallSite, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
-    """Raise E0331 if an expert's output for a token depends on other tokens or on their
-    number, E0333 if the body contains a dimension that only an input determines.
-    `length` is the symbol for the number of tokens of an expert.
+    """Raise E0331 if an expert's output for a token depends on other tokens or on their number, and
+    E0333 if the body contains a dimension that only an input determines. `length` is the symbol for
+    the number of tokens of an expert.
     """
     origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     for node in _find_token_count_readers(body, captured, length):
@@ -48,8 +48,8 @@ def check_tokens_independent(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield nodes that read the number of tokens that are routed to an expert. It depends on the
-    whole batch, and only the loop over experts may use it.
+    """Yield nodes that read the number of tokens that are routed to an expert. This number depends
+    on the whole batch, and only the loop over experts may use it.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_needed_nodes(captured):
@@ -175,7 +175,7 @@ OPERAND_DTYPES = {
 def _check_routed_operands(
     site: CallSite, x: Tensor, ids: Tensor, gates: Tensor, keep: Tensor | None
 ) -> None:
-    """Raise E0332 for operands of another shape than `x` or another element type."""
+    """Raise E0332 for operands whose shape does not match `x` or whose element type is wrong."""
     if len(x.shape) < 2:
         helps = ["add a leading axis: insert(…, axis=0)"]
         title = "`route` takes token vectors, […, d]"
@@ -198,7 +198,7 @@ def _check_routed_operands(
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
     """Raise E0332 if the number of gates is not the number of ids per token, E0330 if it exceeds
-    the number of experts, E0333 if only an input determines `experts`.
+    the number of experts, and E0333 if only an input determines `experts`.
     """
     gate_count = gates.shape[-1]
     if k != gate_count:
@@ -255,8 +255,8 @@ def _elaborate_expert(
     stack: ExpertStack,
     lengths: dict[str, Dim],
 ) -> Tensor:
-    """Elaborate the expert block for the routed tokens and return its result. Raise E0331
-    if that is not one vector per token.
+    """Elaborate the expert block for the routed tokens and return its result. Raise E0331 if the
+    result is not one vector per token.
     """
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
@@ -294,7 +294,7 @@ def _elaborate_expert(
 
 
 def _add_expert_note(diagnostic: Diagnostic, token_type: str) -> Diagnostic:
-    """Add what an expert receives to a shape mismatch inside it."""
+    """Add a note on the input of an expert to a shape mismatch inside the expert."""
     if diagnostic.code != "E0302":
         return diagnostic
     note = (

@@ -138,7 +138,7 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
         numbers = [*range(rank - 2), rank - 1, rank - 2]
     else:
         numbers = [site.resolve_axis(x, o) for o in order]
-    # `numbers` are counted from the front
+    # `numbers` are non-negative axis indices
     if sorted(numbers) != list(range(rank)):
         site.raise_error("E0208", f"`order` must have each of the {rank} axes once", "order")
     return site.add_op(ops.Transpose(tuple(numbers)), x)

@@ -146,7 +146,7 @@ class WindowOperand:
         )
 
     def _expand_option(self, value: SizeOption, option: str, minimum: int) -> AxisNumbers:
-        """Return one number per axis. Raise E0324 for a list of another length."""
+        """Return one number per axis. Raise E0324 for a list of a different length."""
         axes = len(self.lengths)
         numbers = value if isinstance(value, tuple) else (value,) * axes
         if len(numbers) != axes:
@@ -253,7 +253,7 @@ def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
 
 def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int]:
     """Return the padding before the time axis. There is one output per `stride` positions: the
-    first output ends with the first stride.
+    window of the first output ends at position `stride - 1`.
     """
     before = span - (stride - 1)
     if before < 0:
@@ -267,5 +267,5 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
 
 
 def add_per_axis(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
-    """Add two tuples element by element."""
+    """Add two tuples elementwise."""
     return tuple(m + n for m, n in zip(a, b, strict=True))

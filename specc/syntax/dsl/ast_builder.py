@@ -28,7 +28,7 @@ RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "Fa
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """Builds the syntax tree of one fragment."""
+    """Builder of the syntax tree of one fragment."""
 
     fragment: Fragment
     tokens: list[Token]
@@ -48,7 +48,7 @@ class AstBuilder(ErrorCollector):
         return self.fragment.span(token.start, token.end)
 
     def unescape_string(self, token: Token) -> str:
-        """Return the characters of a string literal, escapes resolved."""
+        """Return the characters of a string literal with escapes resolved."""
 
         def unescape_character(match: re.Match[str]) -> str:
             letter, digits = match.group(1), match.group(2)
@@ -128,7 +128,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""Functions that return the name of a child, which must be unique, and its span."""
+"""Functions that return the name of a child, which must be unique, and the name's span."""
 
 
 RuleCallback = Callable[..., object]

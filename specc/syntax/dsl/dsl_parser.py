@@ -112,7 +112,7 @@ def cap_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     omitted = len(ordered) - lexer.MAX_REPORTED_ERRORS
     if omitted <= 0:
         return ordered
-    # parsing stopped at the maximum, so the number of further errors is unknown
+    # parsing stopped at the limit, so the number of further errors is unknown
     stopped = len(ordered) >= lexer.MAX_COLLECTED_ERRORS
     count = "many more errors" if stopped else f"{omitted} more errors"
     last = ordered[lexer.MAX_REPORTED_ERRORS - 1]
@@ -133,7 +133,7 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 def check_source_characters(source: Source) -> Source:
-    """Return the source. Raise E0109 if it is too long, E0112 for control characters."""
+    """Return the source. Raise E0109 if it is too long, and E0112 for control characters."""
     if len(source.text) > lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
     found = CONTROL_CHARACTERS.search(source.text)
@@ -154,7 +154,7 @@ def check_source_characters(source: Source) -> Source:
 
 
 def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
-    """Raise E0109: a spec above MAX_SPEC_BYTES."""
+    """Raise E0109 for a spec longer than MAX_SPEC_BYTES."""
     raise_error(
         "E0109",
         f"a spec of {size}; at most {lexer.MAX_SPEC_BYTES} are read",
@@ -180,8 +180,8 @@ class ExpectedTokens:
 
 
 def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> ExpectedTokens | None:
-    """Return the tokens that are allowed at an offset of a text with the start symbol `start`;
-    None inside a comment or string, and after a syntax error.
+    """Return the tokens that are allowed at an offset of a text with the start symbol `start`, or
+    None inside a comment or string and after a syntax error.
     """
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
@@ -203,8 +203,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
 def _find_expected_keywords(
     table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
 ) -> frozenset[str]:
-    """Return the terminals that are keywords in these states. Where a name is expected too, a
-    word is a keyword only if more may follow it than a name.
+    """Return the terminals that are keywords in these states. Where a name is also allowed, a word
+    is a keyword only if a keyword may be followed by tokens that may not follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
     if (name_states := table.shift_token(states, "NAME", end)) is None:

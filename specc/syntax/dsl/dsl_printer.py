@@ -1,4 +1,4 @@
-"""Print a syntax tree as canonical DSL text (`specc fmt`). Parsing the text gives the same tree."""
+"""Print a syntax tree as canonical DSL text (`specc fmt`). Parsing it returns the same tree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -172,7 +172,7 @@ def layout_leaf(node: ast.Commentable) -> Pieces:
 
 
 def layout_clause(keyword: str, value: ast.Expr | None) -> Pieces:
-    """Lay out a clause such as `along n`; return no pieces without a value."""
+    """Lay out a clause such as `along n`, or return no pieces if it has no value."""
     return [] if value is None else [SPACE_BREAK, f"{keyword} ", *layout_expression(value)]
 
 
@@ -328,7 +328,7 @@ def _layout_results(results: Sequence[ast.BlockParameter]) -> Pieces:
 
 
 def layout_name_list(keyword: str, names: Sequence[str]) -> Pieces:
-    """Lay out a clause such as `carry s, c`; return no pieces without names."""
+    """Lay out a clause such as `carry s, c`, or return no pieces if it has no names."""
     return [SPACE_BREAK, f"{keyword} ", *layout_words(names)] if names else []
 
 

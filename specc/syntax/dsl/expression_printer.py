@@ -8,7 +8,7 @@ from specc.syntax import ast
 
 MAX_LINE_WIDTH = 110
 CONTINUATION_INDENT = 4
-"""Indentation of a continued line that is not aligned with an opening bracket, in columns."""
+"""Indentation, in columns, of a continued line that is not aligned with an opening bracket."""
 
 BRACKET_DEPTH_PENALTY = 30
 """Penalty of a line break per enclosing bracket, in unused columns."""
@@ -55,8 +55,8 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     """Break pieces into lines; the first is indented by `indent` columns."""
     if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # greedy: fill the line; at the first break beyond the width return to the break on the line
-    # with the best score, i.e. the least nested one
+    # greedy: fill the line; at the first break beyond the width, return to the break on the line
+    # with the best score, i.e. the least nested break
     chunk_widths = measure_chunks(pieces)
     done: list[str] = []
     line = [" " * indent]
@@ -157,17 +157,17 @@ def is_visible_character(character: str) -> bool:
 
 
 def quote_unless_name(text: str) -> str:
-    """Return a string without quotes if it is a name, else as a string literal."""
+    """Return a string without quotes if it is a name, otherwise as a string literal."""
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 
 def print_quantize_word(text: str) -> str:
-    """Print a value of the `quantize` section, without quotes if it is a name or a number."""
+    """Print a value of the `quantize` section; omit the quotes of a name or a number."""
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
 def print_weight_path(name: ast.WeightName) -> str:
-    """Print a weight name, without quotes if it consists of names and numbers."""
+    """Print a weight name; omit the quotes if it consists of names and numbers."""
     return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
 
 
@@ -339,7 +339,7 @@ def layout_type(kind: ast.TypeName) -> Pieces:
         ]
     if kind.name == "record":
         return [*layout_record_type(kind.fields), end]
-    # dims are None without brackets, which differs from `[]`
+    # dims are None without brackets; `[]` is an empty tuple
     if kind.dims is None:
         return [kind.name + end]
     return [f"{kind.name}[{join_pieces(layout_subscripts(kind.dims))}]{end}"]

@@ -1,4 +1,4 @@
-"""The LALR(1) parser driver: parses tokens by table, without recursion, with error recovery."""
+"""The LALR(1) parser driver: a table-driven parser without recursion, with error recovery."""
 
 import json
 from bisect import bisect_left
@@ -59,8 +59,8 @@ class LalrTable:
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def get_action(self, state: int, kind: str) -> int | None:
-        """Return the action of a state for a token: the next state, `~rule` for a reduction, None
-        for an unexpected token.
+        """Return the action of a state for a token: the next state, `~rule` for a reduction, or
+        None for an unexpected token.
         """
         row = self.states[state]
         return row if isinstance(row, int) else row.get(kind)
@@ -93,7 +93,7 @@ class LalrTable:
 
     def shift_token(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
         """Return the states after the reductions before `kind` and its shift; for $END, after the
-        reductions to the state `end`. None for an unexpected token.
+        reductions to the state `end`. Return None for an unexpected token.
 
         LALR tables merge states, so the table may allow a reduction whose result the state below
         does not accept. Therefore the reductions are simulated without building nodes.
@@ -181,7 +181,7 @@ class ParseRun:
     is_stopped: bool = False
 
     def parse(self) -> object:
-        """Return the value of the start symbol; None after errors."""
+        """Return the value of the start symbol, or None after errors."""
         self.states = [self.table.start_states[self.start]]
         end = self.table.end_terminals[self.start]
         restart_points = set(self.restart_points)
@@ -232,7 +232,7 @@ class ParseRun:
             entry = self.build_value(rule, self.stack[below:])
             self.stack[below:] = [entry]
             del self.states[len(self.states) - rule.length :]
-        # a long call is as hard to traverse as a long sum; it is checked at its end
+        # a long call is as expensive to traverse as a long sum; its length is checked at its end
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
         if long and entry.last_token - entry.first_token >= lexer.MAX_EXPRESSION_TOKENS:
             self.stop_at_limit("E0111", entry.first_token)
@@ -265,8 +265,8 @@ def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
     children: list[object] = []
     selectors = rule.children
     if rule.is_list and selectors[:1] == [~0]:
-        # `items: items item`: the first child is the list so far, which is referenced nowhere else
-        # and is extended in place; copies would make long lists quadratic
+        # `items: items item`: the first child is the list so far, which has no other reference and
+        # is extended in place; copies would make long lists quadratic
         so_far = entries[0].value
         assert isinstance(so_far, list)
         children, selectors = so_far, selectors[1:]
@@ -292,7 +292,7 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
 def recover_from_error(run: ParseRun, index: int) -> int | None:
     """Drop the item with an error at token `index`; return the next restart point, or None.
 
-    It may be the word before the token, if that was parsed as a name: in
+    It may be the word before the token, if this word was parsed as a name: in
 
         x = a +
         block f()

@@ -1,4 +1,4 @@
-"""The DSL lexer: text fragments with source offsets, tokens and comments."""
+"""The DSL lexer, and text fragments with source offsets, tokens and comments."""
 
 import re
 import unicodedata
@@ -72,7 +72,7 @@ class Token(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """A comment with its text after `#`; offsets in the file."""
+    """A comment with its text after `#` and its offsets in the file."""
 
     start: int
     end: int
@@ -130,7 +130,7 @@ def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexedT
 
 
 class Lexer:
-    """Splits a fragment into tokens, which are collected in `found`."""
+    """Lexer of a fragment. Tokens are collected in `found`."""
 
     def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment

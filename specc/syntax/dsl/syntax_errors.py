@@ -1,5 +1,5 @@
-"""Explain DSL syntax errors: unbalanced brackets (E0102, E0103), missing operators, reserved
-words, misplaced docs.
+"""Explain DSL syntax errors: unbalanced brackets (E0102, E0103), missing operators, reserved words,
+misplaced docstrings.
 """
 
 from collections.abc import Sequence
@@ -126,8 +126,8 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """Explains syntax errors of one fragment. `description` names the expected text, e.g. `an
-    expression`.
+    """Explainer of the syntax errors of one fragment. `description` names the expected text, e.g.
+    `an expression`.
     """
 
     def __init__(self, fragment: Fragment, description: str) -> None:
@@ -192,7 +192,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a reserved word in place of a name."""
     token, expected = error.token, error.expected_terminals
-    # where a number is allowed too, the word was probably not meant as a name
+    # where a number is also allowed, the word was probably not meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     return Diagnostic(
@@ -223,7 +223,7 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_open_definition(error: UnexpectedToken) -> str:
-    """Return the terminal of the keyword of the definition around an error, or ''."""
+    """Return the terminal of the keyword of the definition around an error, or ""."""
     # tokens on the stack, such as the keyword of an open definition, are not yet part of a rule
     kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")

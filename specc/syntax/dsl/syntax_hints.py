@@ -30,8 +30,8 @@ def _join_hyphenated_name(error: UnexpectedToken) -> str:
 
 
 def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
-    """Return whether a token of this kind is before the error, with only tokens of the kinds
-    `between` after it.
+    """Return whether a token of this kind precedes the error, with only tokens of the kinds
+    `between` in between.
     """
     for token in reversed(error.tokens[: error.index]):
         if token.kind == kind:
@@ -65,7 +65,7 @@ def _is_untyped_value(error: UnexpectedToken, token: Token, before: Token) -> bo
 
 
 def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return whether a keyword of another language begins a function or class."""
+    """Return whether a keyword of a different language begins a function or class."""
     return token.text in FUNCTION_KEYWORDS and "BLOCK" in error.expected_terminals
 
 

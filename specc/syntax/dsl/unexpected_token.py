@@ -186,7 +186,7 @@ FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 
 
 def explain_foreign_syntax(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a word or sign of another language."""
+    """Explain a word or sign of other languages."""
     return (
         _explain_module_call(error)
         or _explain_foreign_statement(error)

@@ -105,7 +105,7 @@ class Form(Generic[T]):
         return tuple(key.name for key in self.keys)
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
-        """Parse a map to a node; None after an error."""
+        """Parse a map to a node, or return None after an error."""
         found = reader.read_known_keys(node, self.names, self.description, self.required)
         if not found.keys() >= set(self.required):
             return None
@@ -152,7 +152,7 @@ def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
 
 
 def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | None:
-    """Parse one statement; None after an error."""
+    """Parse one statement, or return None after an error."""
     if not isinstance(node, YamlMapping) or not node.entries:
         reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
@@ -190,7 +190,7 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
 
 
 def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
-    """Report E0125 for a statement with two keys: a misspelled keyword or two statements."""
+    """Report E0125 for a statement with two keys, i.e. a misspelled keyword or two statements."""
     entry = next((e for e in entries if find_similar_name(e.name, STATEMENT_FORMS)), entries[1])
     meant = find_similar_name(entry.name, STATEMENT_FORMS)
     reader.report_error(

@@ -18,8 +18,8 @@ from specc.syntax.dsl.expression_printer import (
 
 @dataclass(frozen=True, slots=True)
 class YamlPair:
-    """`key: value` with its comments. The trailing comment is on the first line if
-    `comment_first` is set, else on the last.
+    """`key: value` with its comments. The trailing comment is on the first line if `comment_first`
+    is set, otherwise on the last line.
     """
 
     key: str
@@ -124,8 +124,8 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
 
 
 def print_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
-    """Print a value after `line_start`: on the same line if it fits, else on the following lines,
-    indented by `indent`.
+    """Print a value after `line_start`: on the same line if it fits, otherwise on the following
+    lines, indented by `indent`.
     """
     if isinstance(value, str):
         return [f"{line_start} {format_yaml_scalar(value, flow=False)}"]
@@ -213,7 +213,7 @@ def has_own_weights(expr: ast.Expr) -> bool:
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert an expression: a call with weights to a map, a list to a list, anything else
+    """Convert an expression: a call with weights to a map, a list to a list, and other expressions
     to text.
     """
     if isinstance(expr, ast.ListLiteral):

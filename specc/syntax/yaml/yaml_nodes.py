@@ -102,7 +102,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a mark; without a mark the end of the text."""
+    """Return the span of the character at a mark, or, without a mark, of the end of the text."""
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))
@@ -110,7 +110,7 @@ def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlScalar:
-    """A scalar; `style` is its quote or block indicator `'`, `"`, `|`, `>`, or empty."""
+    """A scalar; `style` is its quote or block indicator `'`, `"`, `|` or `>`, or ""."""
 
     value: str
     style: str
@@ -119,7 +119,7 @@ class YamlScalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlSequence:
-    """A list; `column` is the column of its entries, from 0."""
+    """A list; `column` is the 0-based column of its entries."""
 
     items: "list[YamlNode]"
     span: Span
@@ -142,7 +142,7 @@ class YamlEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlMapping:
-    """A map with unique keys; `column` is the column of its keys, from 0."""
+    """A map with unique keys; `column` is the 0-based column of its keys."""
 
     entries: list[YamlEntry]
     span: Span
@@ -194,7 +194,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
 
 
 class YamlComposer:
-    """Builds nodes from PyYAML events, without recursion."""
+    """Builder of nodes from PyYAML events, without recursion."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -205,7 +205,7 @@ class YamlComposer:
         self.documents = 0
 
     def process_event(self, event: yaml.Event) -> None:
-        """Process the next event. Raise E0110, E0122 to E0124 for unsupported YAML."""
+        """Process the next event. Raise E0110 or E0122 to E0124 for unsupported YAML."""
         assert event.start_mark is not None
         assert event.end_mark is not None
         span = Span(self.source, event.start_mark.index, event.end_mark.index)
@@ -248,7 +248,7 @@ class YamlComposer:
             )
 
     def open_collection(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
-        """Begin a collection. Raise E0110 if its nesting is too deeply."""
+        """Begin a collection. Raise E0110 if it is nested too deeply."""
         self.stack.append(collection)
         if len(self.stack) > lexer.MAX_NESTING:
             raise_error(

@@ -128,7 +128,7 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | None:
-    """Parse one entry of `generate`; None after an error."""
+    """Parse one entry of `generate`, or return None after an error."""
     name = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
     entries = reader.read_mapping(entry.value, "what is generated", example)
@@ -189,7 +189,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
-    """Parse one rule; None after an error."""
+    """Parse one rule, or return None after an error."""
     subject = "a rule of `weights`"
     entries = reader.read_mapping(node, subject, "`- {tie: a.weight, to: b.weight}`")
     kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)

@@ -317,7 +317,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
 
 
 def _convert_items(file: ast.File) -> YamlMap | YamlList:
-    """Convert the items of a file; those of `items:` to a list."""
+    """Convert the items of a file, and the items below `items:` to a list."""
     pairs = [YamlPair("extends", file.extends)] if file.extends else []
     pairs += [pair for _, pair in convert_runs(file.items)]
     only = pairs[0].value

@@ -46,7 +46,9 @@ KEY_SYNONYMS = {
 
 
 class YamlReader(ErrorCollector):
-    """Checks the nodes of a YAML file and reports errors. `subject` names a node in messages."""
+    """Reader that checks the nodes of a YAML file and reports errors. `subject` names a node in
+    messages.
+    """
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
@@ -122,7 +124,7 @@ class YamlReader(ErrorCollector):
         missing = [n for n in required if n not in found]
         for entry in entries:
             if entry.name not in allowed:
-                # a misspelled key is not reported as missing too
+                # a misspelled key is not also reported as missing
                 meant = self.report_unknown_key(entry, allowed, subject)
                 if meant in missing:
                     missing.remove(meant)
@@ -243,15 +245,15 @@ def find_node_end(reader: YamlReader, node: YamlNode) -> int:
 
 
 def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
-    """Return the end of the comments after `end`: a trailing one, and those on the lines below
-    that start at or right of a column, counted from 0.
+    """Return the end of the comments after `end`: a trailing one, and those on the lines below that
+    start at or right of a 0-based column.
     """
     text = reader.source.text
     position = end
     for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
         comment = reader.comments[n]
         gap = text[position : comment.start]
-        # any text except the end of a flow collection begins another token
+        # any text except the end of a flow collection begins a new token
         if gap.strip(" \t\r\n,]}"):
             break
         if "\n" in gap and reader.source.position(comment.start)[1] - 1 < column:

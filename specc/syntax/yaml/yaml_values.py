@@ -48,7 +48,7 @@ MISSING_TYPE = ast.TypeName(name="_")
 def parse_yaml_fragment(
     reader: YamlReader, node: YamlNode, start: StartSymbol[T], subject: str
 ) -> T | None:
-    """Parse the text of a scalar; None after an error."""
+    """Parse the text of a scalar, or return None after an error."""
     if not isinstance(node, YamlScalar):
         example = "it as a string; quote it if it contains brackets"
         reader.report_wrong_kind(node, subject, "a string", example)
