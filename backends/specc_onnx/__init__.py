@@ -1,4 +1,4 @@
-"""The ONNX backend: lower IR to ONNX models for a target, verify, write and run them.
+"""The ONNX backend: lower IR to ONNX models for a target, then verify, write and run these models.
 
 `specc.backend` defines the protocols. Names are imported on first access, because running a
 model needs no lowering rules.

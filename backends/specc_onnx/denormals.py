@@ -1,10 +1,10 @@
 """Flush denormals to zero on the calling thread.
 
-A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs;
-flushing them does not change results, because they are added to ones. ONNX Runtime's option
-`session.set_denormal_as_zero` applies to its thread pool but not to the calling thread, which
-also computes. This module sets the mode through C's `fenv.h`, if the platform has it, and
-restores it after every run, so that NumPy on the same thread keeps its denormals.
+A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
+them does not change results, because softmax sums also contain terms near 1. ONNX Runtime's option
+`session.set_denormal_as_zero` applies to its thread pool but not to the calling thread, which also
+computes. This module sets the mode through C's `fenv.h`, if the platform has it, and restores it
+after every run, so that NumPy on the same thread keeps its denormals.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 
 FENV_BYTES = 256
-"""Size in bytes that is enough for C's `fenv_t` on all platforms (at most 32)."""
+"""Buffer size in bytes for C's `fenv_t`, which has at most 32 bytes on all platforms."""
 
 FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
 """Offset of the control register (MXCSR, FPCR) in Linux's `fenv_t`, and its flush-to-zero and
@@ -34,7 +34,7 @@ class FloatMode:
         self._offset, self._bits = offset, bits
 
     def flush(self) -> ctypes.Array[ctypes.c_char]:
-        """Flush denormals to zero; return the former mode."""
+        """Flush denormals to zero; return the previous mode."""
         former = ctypes.create_string_buffer(FENV_BYTES)
         self._get(former)
         flushed = ctypes.create_string_buffer(former.raw, FENV_BYTES)
@@ -44,7 +44,7 @@ class FloatMode:
         return former
 
     def restore(self, former_mode: ctypes.Array[ctypes.c_char]) -> None:
-        """Restore the former mode."""
+        """Restore the previous mode."""
         self._set(former_mode)
 
 
@@ -57,7 +57,7 @@ def get_float_mode() -> FloatMode | None:
     try:
         mode = FloatMode(*control)
     except (OSError, AttributeError):
-        # A C library without `fenv.h`.
+        # The C library has no `fenv.h`.
         return None
     former = mode.flush()
     works = compute_half_min_normal() == 0
@@ -66,7 +66,7 @@ def get_float_mode() -> FloatMode | None:
 
 
 def compute_half_min_normal() -> float:
-    """Compute half of the smallest normal float: 0 if denormals are flushed."""
+    """Compute half of the smallest normal float; the result is 0 if denormals are flushed."""
     return sys.float_info.min * float("0.5")
 
 

@@ -1,10 +1,10 @@
-"""Execution providers of ONNX Runtime: names, availability, and a check that no computing
-node fell back to the CPU.
+"""Execution providers of ONNX Runtime: names, availability, and the check that no compute node fell
+back to the CPU.
 
-ONNX Runtime computes shapes on the CPU with every provider, so its own option against a
-fallback rejects nearly every model with dynamic lengths. Here nodes that read only lengths,
-constants and scalars may run on the CPU; any other node is an error that names it, because a
-silent fallback would make GPU measurements wrong.
+ONNX Runtime computes shapes on the CPU with every provider, so its session option
+`disable_cpu_ep_fallback` rejects nearly every model with dynamic lengths. Here nodes that read only
+lengths, constants and scalars may run on the CPU; any other node is an error that names it, because
+a silent fallback would make GPU measurements wrong.
 """
 
 import io
@@ -95,7 +95,7 @@ def _make_operator_session(
 
 
 LENGTH_OPERATORS = frozenset({"Shape", "Size"})
-"""Operators whose results are lengths, whatever their inputs."""
+"""Operators whose results are lengths for all inputs."""
 
 SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 """Element types of scalar graph inputs: limits, counters, conditions."""
@@ -106,7 +106,7 @@ NodeKey = tuple[str, str]
 
 def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
     """Return the distinct nodes among `cpu_nodes` that compute more than lengths, in order. Nodes
-    that ONNX Runtime inserted count as computing.
+    that ONNX Runtime inserted are included.
     """
     is_shape_node: dict[NodeKey, bool] = {}
     for key, computes_lengths in _classify_nodes(model.graph, {}):
@@ -117,9 +117,9 @@ def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> lis
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, also inside bodies, and whether it computes only lengths and scalars.
-    `outer_scalars` states for each outer value whether it is a scalar: a length, a constant, or
-    computed from these.
+    """Yield every node, including nodes of bodies, and whether it computes only lengths and
+    scalars. `outer_scalars` states for each outer value whether it is a scalar: a length, a
+    constant, or computed from these.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
@@ -188,12 +188,15 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""Session options: record which node runs on which provider; fail if a node would run on the CPU.
+"""Session options that record the provider of each node, and that fail if a node would run on the
+CPU.
 """
 
 
 def get_ort_provider(provider: str) -> str:
-    """Return ONNX Runtime's provider name. Raise E0921 if unknown, E0922 if not installed."""
+    """Return ONNX Runtime's provider name. Raise E0921 for an unknown name, E0922 if it is not
+    installed.
+    """
     ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
     installed = [
         name
@@ -218,7 +221,7 @@ def get_ort_provider(provider: str) -> str:
 
 
 def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
-    """Raise E0922, with the reason if it is known."""
+    """Raise E0922; the message states the reason if it is known."""
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",
@@ -245,7 +248,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
         yield
         return
     if provider in ("cuda", "tensorrt"):
-        # libraries missing there may be found elsewhere
+        # libraries that these packages lack may be elsewhere
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)
@@ -258,7 +261,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
 def check_node_placement(
     session: onnxruntime.InferenceSession, model: str | bytes, name: str, provider: str
 ) -> None:
-    """Raise E0923 if a node other than shape computations was assigned to the CPU."""
+    """Raise E0923 if a node that computes more than shapes was assigned to the CPU."""
     assignments = session.get_provider_graph_assignment_info()
     cpu_nodes = [
         (n.op_type, n.name)

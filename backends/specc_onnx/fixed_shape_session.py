@@ -1,7 +1,7 @@
 """Run a model with fixed input shapes and preallocated buffers.
 
-A CUDA graph, which ONNX Runtime records for models without subgraphs, requires both. Static
-lengths also let it fold shape computations.
+A CUDA graph, which ONNX Runtime records for models without subgraphs, requires both. With static
+lengths ONNX Runtime also folds shape computations.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
 
 
 def can_record_run(model: ModelProto, provider: str) -> bool:
-    """Return True if runs of this model can be recorded as a CUDA graph."""
+    """Return True if a run of this model can be recorded as a CUDA graph."""
     has_control_flow = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
     return provider == "cuda" and not has_control_flow
 
@@ -57,8 +57,8 @@ class FixedShapeModel:
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model and return its outputs by name. Raise E0907 and E0910 to E0912 for
-        invalid inputs, E0924 if the run fails.
+        """Run the model and return its outputs by name. Raise E0907 or E0910 to E0912 for invalid
+        inputs, and E0924 if the run fails.
         """
         arrays = self.model.prepare_inputs(inputs)
         with self.lock, self.model.guard_run():

@@ -33,14 +33,14 @@ def prepare_ort_input(
             helps=[f"pass {format_quoted_names(required)}"],
         )
     array = np.asarray(inputs[name])
-    # big-endian arrays are valid and converted below
+    # big-endian arrays are valid; they are converted below
     if array.dtype.newbyteorder("=") != slot.dtype:
         raise_error(
             "E0907",
             f"the input `{name}` has element type {array.dtype}, expected {slot.dtype}",
             helps=[f"convert it first: array.astype({str(slot.dtype)!r})"],
         )
-    # not ascontiguousarray, which adds an axis to scalars
+    # np.ascontiguousarray would add an axis to scalars
     return np.asarray(array, dtype=slot.dtype, order="C")
 
 

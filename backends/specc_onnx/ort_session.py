@@ -54,16 +54,17 @@ NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
 
 SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
 """Spin time of idle threads, longer than the gap between two decode steps. By default they spin for
-tens of milliseconds and slow down the other graphs of a package: an encoder took 40 ms instead of
-21 after a step."""
+tens of milliseconds and slow down the other graphs of a package: an encoder run after a decode step
+took 40 ms instead of 21 ms.
+"""
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An open ONNX Runtime session. Messages contain its `name`; `optional_inputs` have default
-    values.
+    """An open ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have
+    default values.
     """
 
     session: onnxruntime.InferenceSession
@@ -76,7 +77,7 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Return all outputs, or those in `output_names`. Raise E0907, E0910 to E0912, E0924."""
+        """Return all outputs, or those in `output_names`. Raise E0907, E0910 to E0912 or E0924."""
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
         # sessions do not support bfloat16 arrays
@@ -90,7 +91,7 @@ class OrtModel:
 
     @contextmanager
     def guard_run(self) -> Iterator[None]:
-        """Flush denormals and turn exceptions of a run into E0924 inside the context."""
+        """Flush denormals and convert exceptions of a run to E0924 inside the context."""
         try:
             with flush_denormals():
                 yield
@@ -98,7 +99,7 @@ class OrtModel:
             _raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
+        """Run on a separate thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
         arrays = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as executor:
@@ -115,7 +116,7 @@ class OrtModel:
         array = np.asarray(array, order="C")
         tensor: DeviceTensor
         if array.dtype == ml_dtypes.bfloat16:
-            # the bits of bfloat16 are passed as integers
+            # bfloat16 values are passed as their bits
             tensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
@@ -147,7 +148,8 @@ class OrtModel:
         output_buffers: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
         """Run on device tensors or arrays without input checks and return device tensors. Outputs
-        in `output_buffers` are written to these tensors, which may also be inputs. Raise E0924.
+        in `output_buffers` are written to these tensors, which may also be inputs. Raise E0924 on
+        failure.
         """
         return self.bind({}, output_buffers or {}).run(inputs)
 
@@ -167,13 +169,15 @@ class OrtModel:
     def _run_session(
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
-        """Run on the calling thread; return all outputs."""
+        """Run the session on the calling thread; return all outputs."""
         with self.guard_run():
             results: list[Array] = self.session.run(list(self.outputs), arrays, options)
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return checked inputs as ONNX Runtime needs them. Raise E0907, E0910 to E0912."""
+        """Check inputs and return them as ONNX Runtime needs them. Raise E0907 or E0910 to
+        E0912.
+        """
         slots = {**self.optional_inputs, **self.inputs}
         arrays = {
             name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
@@ -198,7 +202,7 @@ class OrtBoundRuns:
             if isinstance(value, np.ndarray):
                 value = model.copy_to_device(value)
             binding.bind_ortvalue_input(name, value)
-        # rebound, so that a run does not overwrite the previous results
+        # outputs are bound again, so that a run does not overwrite the previous results
         made = [name for name in model.outputs if name not in self.bound_outputs]
         for name in made:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
@@ -211,7 +215,7 @@ class OrtBoundRuns:
 
 
 def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
-    """Open a model file and its external weights. Raise E0921 to E0923."""
+    """Open a model file and its external weights. Raise E0921 to E0923 on failure."""
     return _create_session(
         str(path), str(path), provider, _make_session_options(provider, threads, ""), {}
     )
@@ -229,8 +233,8 @@ def open_ort_model_bytes(
     as_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a model in memory with external weights in `directory`. With
-    `without_activation_quantization`, activations are not quantized; `lengths` are static lengths
-    by symbol; with `as_cuda_graph`, runs are captured as a CUDA graph.
+    `without_activation_quantization`, activations are not quantized; `lengths` maps symbols to
+    static lengths; with `as_cuda_graph`, runs are captured as a CUDA graph.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
@@ -262,7 +266,7 @@ def _create_session(
                 ],
                 enable_fallback=0,
             )
-    except Exception as error:  # as above
+    except Exception as error:  # ONNX Runtime has no base class of its exceptions
         _raise_load_error(model, name, provider, error)
     if ort_provider not in session.get_providers():
         raise_missing_provider(
@@ -282,7 +286,7 @@ def _create_session(
 
 
 def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
-    """Raise E0923, with a help for bf16 models on the CPU."""
+    """Raise E0923; the message has a help text for bf16 models on the CPU."""
     title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
     if provider == "cpu" and _has_bf16_values(model):
         raise_error(
@@ -315,7 +319,7 @@ def _has_bf16_values(model: str | bytes) -> bool:
 def _make_session_options(
     provider: str, threads: int, directory: str, without_activation_quantization: bool = False
 ) -> onnxruntime.SessionOptions:
-    """Return session options: threads, weight directory, logging, activation rounding."""
+    """Return session options: threads, weight directory, logging, activation quantization."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     options.intra_op_num_threads = threads

@@ -1,5 +1,5 @@
 """Metadata of compiled models: the manifest of a model and the index and generation facts of a
 package.
 
-The compiler writes them as JSON. Everything that is read back is validated.
+The compiler writes this metadata as JSON. Readers validate every field.
 """

@@ -1,5 +1,5 @@
-"""Generation metadata of a package (`specc.json`): inputs, states, bounds on lengths, how text is
-read.
+"""Generation metadata of a package (`specc.json`): inputs, states, length bounds, chunks of a
+stream.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,8 +36,8 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 @dataclass(frozen=True)
 class StreamChunks:
     """The chunks of a streaming step. A step takes a multiple of `step_length` time steps;
-    `output_lengths` are those of the whole stream. `per_step_inputs` are inputs whose default at a
-    position depends only on that position of the other inputs.
+    `output_lengths` are the output lengths for the whole stream. `per_step_inputs` are inputs whose
+    default at a position depends only on the other inputs at this position.
     """
 
     step_length: int
@@ -50,10 +50,10 @@ class GenerationMetadata:
     """Generation metadata of a package.
 
     `signature` has exactly the inputs of the spec. `max_context` is the maximum sequence length,
-    limited by `limiting_table`. `stream_chunks` are those of a streaming model.
+    limited by `limiting_table`. `stream_chunks` are the chunks of a streaming model.
     `first_token_output` names the output of `encode` from which the first token of an empty
-    sequence is sampled. `length_bounds` are the bounds on other lengths. `in_place_states` are the
-    states that are buffers, updated in place by a step (`specc.runtime.steppers`). If
+    sequence is sampled. `length_bounds` are the bounds on other lengths. `in_place_states` are
+    states in buffers that a step updates in place (`specc.runtime.steppers`). If
     `allows_mixed_lengths`, a batch of a step may have sequences of different lengths
     (`specc.runtime.batch_slots`).
     """
@@ -75,7 +75,7 @@ class GenerationMetadata:
     stream_chunks: StreamChunks | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the facts as JSON data."""
+        """Return the metadata as JSON data."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         chunks: Json = None
         if self.stream_chunks is not None:
@@ -107,7 +107,7 @@ class GenerationMetadata:
 
 
 def is_stream(metadata: Mapping[str, object]) -> bool:
-    """Return whether the package streams."""
+    """Return whether the package contains a streaming model."""
     told = metadata.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
 
@@ -122,14 +122,14 @@ def parse_bounds(data: object) -> dict[str, LengthBound]:
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
-            # An omission only delays an error: the graph has its own lengths.
+            # A missing bound only delays an error: the graph declares its own lengths.
             case [int() as low, None | int() as high, str() as why]:
                 found[str(name)] = LengthBound(low, high, why[:300])
     return found
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Return a state as JSON data, without its type, which the step graph has."""
+    """Return a state as JSON data, without its type, which the step graph stores."""
     return {
         "name": state.name,
         "next": state.next_output,
@@ -145,7 +145,9 @@ def _convert_state(state: DecodeState) -> Json:
 def parse_generation_metadata(
     metadata: Mapping[str, object], step: Graph, path: str
 ) -> GenerationMetadata:
-    """Return the facts of a package with this step graph. Raise E0831 if they do not match."""
+    """Return the metadata of a package with this step graph. Raise E0831 if metadata and graph do
+    not match.
+    """
     data = metadata.get(METADATA_KEY)
     if not isinstance(data, dict):
         _fail_invalid_package(path, "its generation settings are missing")
@@ -199,7 +201,7 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
 def _read_chunk_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Return the length of each result of a chunk."""
+    """Return the length of each output for a chunk."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -217,8 +219,8 @@ def _read_signature(
     *,
     tokens: bool,
 ) -> Graph:
-    """Return the graph with the inputs of the spec. Report a damaged package if it or the step
-    lacks the generated input, or the step lacks the output that tokens are sampled from.
+    """Return the graph with the inputs of the spec. Raise E0831 if this graph or the step lacks the
+    generated input, or the step lacks the output that tokens are sampled from.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.sequence_input
@@ -232,7 +234,7 @@ def _read_signature(
 def _check_generated_output(
     generation: GenerateSection, step: Graph, rank: int, path: str, *, tokens: bool
 ) -> None:
-    """Report a package whose step lacks the output that tokens are sampled from."""
+    """Raise E0831 if the step lacks the output that tokens are sampled from."""
     drawn_from = generation.logits_output in step.outputs
     if not drawn_from or rank < 2 or (tokens and rank != 2):
         what = "tokens are sampled from" if tokens else "is streamed"
@@ -245,15 +247,15 @@ def check_encoder_outputs(
     encoder_outputs: Collection[str],
     path: str,
 ) -> None:
-    """Raise E0831 if a step needs a static input or an initial state that no `encode` graph
-    returns, or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are the
-    inputs and outputs of `encode`, empty without one.
+    """Raise E0831 if a step needs a static input or an initial state that `encode` does not return,
+    or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are the inputs and
+    outputs of `encode`; they are empty if there is no `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     static_inputs = {name for name in metadata.static_inputs if name not in inputs}
     initial = {state.initial_output for state in metadata.states if state.initial_output}
     initial |= {metadata.first_token_output} - {""}
-    # Both ways: the step reads a value that no graph returns, or `encode` has an unknown input.
+    # Both directions are checked: values that the step reads, and inputs of `encode`.
     missing = [
         *sorted((static_inputs | initial) - set(encoder_outputs)),
         *sorted(set(encoder_inputs) - inputs),
@@ -267,15 +269,15 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonFields, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Return the states of a step: pairs of inputs and outputs with known lengths."""
-    # Two states with one name would share a buffer, and one would be lost.
+    """Return the states of a step, which are pairs of an input and an output with known lengths."""
+    # Two states with the same name would share a buffer, and one state would be lost.
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
         _fail_invalid_package(path, "a state is listed twice")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        # a state that `encode` returns has its size from there
+        # the size of a state that `encode` returns is known at run time
         if not state.initial_output and not _list_fixed_symbols(state) <= told:
             _fail_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
@@ -284,7 +286,7 @@ def _read_states(
 
 
 def _list_fixed_symbols(state: DecodeState) -> set[str]:
-    """Return the symbols in the lengths of a state that do not grow."""
+    """Return the symbols in the fixed lengths of a state."""
     fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
     return {s for d in fixed for s in d.symbols()}
 
@@ -320,12 +322,12 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
 
 
 def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
-    """Return an axis of a state; None if it has none of this kind."""
+    """Return an axis of a state; return None if the state has no axis of this kind."""
     return data.read_int(key, 0, type_.rank - 1) if data.has_field(key) else None
 
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
-    """Return a list of inputs of the step."""
+    """Return a field that lists inputs of the step."""
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
@@ -344,10 +346,10 @@ def _fail_invalid_package(path: str, why: str) -> NoReturn:
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of each length: from `dims`, from minimum lengths that ops require, and
-    from position tables, also for sums of lengths.
+    from position tables, which may also bound sums of lengths.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
-    # For several lengths together, under the text of their sum.
+    # A bound on several lengths together has the text of their sum as key.
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()

@@ -1,4 +1,4 @@
-"""The manifest in a compiled model: spec, graph, config, weights, precision."""
+"""The manifest of a compiled model: spec, graph, config, weights, precision."""
 
 import json
 import re
@@ -35,7 +35,9 @@ from specc.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class RandomWeights:
-    """The seed of randomly initialized weights: all of them, or `count` of a new head."""
+    """The seed of randomly initialized weights: all weights, or the `count` weights of a new
+    head.
+    """
 
     seed: int
     count: int = 0
@@ -83,7 +85,7 @@ RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
-"""Generation settings in the metadata: fixed ones, and defaults of the inputs."""
+"""Generation settings in the metadata: fixed settings, and defaults of inputs."""
 
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
@@ -95,7 +97,7 @@ ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeight:
     """A quantized weight: its format, the initializer of its scales, the recipe, the relative
-    error, and the largest error of one element.
+    error, and the maximum error of an element.
     """
 
     format: QuantizationFormat
@@ -141,9 +143,10 @@ class Manifest:
 
     `sources` are the spec files by name; `weights` is the origin of the weights (`seed`, or file
     facts, and `drawn` for a new head); `initializers` maps each parameter to its initializer. In a
-    standalone generator `decoding` has the generation settings, `graph` only the inputs of the
-    spec, and `scoring_graph` is the graph that is decoded. `precision` describes quantized weights
-    as plain data, `quantized` is its parsed form; `graph` reads the dequantized weights.
+    standalone generator `decoding` has the generation settings, `graph` has only the inputs of the
+    spec, and `scoring_graph` is the graph that computes logits. `precision` describes quantized
+    weights as plain data, and `quantized` is its parsed form; `graph` reads the dequantized
+    weights.
     """
 
     name: str
@@ -185,9 +188,9 @@ class Manifest:
         return parse_generation(self.generation)
 
     def dump(self) -> str:
-        """Return it as deterministic JSON."""
+        """Return the manifest as deterministic JSON."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # only a model with the decoding loop has these entries, and of quantization
+        # only models with a decoding loop or quantized weights have these entries
         some = {
             "decodes": self.decoding,
             "scoring": self.scoring_graph and write_graphs(self.scoring_graph),
@@ -217,7 +220,7 @@ class Manifest:
 
 
 def parse_generation(data: object) -> GenerateSection | None:
-    """Return the `generate` section, its settings unchecked; None for anything else."""
+    """Return the `generate` section without checking its settings; return None for invalid data."""
     match data:
         case {
             "name": str(name),
@@ -230,7 +233,7 @@ def parse_generation(data: object) -> GenerateSection | None:
 
 
 def _parse_streaming(data: object) -> StreamSection | None:
-    """Return the `stream` section; None for anything else."""
+    """Return the `stream` section; return None for invalid data."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
             return StreamSection(growing, tuple(map(str, sources)))
@@ -246,8 +249,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
     data = open_record(text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path))
     graphs = read_graphs(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # a graph that computes absent inputs is next to its model; alone, a model happens to have this
-    # name
+    # the graph that computes absent inputs accompanies the model's graph; a single graph with this
+    # name is the model itself
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _fail_invalid_manifest(path, "it has no graph")
@@ -301,7 +304,7 @@ def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
 def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Return the quantized weights; each is a matrix of the graph."""
+    """Return the quantized weights, each of which is a matrix of the graph."""
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")

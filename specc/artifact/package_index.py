@@ -24,13 +24,13 @@ from specc.io.safe_read import (
 )
 
 COMPARED_BYTES = 1 << 20
-"""Number of bytes at the start of a weights file that are checked whenever a model is opened."""
+"""Number of bytes at the start of a weight file that are verified whenever a model is opened."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
-    """A file of weights: size, hash, and the hash of its first mebibyte if known."""
+    """Metadata of a weight file: size, hash, and the hash of its first mebibyte if known."""
 
     bytes: int
     sha256: str
@@ -38,7 +38,9 @@ class WeightFileMetadata:
 
 
 def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
-    """Facts by path relative to the model's directory; None if damaged."""
+    """Parse metadata of weight files by path relative to the model's directory; return None for
+    invalid data.
+    """
     if not isinstance(data, dict):
         return None
     found = {}
@@ -54,18 +56,18 @@ def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
 
 
 def is_file_size(value: object) -> bool:
-    """Return whether this is a valid file size."""
+    """Return whether a value is a valid file size."""
     size = as_exact_integer(value)
     return size is not None and 0 <= size < 2**53
 
 
 def is_sha256(text: str) -> bool:
-    """Return whether this is a SHA-256 as specc writes it."""
+    """Return whether a string is a SHA-256 in the format that specc writes."""
     return _HASH.fullmatch(text) is not None
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Return the recorded facts of a checkpoint with this content hash."""
+    """Return the metadata of a checkpoint with this content hash."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -73,17 +75,17 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
 
 
 def _is_hard_linked(directory: Path, location: str) -> str:
-    """Return why a path is not a regular file with one name; "" if it is."""
+    """Return why a path is not a regular file with a single hard link; return "" if it is."""
     path = directory / location
     straight = os.path.join(os.path.realpath(directory), *location.split("/"))
     try:
         if os.path.realpath(path) != straight:
             return "a link leads to it"
-        # Writing to the other name changes these weights.
+        # Writing to the file by its other name would change these weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} links to its file, which ONNX refuses to read"
     except (OSError, RuntimeError, ValueError):
-        # a cycle of links, or an invalid name
+        # the path is a cycle of links, or contains an invalid name
         return "it cannot be read"
     return ""
 
@@ -91,7 +93,7 @@ def _is_hard_linked(directory: Path, location: str) -> str:
 def explain_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
-    """Return why a file differs from the recorded one; "" if it does not."""
+    """Return how a file differs from its recorded metadata; return "" if it does not."""
     path = directory / location
     if not is_path_below(location):
         return "it is outside the model's directory"
@@ -110,27 +112,31 @@ def explain_mismatch(
 
 
 def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Return why tensors are in no recorded file, or past its end; "" if they are not."""
+    """Return which tensors are in no recorded file, or past the end of their file; return "" if
+    there are none.
+    """
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
-        # Offsets may be negative, and end at or before the first byte.
+        # Offsets in damaged files may be negative, so that a tensor ends before the first byte.
         if not 0 < end <= sizes[location]:
             return f"it reads weights past the end of `{escape_text(location)[:200]}`"
     return ""
 
 
 def is_path_below(path: str) -> bool:
-    """Return whether a relative path with `/` stays inside its directory."""
+    """Return whether a relative path with `/` separators stays inside its directory."""
     parts = path.split("/")
-    # A drive or alternate stream on Windows contains a colon, a path there backslashes.
+    # On Windows, drives and alternate streams contain a colon, and paths contain backslashes.
     return bool(path) and not any(
         p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts
     )
 
 
 def get_regular_file_size(path: Path) -> int | None:
-    """Return the bytes of a regular file that is not a link; None for anything else."""
+    """Return the size in bytes of a regular file that is not a link; return None for other
+    paths.
+    """
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -152,11 +158,11 @@ _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 class PackageIndex:
     """The index of a package.
 
-    `graphs` and `extras` map roles to files; `files` are those of the package. `preexisting` files
-    were identical before the package was written; a later package does not delete them.
-    `linked_files` are checkpoints, by path relative to the directory. `metadata` is JSON for the
-    program that opens the package; `sources` are the spec files by name. With `verifies_on_load`
-    weights are hashed each time the package is opened.
+    `graphs` and `extras` map roles to files; `files` are the files of the package. `preexisting`
+    files already had the same content before the package was written; a later package does not
+    delete them. `linked_files` maps paths relative to the directory to checkpoints. `metadata` is
+    JSON for the program that opens the package; `sources` are the spec files by name. With
+    `verifies_on_load`, weights are hashed each time the package is opened.
     """
 
     model: str
@@ -174,7 +180,7 @@ class PackageIndex:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def dump(self) -> bytes:
-        """Return it as deterministic JSON with its own hash."""
+        """Return the index as deterministic JSON with its own hash."""
         data = {
             "format": FORMAT_VERSION,
             "specc": self.version,
@@ -189,13 +195,15 @@ class PackageIndex:
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
-        # Sorted and without dates: compiling twice gives the same bytes.
+        # The index is sorted and has no dates, so compiling twice produces the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _seal_index(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _seal_index(data: bytes) -> bytes:
-    """Return the bytes of an index with their own hash, computed over zeros in its place."""
+    """Return the bytes of an index including their hash, which is computed with zeros in its
+    place.
+    """
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
@@ -205,7 +213,7 @@ def is_unmodified(data: bytes) -> bool:
         found = parse_strict_json(data.decode("utf-8"))
     except ValueError:
         return False
-    # The hash is replaced by the zeros that it was computed over.
+    # The hash was computed with zeros in its place.
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
@@ -280,7 +288,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
                 found[name] = FileDigest(size, digest)
             case _:
                 _fail_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
-    # Names are joined to the directory later; none may lead outside. Checked once, here.
+    # Names are joined to the directory later, so none may refer to a file outside the directory.
     for name in found:
         if not is_plain_file_name(name):
             _fail_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
@@ -288,7 +296,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
 
 
 def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the files that a new package keeps."""
+    """Return the files that a later package does not delete."""
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
@@ -329,7 +337,7 @@ def _check_roles(index: PackageIndex, where: str) -> None:
 
 
 def read_former_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that is replaced; None if there is no valid one."""
+    """Return the index of the package that is replaced; return None if there is no valid index."""
     try:
         return read_index(directory)
     except Failed:
@@ -337,12 +345,13 @@ def read_former_index(directory: Path) -> PackageIndex | None:
 
 
 def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a former package, which its replacement may delete. Files
-    named by their hash are identified by name and size, others by content.
+    """Return the unmodified files of a previous package, which its replacement may delete. Files
+    named by their hash are identified by name and size, other files by content.
     """
     found = []
     for name, facts in index.files.items():
-        # Files that existed before the package, or were changed since, do not belong to it.
+        # Files that existed before the package was written, or changed since, do not belong to the
+        # package.
         if name in index.preexisting or get_regular_file_size(directory / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

@@ -9,7 +9,7 @@ prefix positions only, or none.
     }                                             }
 
 Input: the step of the outer graph, with the operands of the loop, and an empty step of the body.
-Output: the results of the loop in the step of the outer graph.
+Output: the values in the step of the outer graph that are the results of the loop.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -38,9 +38,10 @@ def stack_initial_values(
     made: dict[str, tuple[InitialValue, Value]] = {}
     for name, first in initial_values.items():
         value, axis = body.get_closed_value(first.value), first.axis
-        # A batch axis that was merged with others is split, or beams could not be reordered.
+        # A batch axis that was merged with other axes is split, because beam search reorders batch
+        # elements.
         if blocks := find_folded_batch_axis(value.type, batch):
-            # Iteration by iteration, as the state is passed.
+            # The values have one position per iteration, like the state.
             sizes = (blocks.batch, blocks.elements_per_sequence)
             value = body.add_node(ops.Split(blocks.axis, sizes), value)
             axis = None if axis is None else blocks.shift_axis(axis)
@@ -89,8 +90,8 @@ def _select_outer_values(
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """Dependencies of values of a body: carries (`next_values`: the next value of each), live
-    nodes, and all values that they read.
+    """Dependencies of values of a body: carries, live nodes, and all values that these nodes read.
+    `next_values` maps each carry to its next value.
     """
 
     carries: frozenset[Value]
@@ -106,7 +107,7 @@ class _BodyDependencies:
         starts, values = op.split_body_inputs().initial_carries, list(requested_values)
         after = dict(zip(starts, op.get_next_carries(), strict=True))
         carried: frozenset[Value] = frozenset()
-        # The next value of a carry may need other carries: repeated until no more are needed.
+        # The next value of a carry may need other carries, so this is repeated up to a fixed point.
         while True:
             ends = [*values, *(after[c] for c in carried)]
             live = collect_needed_nodes(ends)
@@ -119,8 +120,8 @@ class _BodyDependencies:
 
 @dataclass
 class _ClosedBody:
-    """The body of a loop with captures as inputs. `closed_values` maps values of the opened body to
-    its values, `added_nodes` are nodes to add to it.
+    """The body of a loop with captures as inputs. `closed_values` maps values of the open body to
+    values of the closed body; `added_nodes` are nodes to add to the closed body.
     """
 
     closed_values: dict[Value, Value]
@@ -128,7 +129,7 @@ class _ClosedBody:
 
     @classmethod
     def from_loop(cls, loop: CrossAxisLoop) -> "_ClosedBody":
-        """Return the closed body of `loop`."""
+        """Return the closed form of the body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.body_inputs}
         captures = op.map_captures(loop.node.args).items()
@@ -143,7 +144,7 @@ class _ClosedBody:
         """
         if value not in self.closed_values:
             node = value.node
-            # A nested loop that collects more than the body did.
+            # This is a nested loop that collects more results than in the original body.
             assert node is not None, "every input of a body is known"
             args = [a and self.get_closed_value(a) for a in node.args]
             results = self.add_node_results(Node(node.op, tuple(args)))
@@ -189,7 +190,7 @@ def build_loop_step(
         op,
         body=body,
         scanned_count=op.scanned_count + len(declared),
-        # A finished iteration still outputs values that later ones may look back at.
+        # A finished iteration still outputs values that later iterations may look back at.
         unfrozen_output_count=0 if op.end_condition_index == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]
@@ -205,7 +206,9 @@ def build_loop_step(
 
 
 def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> DecodeState:
-    """Stack the states of all iterations of a loop along its axis (`axis` of `scanned_operand`)."""
+    """Stack the states of all iterations of a loop along the loop's axis (`axis` of
+    `scanned_operand`).
+    """
     iterations, shape = scanned_operand.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], iterations, *shape[axis:]))
 
@@ -257,7 +260,7 @@ def _finish_body(
     body = draft.builder.build_graph(loop.body.name, {**outputs, **builder.states.next_states()})
     states = [s.name for s in builder.states.states]
     others = [n for n in body.inputs if n not in states]
-    # A loop's scanned operands come first, and so do such states.
+    # The scanned operands of a loop come first, including these states.
     order = [*others[:scanned_count], *states, *others[scanned_count:]]
     return replace(
         body,

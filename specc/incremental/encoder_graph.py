@@ -6,19 +6,20 @@ the initial states.
     └──────┬─────┘                └── three of these
     the numbers 0, 1, 2
 
-With fewer than k keys, `topk` is padded with masked keys: in the full graph position 0 sees one
-key and selects the first two masked ones, which are minus infinity and have the same indices.
+With fewer than k keys, the operand of `topk` is padded with masked keys. In the full graph,
+position 0 also has one visible key and selects the first two masked keys, which are -inf and have
+the same indices.
 
-If only the last position of a value is wanted, it is computed from the last positions of its
-operands, unless the value is computed anyway. So of a prefix of many positions, such as those of
-an image, only one passes through the last MLP and the output projection.
+If only the last position of a value is requested, it is computed from the last positions of the
+operands, unless the whole value is computed anyway. So only one position of a long prefix, such as
+image tokens, passes through the last MLP and the output projection.
 
     x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
     logits = linear(x) @ head  →   logits' = linear(x') @ head
 
 After a prefix, states start with their values at the prefix positions: the encoder runs the same
-ops with a time axis of length 0. Parts of a concatenation that are empty then are left out, so
-that the generated input is not read at all.
+ops with a time axis of length 0. Empty operands of a concatenation are removed, so the encoder does
+not read the generated input.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ from specc.ir.types import Type
 
 
 def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
-    """Pad keys with masked ones so that there are at least k."""
+    """Append masked keys so that there are at least k keys."""
     hidden = -inf if op.largest else inf
     return b.add_op(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
 
@@ -60,8 +61,8 @@ def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: Builder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node with operands `args` that have an empty time axis. The largest k of fewer than k
-    positions are as many as there are, padded.
+    """Add a node with operands `args` that have an empty time axis. If `topk` has fewer than k
+    positions, its operand is padded.
     """
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
@@ -79,7 +80,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
     axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
-    # Then each newest position on the way is one of a head.
+    # In addition, each newest position that is read must be a prefix position.
     newest = _iterate_newest_reads(graph, collect_step_nodes([value], flow))
     return all(
         clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
@@ -87,7 +88,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
 
 
 def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the operands, and their axes, of which a live node reads the newest position."""
+    """Yield each operand (with its axis) whose newest position is read by a live node."""
     for node, results in graph.nodes:
         if node in live:
             for link in find_dependences(node, results):
@@ -97,9 +98,9 @@ def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[Last
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of a value along `axis` at `symbol` = 0: computed from positions of
-    the operands, or sliced from the value if its node is in `computed_nodes`, the nodes that are
-    computed anyway. `full_values` are the values that are needed completely.
+    """Builds the last position of a value along `axis` at `symbol` = 0. The position is computed
+    from positions of the operands, or sliced from the value if its node is in `computed_nodes`, the
+    nodes that are computed anyway. `full_values` are the values that are needed completely.
     """
 
     value: Value
@@ -110,7 +111,9 @@ class LastPositionBuilder:
     positions: list[LastPosition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Collect the positions to recompute, without duplicates, operands first."""
+        """Collect the positions to recompute without duplicates; operands come before their
+        users.
+        """
         seen: set[LastPosition] = set()
         todo: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
         while todo:
@@ -127,8 +130,8 @@ class LastPositionBuilder:
     def _find_operand_positions(
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
-        """Return the positions that a position is computed from, by operand, and the values
-        that are read whole. No positions if it is sliced from its value.
+        """Return the positions that a position is computed from, by operand, and the values that
+        are read completely. There are no positions if the position is sliced from its value.
         """
         value, axis = position
         node = value.node
@@ -144,8 +147,8 @@ class LastPositionBuilder:
     def _find_same_position_operands(
         self, node: Node, position: LastPosition
     ) -> dict[int, LastPosition]:
-        """Return the operands of which the same position is read for a position of the result;
-        None if others are read, except through a mask, or the op depends on the length.
+        """Return the operands that are read at the same position as the result. Return {} if other
+        positions are read, except through a mask, or if the op depends on the length.
         """
         value, axis = position
         every = find_dependences(node)
@@ -156,12 +159,14 @@ class LastPositionBuilder:
         return _map_equal_positions(node, found, value.shape[axis])
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand whose last position is that of a concatenation or slice, or None."""
+        """Return the operand whose last position is the last position of a concatenation or slice,
+        or None.
+        """
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
             case Node(ops.Concat(n)) if n == axis:
-                # the last part that has positions when nothing has grown yet
+                # the last operand that is not empty at time 0
                 for operand_index, a in reversed([*enumerate(node.args)]):
                     if a and a.shape[axis].substitute({self.symbol: 0}) != 0:
                         return operand_index, (a, axis)
@@ -169,7 +174,7 @@ class LastPositionBuilder:
 
     def build(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
         """Build the last position in another graph; `new_values` maps values of the full graph to
-        it.
+        values of that graph.
         """
         built_positions: dict[LastPosition, Value] = {}
 
@@ -203,9 +208,7 @@ class LastPositionBuilder:
 def _map_equal_positions(
     node: Node, dependences: Iterable[Dependence], length: Dim
 ) -> dict[int, LastPosition]:
-    """Return the operands of `length` positions that are read position by position. A single
-    position is read as it is.
-    """
+    """Return the operands with `length` positions that are read position by position."""
     operand_positions = dict[int, LastPosition]()
     for link in dependences:
         x, operand_axis = node.args[link.operand], link.operand_axis
@@ -216,9 +219,9 @@ def _map_equal_positions(
 
 @dataclass(frozen=True)
 class InitialValue:
-    """The initial value of a state: a value of the full graph at time 0. Of its positions along
-    `axis` the last `max_positions`, their `is_sum`, or only the `is_last_position`, computed from
-    as few positions as possible.
+    """The initial value of a state: a value of the full graph at time 0. The state has the last
+    `max_positions` along `axis`; with `is_sum` their sum; with `is_last_position` only the last
+    position, computed from as few positions as possible.
     """
 
     value: Value
@@ -229,10 +232,10 @@ class InitialValue:
 
 
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
-    """Build the graph of `targets`; None without targets.
+    """Build the graph that computes `targets`; return None if there are no targets.
 
-    If no input of it determines a length such as the batch size, it takes the input with the
-    time axis, of which only the lengths are read.
+    If no input of the graph determines a length such as the batch size, the graph also gets the
+    input with the time axis and reads only its lengths.
     """
     if not targets:
         return None
@@ -263,8 +266,8 @@ class EncoderBuilder:
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
-        """Copy every node that the targets need, except where only the last position is wanted. A
-        loop that collects more results than in the full graph comes last.
+        """Copy every node that the targets need, except those of which only the last position is
+        requested. A loop that collects more results than in the full graph comes last.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -294,7 +297,7 @@ class EncoderBuilder:
                 now[value] = self._build_filled_constant(value.type, nothing)
 
     def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
-        """Return the values of which more than the last position is wanted or read."""
+        """Return the values of which more than the last position is requested or read."""
         values = [first.value for first in targets if not first.is_last_position]
         computed_nodes = collect_needed_nodes(values, self._list_read_operands)
         for target in targets:
@@ -310,7 +313,7 @@ class EncoderBuilder:
         return values
 
     def _compute_missing_values(self, values: Iterable[Value]) -> None:
-        """Compute the values that the copied nodes do not include."""
+        """Compute the values that the copied nodes do not compute."""
         for value in values:
             if value not in self.new_values and value.node:
                 made = self._copy_node(value.node, (value,))
@@ -331,7 +334,7 @@ class EncoderBuilder:
         return split_folded_batch_axis(self.b, value, self.plan.batch_size)
 
     def _limit_length(self, length: Dim, max_length: int) -> Dim:
-        """Return the minimum of both lengths, simplified where it is known."""
+        """Return the minimum of both lengths, simplified if it is known."""
         clock = self.plan.flow.time_axis
         if clock.is_non_negative(length - max_length):
             return Dim.of(max_length)
@@ -340,8 +343,8 @@ class EncoderBuilder:
         )
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
-        """Return the operands that are read while the time axis is empty: none for an `extent`,
-        only those with positions for a concatenation or `pad`.
+        """Return the operands that are read while the time axis is empty. An `extent` reads none; a
+        concatenation or `pad` reads only operands that are not empty.
         """
         if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
             return []
@@ -352,7 +355,7 @@ class EncoderBuilder:
         return [*node.args]
 
     def _remove_time_axis(self, length: Dim) -> Dim:
-        """Return a length for a time axis of length 0."""
+        """Return the value of a length for a time axis of length 0."""
         return length.substitute({self.plan.time_symbol: 0})
 
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
@@ -376,7 +379,7 @@ class EncoderBuilder:
         return self._remove_time_axis(x.shape[node.op.axis]) == 0
 
     def _build_filled_constant(self, type: Type, fill_value: float | bool) -> Value:
-        """Return a constant of the given type; the time axis is empty."""
+        """Return a constant of the given type with an empty time axis."""
         value = self.b.add_op(ops.Constant(fill_value, type.dtype))
         for axis, length in enumerate(type.shape):
             value = self.b.add_op(ops.Insert(axis), value)

@@ -1,12 +1,11 @@
 """Inputs and outputs of derived graphs: inputs that are read only for their lengths, and batch axes
 merged with heads or windows.
 
-A length is derived from an axis of an input: from `past + m` positions and a known `past` follows
-`m`.
+A length is derived from an axis of an input: `past + m` positions and a known `past` determine `m`.
 
-If heads or windows are merged with the batch, an axis is `batch * k` long and index r belongs to
-batch element `r // k`. States and encoder outputs are passed as `[batch, k]`: beam search reorders
-batch elements and needs a separate batch axis.
+If heads or windows are merged with the batch, an axis has length `batch * k` and index r belongs to
+batch element `r // k`. States and encoder outputs are passed as `[batch, k]`, because beam search
+reorders batch elements and needs a separate batch axis.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +28,7 @@ def find_determined_symbols(
     """Return the symbols that the shapes of some values determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     found = set[str]()
-    # A length may be determined by another known one: `past + m` once `m` is known.
+    # A known length may determine a further length: `m` and `past + m` determine `past`.
     while True:
         more = _find_next_symbols(dims, length_equations or {}, found)
         if more <= found:
@@ -40,7 +39,7 @@ def find_determined_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbols that lengths or equations determine once the `known_symbols` ones are."""
+    """Return the symbols that lengths or equations determine if `known_symbols` are known."""
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -48,13 +47,12 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbol that a length determines given the `known_symbols` ones, or None."""
+    """Return the symbol that a length determines if `known_symbols` are known, or None."""
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
     (name,) = unknown
-    # Only a symbol that is a term of a sum by itself can be solved for; not one in a product or
-    # minimum.
+    # Only a symbol that is a term of a sum can be solved for, not a symbol in a product or minimum.
     rest = [m for m, _ in length.terms if m != ((name, 1),)]
     inside = Dim(dict.fromkeys(rest, 1)).symbols()
     return name if len(rest) < len(length.terms) and name not in inside else None
@@ -81,8 +79,9 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add those inputs `input_names` of the full graph that alone determine a length used in a
-    computation, as in `x / float(length(memory))`, or a part of one, as in `past + m`.
+    """Add those inputs `input_names` of the full graph that are needed to determine a length used
+    in a computation, as in `x / float(length(memory))`, or a term of such a length, as in
+    `past + m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     there = {n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs}
@@ -98,12 +97,14 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the inputs that determine lengths which the given ones do not."""
+    """Return the candidate inputs that determine needed lengths which `present_inputs` do not
+    determine.
+    """
     found: list[str] = []
     known = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
         more = find_determined_symbols([*present_inputs, value], length_equations)
-        # An input that determines nothing new is not added.
+        # An input that determines no further length is not added.
         if (more - known) & needed_symbols:
             present_inputs, known = [*present_inputs, value], more
             found.append(name)
@@ -111,7 +112,7 @@ def _find_length_inputs(
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
-    """Return the symbols of lengths that nodes make or hold in attributes, loop bodies included."""
+    """Return the symbols in lengths of node results and attributes, including loop bodies."""
     found = set[str]()
     for node, results in graph.nodes:
         found |= collect_value_symbols(results)
@@ -122,7 +123,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which only the axis lengths are read."""
+    """Add an input; only its axis lengths are read."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},
@@ -132,19 +133,21 @@ def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class FoldedBatchAxis:
-    """Axis `axis` holds `elements_per_sequence` positions for each of `batch` batch elements."""
+    """An axis `axis` that contains `elements_per_sequence` positions for each of `batch` batch
+    elements.
+    """
 
     axis: int
     batch: Dim
     elements_per_sequence: Dim
 
     def split_batch_of_type(self, type: Type) -> Type:
-        """Return the type with separate axes for the batch and its blocks."""
+        """Return the type with separate axes for the batch and the elements folded into it."""
         before, behind = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(type.dtype, (*before, self.batch, self.elements_per_sequence, *behind))
 
     def shift_axis(self, axis: int) -> int:
-        """Return the index of another axis after the batch axis is split."""
+        """Return the index of a different axis after the batch axis has been split."""
         return axis + (axis > self.axis)
 
     def merge_batch_axes(self, b: Builder, value: Value) -> Value:
@@ -162,8 +165,8 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
                 size = divide_dims_exactly(length, batch_size)
             except DimError:
                 return None
-            # Axes that do not hold a fixed number of positions per batch element are reported by
-            # the batch proof.
+            # The batch proof reports axes that do not contain a fixed number of positions per batch
+            # element.
             return (
                 FoldedBatchAxis(axis, batch_size, size)
                 if batch_size.name not in size.symbols()

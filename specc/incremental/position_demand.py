@@ -1,16 +1,16 @@
 """Compute how many earlier positions of each value the next step needs.
 
-On entry: a graph that is causal along a symbol, and its `TimeFlow`, which says which axes
-of each value are indexed by that symbol ("time axes"). No graph is built here.
+Input: a graph that is causal along a symbol, and its `TimeFlow`, which states which axes of each
+value are indexed by that symbol ("time axes"). This module does not build graphs.
 
-A need is a number of positions: 0 for the new positions, `inf` for all positions so far, and
-`NEWEST_ONLY` for only the last of the new positions. Needs flow backwards, from the requested
-outputs to the inputs: an op that reads `hi` positions back adds `hi`. The need of a value is
-the union of those of its consumers.
+A need is a number of earlier positions: 0 means only the new positions, `inf` means all positions
+so far, and `NEWEST_ONLY` means only the last new position. Needs flow backwards, from the requested
+outputs to the inputs: an op that reads `hi` positions back adds `hi`. The need of a value is the
+maximum of the needs of its consumers.
 
-In the example only the newest result is requested, and a convolution has kernel size 3. It
-reads 2 positions back, so its operand is needed for 2 more positions, and `tanh`, which does
-not look back, for the newest position only:
+In the example only the newest result is requested, and a convolution has kernel size 3. It reads 2
+positions back, so its operand is needed at 2 more positions; `tanh`, which does not look back, is
+needed only at the newest position:
 
     $ demand x y=newest
     graph "g"
@@ -63,11 +63,10 @@ from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collec
 def compute_position_demand(
     context: DemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """Compute the demand of every live value along each of its time axes, from that of the
-    outputs. A second time axis of an output (the keys of an attention map) is wanted whole.
+    """Compute the demand of every live value along each of its time axes from the demand of the
+    outputs. A second time axis of an output (the keys of an attention map) is demanded completely.
     """
-    # From the last node to the first: at each node, all users of its results have stated their
-    # demand.
+    # Nodes are visited from last to first, so the demand of all users of a node's results is known.
     needs: dict[Value, dict[int, float]] = {}
     for value, rows in outputs.items():
         for n, axis in enumerate(context.find_time_axes(value)):
@@ -83,7 +82,7 @@ def _propagate_demand(
     live: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Join into `needs` the demands of the nodes of a graph or body on their operands."""
+    """Merge the demands of the nodes of a graph or body on their operands into `needs`."""
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, context.flow):
             continue
@@ -99,8 +98,8 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Join into `needs` the demands of the body of a cross-axis loop, on its values and on
-    captures.
+    """Merge the demands of the body of a cross-axis loop on its values and on captures into
+    `needs`.
     """
     loop = CrossAxisLoop.from_node(context, node)
     live = collect_step_nodes(loop.body_outputs, context.flow)
@@ -110,8 +109,8 @@ def _propagate_into_body(
         for value, axes in zip(loop.body_outputs, rows, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
-        # What an iteration needs of a carry, the one before must provide: repeated until a fixed
-        # point.
+        # The previous iteration must provide what an iteration demands of a carry, so this is
+        # repeated up to a fixed point.
         if rows == before:
             return
         before = rows
@@ -119,8 +118,8 @@ def _propagate_into_body(
 
 
 def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
-    """Return every node that `values` need in a decode step. Operands of an `extent`, and the
-    source of prefix positions, are not followed.
+    """Return every node that `values` need in a decode step, without the nodes that compute
+    operands of an `extent` or the source of prefix positions.
     """
 
     def get_read_operands(node: Node) -> Iterable[Value]:
@@ -141,12 +140,14 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
 def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
-    """Return the positions that a node works on, by axis name, for what its results need."""
+    """Return the positions that a node computes with, by axis name, given the needs of its
+    results.
+    """
     if node in context.flow.loop_bodies:
         return CrossAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # A length that is read demands no positions.
+        # Reading a length demands no positions.
         names = [{}], names[1]
     operands = _select_time_axes(context, node.args, names[0])
     made = _select_time_axes(context, results, names[1])
@@ -156,8 +157,8 @@ def compute_node_demand(
             rows.setdefault(name, NEWEST_ONLY)
     fold = context.resumes_from_state(node, results)
     tracks = _collect_axis_layouts(context, node.args, operands)
-    # The demand on the results, before any operand is added: a dependence adds its range to that,
-    # not to the demand of another dependence.
+    # This is the demand on the results before any operand is added: each dependence adds its range
+    # to this demand, not to the demand of another dependence.
     given = dict(rows)
     for link in find_dependences(node, results):
         name = operands[link.operand].get(link.operand_axis)
@@ -171,7 +172,7 @@ def compute_node_demand(
         rows[name] = max(rows[name], round_up_to_chunks(requested_positions, tracks[name]))
         rows |= _count_windows(link, made, rows[name], tracks[name])
     if fold and "rows" in rows:
-        # It continues from a state: always exactly the new positions.
+        # The op resumes from a state, so it always computes exactly the new positions.
         rows["rows"] = 0.0
     return Demand(rows, operands, made)
 
@@ -179,7 +180,7 @@ def compute_node_demand(
 def _demands_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a step keeps positions outside of a window too."""
+    """Return True if a step also keeps positions outside of a window."""
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")
@@ -216,7 +217,7 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand of the results; of a cached value only the new positions are computed."""
+    """Return the demand of the results; only the new positions of a cached value are computed."""
     rows: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
@@ -239,16 +240,18 @@ def _get_operand_demand(
         return 0.0  # the op resumes from a state
     to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
-        return inf  # the head is included only if all positions are
-    # A dependence on no time axis of the result, like that of `last`, demands the newest position.
+        return inf  # the prefix is included only if all positions are
+    # A dependence without a time axis of the result, such as that of `last`, demands the newest
+    # position.
     name = result_axes[dependence.result].get(to) if to is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
     if dependence.kind == "strided":
         return _count_window_inputs(node, dependence, need, time_axis)
     if reach.is_empty or reach.high <= 0:
         return need
-    # Position t depends on positions down to t - hi, counted from the first new one even if only
-    # the newest is demanded: the number of new positions is not known here.
+    # Position t depends on positions from t - hi on. The range is counted from the first new
+    # position even if only the newest is demanded, because the number of new positions is not known
+    # here.
     return max(need, 0.0) + reach.high
 
 
@@ -258,8 +261,8 @@ def _count_windows(
     positions: float,
     layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
-    """Return how many strided windows `positions` positions give; the oldest that are not needed
-    are dropped. Empty for ops that keep the length.
+    """Return the number of strided windows over `positions` positions; unneeded oldest windows are
+    dropped. Return {} for ops that keep the length.
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}
@@ -273,8 +276,8 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
 ) -> float:
-    """Return how many positions the windows need: `stride` for each needed one, plus the windows
-    that reach before the first.
+    """Return how many positions the windows need: `stride` for each needed window, plus those of
+    the windows that overlap with earlier positions.
     """
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"

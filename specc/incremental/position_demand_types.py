@@ -5,8 +5,8 @@ another axis than time.
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A carry enters with the positions that it leaves with and never with earlier ones: the
-earlier positions that the body reads are cached inside.
+A carry has the same positions before and after an iteration and never has earlier positions: the
+body caches the earlier positions that it reads.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -78,7 +78,9 @@ class DemandContext:
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the node resumes from a state; recomputed nodes start at position 0."""
+        """Return True if the node resumes from a state; other nodes are recomputed from position
+        0.
+        """
         if any(r in self.free_values for r in results):
             return False
         if is_first_position_slice(node, self.flow.time_axis):
@@ -99,16 +101,16 @@ class DemandContext:
 
 
 def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to whole chunks of a strided stream. Within one chunk any number of
-    positions can be met.
+    """Round a demand up to whole chunks of a strided stream. A demand within one chunk is not
+    rounded.
 
-    The number of positions is then a multiple of the chunk's, so that strided windows align as
-    in the full forward pass.
+    The number of positions is then a multiple of the chunk length, so that strided windows align
+    like in the full forward pass.
     """
     if layout.rate == 1 or need <= 0 or need == inf:
         return need
     if layout.prefix_length.number is None:
-        return inf  # for other values it is unknown whether they include positions of the head
+        return inf  # for other values it is unknown whether they include prefix positions
     lacking = need - layout.prefix_length.number
     if lacking <= layout.rate:
         return need
@@ -130,7 +132,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
     match node.op:
         case ops.Scan(axis=axis, scanned_count=scanned, first_body_operand=first):
             if operand < first:
-                return SEQUENCE_AXIS  # `keep` is [batch, positions] whatever the loop iterates over
+                return SEQUENCE_AXIS  # `keep` is [batch, positions] for every loop axis
             return axis if operand < first + scanned else None
         case ops.CumSum(axis):
             return axis if operand == 0 else None
@@ -142,7 +144,9 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return the name of every axis of operands and results; equal names, equal lengths."""
+    """Return the name of every axis of operands and results; axes with equal names have equal
+    lengths.
+    """
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
@@ -162,7 +166,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
 
 
 def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
-    """Return axis names from those in the shape rule; equal ones are counted from the right."""
+    """Return axis names derived from the shape rule; equal names are numbered from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
@@ -228,7 +232,9 @@ class CrossAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return how many positions the loop makes of each result, by axis of the body's output."""
+        """Return how many positions of each result the loop computes, by axis of the body's
+        output.
+        """
         found: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
             collected = r >= len(self.body_carries)
@@ -288,8 +294,9 @@ class CrossAxisLoop:
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
-    """Add to the demand on a carry what the body reads of it: a carry has as many positions before
-    as after an iteration. Earlier ones that the body looks back at are kept inside, if possible.
+    """Add what the body reads of a carry to the demand on the carry, which has as many positions
+    before as after an iteration. The body caches earlier positions that it looks back at, if
+    possible.
     """
     for axis, need in input_demand.items():
         need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf

@@ -1,17 +1,17 @@
 """Select the values to cache between steps and to precompute, by a minimum cut.
 
-Some values are needed later (`sinks`). A needed value is cached, at the cost of its
-bytes, or recomputed, at the cost of its multiply-adds, in which case its operands are
-needed too. The cheapest choice is a minimum cut in a network with two nodes per value:
-"available" and "recomputed". Of several minimum cuts the one nearest the sinks is chosen.
-The cut itself is independent of the graph IR.
+Some values are needed later (`sinks`). A needed value is cached, at the cost of its bytes, or
+recomputed, at the cost of its multiply-adds, in which case its operands are needed too. The
+cheapest choice is a minimum cut in a network with two nodes per value: "available" and
+"recomputed". If there are several minimum cuts, the one nearest the sinks is chosen. The cut itself
+is independent of the graph IR.
 
-On entry: the needs of `compute_position_demand`. Earlier positions of a value are available
+Input: the needs computed by `compute_position_demand`. Earlier positions of a value are available
 only if they were cached, or can be recomputed from cached values.
 
-The cost compares cached bytes with recomputed bytes. Contractions and loops are never
-recomputed; views are free; values that depend only on positions, masks and static inputs are
-always recomputed. Run-time lengths count as 64: between 2 and 100 000 no choice was seen to
+The cost compares cached bytes with recomputed bytes. Contractions and loops are never recomputed;
+views are free; values that depend only on positions, masks and static inputs are always recomputed.
+Dynamic lengths are estimated as 64; with estimates between 2 and 100 000, no choice was observed to
 change.
 
 In the example a delay needs the previous position of `exp(x W)`. Caching `x` would take as
@@ -63,10 +63,10 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class CutChoice(Generic[T]):
-    """A value: the cost of caching it, the cost of recomputing it, and the values it is recomputed
+    """The costs of a value: for caching it and for recomputing it, and the values it is recomputed
     from.
 
-    `recompute_cost = inf` means that it must be kept if it is wanted.
+    `recompute_cost = inf` means that the value must be cached if it is needed.
     """
 
     cache_cost: float
@@ -95,7 +95,7 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass
 class _FlowNetwork(Generic[N]):
-    """A flow network with its residual capacities, by node and by neighbor."""
+    """A flow network: residual capacities by node and neighbor."""
 
     residual_capacities: dict[N, dict[N, float]] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class _FlowNetwork(Generic[N]):
         return reached
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
-        """Send as much flow along `path` as its edges have left."""
+        """Send as much flow along `path` as its residual capacities allow."""
         room = min(self.residual_capacities[a][b] for a, b in path)
         assert room < inf, "a sink can be neither cached nor recomputed"
         for a, b in path:
@@ -182,7 +182,7 @@ def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[
 def _is_free_node(
     node: Node, results: Sequence[Value], flow: TimeFlow, free_values: set[Value]
 ) -> bool:
-    """Return True for a light op that moves with time and reads only free values."""
+    """Return True for a cheap op that depends on the time axis and reads only free values."""
     moves = flow.get_state(results[0]).is_time_dependent
     return moves and not node.op.heavy and _find_moving_operands(node, flow) <= free_values
 
@@ -195,7 +195,7 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
 
 
 def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values whose earlier positions a step caches, which have one time axis."""
+    """Return the values whose earlier positions a step caches; these values have one time axis."""
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []
@@ -204,8 +204,8 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
     choices: dict[Value, CutChoice[Value]] = {}
     sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
-        # Growing values and carries of a loop cannot be recomputed; one position of what a loop
-        # reads is as cheap as the whole.
+        # Graph inputs and carries of a loop cannot be recomputed; elements of scanned operands are
+        # free, because the whole operand is available.
         again = estimate_recompute_cost(value.node, value) if value.node else inf
         again = 0.0 if value in sources.rows else again
         choices[value] = CutChoice(estimate_value_bytes(value), again, sources.find_sources(value))
@@ -223,7 +223,7 @@ def iterate_nodes_and_loop_bodies(
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
-    """Return the scanned inputs of a loop body, each with the operand it is an element of."""
+    """Return the scanned inputs of a loop body, each with the operand that it is an element of."""
     op = node.op
     assert isinstance(op, ops.Scan), "no other op has a body"
     outer = [x for x in op.split_operands(node.args).scanned if x is not None]
@@ -275,13 +275,13 @@ class _RecomputeSources:
 def select_encoder_values(
     graph: Graph, flow: TimeFlow, used_values: Iterable[Value]
 ) -> list[Value]:
-    """Return the constant values that the encoder passes to the step so that the step can
-    compute all of `used_values`. Values that depend on no input are weights and constants, and are
-    not passed.
+    """Return the time-independent values that the encoder passes to the step so that the step can
+    compute all of `used_values`. Weights, constants and values computed only from them are not
+    passed.
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reached = set(inputs)
-    # an input is passed as it is, if equal
+    # at equal cost, the input itself is passed
     choices = {v: CutChoice[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
     live = collect_step_nodes(sinks, flow)
@@ -297,7 +297,7 @@ def _make_choices(
 ) -> dict[Value, CutChoice[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
-        # Elements selected from the head can only be computed by `encode`.
+        # Only `encode` can compute elements selected from the prefix.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}
     operands = [a for a in node.args if a in reachable_values and a is not None]
     return {

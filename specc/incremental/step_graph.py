@@ -1,19 +1,19 @@
 """Derive encoder graph, decode step and states from a graph over whole sequences
 (docs/derivation.md).
 
-`position_demand` says how many positions of each value a step needs, `state_selection` which of
-them it keeps; this module builds the step.
+`position_demand` computes how many positions of each value a step needs; `state_selection` selects
+the values that a step caches; this module builds the step.
 
 Position ids start at the first demanded position. A concatenation that adds prefix positions
-passes the new positions through, and adds the prefix again if earlier positions are demanded.
-Explicit lengths are those of the current step.
+returns only the new positions; the prefix is added again if earlier positions are demanded.
+Explicit lengths are the lengths in the current step.
 
-Only folds have an incremental form. Every other op runs unchanged on the new positions and
-the earlier ones in its receptive field; positions that no consumer needs are dropped.
+Only folds (stateful ops) have an incremental form. Every other op runs unchanged on the new
+positions and the earlier positions in its receptive field; unneeded positions are dropped.
 
-The delay runs on the cached position and the new ones; its first result, which belongs to the
-cached position, is dropped. The running sum is a fold: it sums the new positions and adds the
-sum in the state; its last position is the next state:
+The delay runs on the cached and the new positions; its first result, which belongs to the cached
+position, is dropped. The running sum is a fold: it sums the new positions and adds the state; its
+last position is the next state:
 
     $ step x y=new
     graph "g"
@@ -112,8 +112,8 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
     before = plan.get_axis_layout(node.get_operand(grows), axis)
     total = plan.count_positions(demand.positions[demand.operand_axes[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
-        # If not all positions of `x` are demanded, some may be missing between the head and them;
-        # then the last ones include none of the head.
+        # If not all positions of `x` are demanded, positions after the prefix may be missing. Then
+        # the last positions include no prefix positions.
         (made,) = draft.add_node(node, node.op, *operands)
         total += track.prefix_length - before.prefix_length
     return draft.select_last_positions(made, axis, total, plan.count_positions(need, track))
@@ -121,7 +121,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
 
 class StepGraphBuilder:
     """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
-    caller computes once.
+    caller computes only once.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -164,7 +164,7 @@ class StepGraphBuilder:
         for value in select_encoder_values(plan.graph, plan.flow, used):
             name = self.names.name_value(value)
             self.static_inputs[name] = value
-            # An input of the spec is passed as it is.
+            # An input of the spec is passed without splitting its batch axis.
             blocks = None if value in own else find_folded_batch_axis(value.type, plan.batch_size)
             type = blocks.split_batch_of_type(value.type) if blocks else value.type
             given = draft.builder.add_input(name, own.get(value, Input(type)))
@@ -172,8 +172,8 @@ class StepGraphBuilder:
             draft.new_values[value] = given
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis: whole if earlier positions are read, else its new
-        positions, after the cached ones.
+        """Add an input with a time axis: all its positions if earlier positions are read, else its
+        new positions, which are appended to cached positions.
         """
         plan, draft = self.plan, self.draft
         times = plan.find_time_axes(value)
@@ -190,7 +190,9 @@ class StepGraphBuilder:
         plan.needs[value] = dict.fromkeys(times, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
-        """Compute a constant in the step, unless the encoder passes it or alone needs it."""
+        """Compute a static node in the step, unless `encode` passes it or only `encode` needs
+        it.
+        """
         now = self.draft.new_values
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
@@ -218,7 +220,7 @@ class StepGraphBuilder:
         work = self._resume_op if folds else self._copy_op
         built = work(node, results, demand)
         for axes, old, new in zip(demand.result_axes, results, built, strict=True):
-            # Of a cached value only the new positions are computed: earlier ones are a state.
+            # Only the new positions of a cached value are computed; earlier positions are a state.
             kept = old in plan.cached_values
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
@@ -240,7 +242,7 @@ class StepGraphBuilder:
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
     def _resume_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
-        """Resume a stateful op from its state; `demand` is the new positions."""
+        """Resume a stateful op from its state; the demand consists of the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.slice_operands(node, demand) if x)
@@ -265,7 +267,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStates, node: Node, results: NodeResults, demand: Demand
 ) -> NodeResults | None:
-    """Build an op that counts or selects positions; None for other ops."""
+    """Build an op that counts or selects positions; return None for other ops."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
@@ -279,7 +281,7 @@ def _build_counted_op(
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
     """Yield the constant values that a step uses, except initial values of stateful ops, which
-    resume from a state, and values of which only the length is read.
+    resume from a state, and values of which an `extent` reads only the length.
     """
     for node, results in plan.graph.nodes:
         used = node in plan.live_nodes and plan.depends_on_time(results[0])
@@ -293,7 +295,7 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
 
 
 def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool:
-    """Return True if a step passes on new positions without the prefix that precedes them."""
+    """Return True if a concatenation returns new positions without the prefix in a step."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.find_time_axes(results[0]):
         return False
     demand = compute_node_demand(plan, node, results, plan.needs)
@@ -308,7 +310,7 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
         first = node.op.first_body_operand + node.op.scanned_count
         return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
-        # The first result is all positions; the final states follow it.
+        # The first result has all positions; the final states follow it.
         states = enumerate(node.op.initial_states, start=1)
         return {state.index: result for result, state in states}
     return {}
@@ -316,11 +318,11 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedStep:
-    """A decode step whose inputs are not computed by an encoder graph yet.
+    """A decode step without the encoder graph that computes its static inputs and initial states.
 
     `static_inputs` maps inputs of the step to values of the full graph that are the same at every
     step; `initial_values` are the initial values of states. `first_token_output` names the output
-    from which the first token of an empty sequence can be sampled; empty if there is none.
+    from which the first token of an empty sequence can be sampled; it may be "".
     """
 
     plan: StepPlan
@@ -342,11 +344,11 @@ def derive_step_graph(
 ) -> DerivedStep:
     """Derive the decode step of `graph` for these outputs, with a generated `time_axis_input`.
 
-    Of each output a step returns all new positions or the newest one. Unless `evicts_positions`,
-    sliding-window attention keeps positions outside of the window. For the output named by
-    `first_token_output`, `encode` returns the last position before the first token, if there is
-    one. The step takes `chunk_length` positions at a time. `graph` must have been proved causal for
-    the outputs (`specc.analysis.causality.check_causality`).
+    A step returns all new positions of each output, or only the newest position. Unless
+    `evicts_positions`, sliding-window attention keeps positions outside of the window. For the
+    output named by `first_token_output`, `encode` returns the last position before the first token,
+    if there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been
+    proved causal for the outputs (`specc.analysis.causality.check_causality`).
     """
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     assert symbol is not None, f"{time_axis_input} has no axis to grow along"
@@ -355,7 +357,7 @@ def derive_step_graph(
     built = StepGraphBuilder(plan)
     if first_token_output and not has_first_result(graph, plan.flow, first_token_output):
         first_token_output = ""
-    # A state stays an input even if no node reads it: the runtime passes it anyway.
+    # A state stays an input even if no node reads it, because the runtime always passes it.
     step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.states))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_length_inputs(step, graph, fixed)
@@ -374,8 +376,7 @@ def derive_step_graph(
 def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
     """Add the encoder graph to a decode step."""
     inputs = set(step.plan.graph.inputs.values())
-    # An unchanging input of the spec is an input of the step; any other unchanging value is a
-    # result of `encode`.
+    # A static input of the spec is an input of the step; `encode` returns other static values.
     once = {n: InitialValue(v) for n, v in step.static_inputs.items() if v not in inputs}
     first = _make_first_result(step, {*once, *step.initial_values})
     return DerivedGraphs(
@@ -390,7 +391,7 @@ def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
 
 
 def _make_first_result(step: DerivedStep, taken_names: Collection[str]) -> dict[str, InitialValue]:
-    """Return the position that the first token of an empty sequence is chosen from, by name."""
+    """Return the position from which the first token is sampled, by output name."""
     if not step.first_token_output:
         return {}
     name = make_unused_name(f"first.{step.first_token_output}", taken_names)

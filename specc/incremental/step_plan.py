@@ -1,9 +1,9 @@
 """Plan a decode step: cached values, positions per value, length symbols; and the
 graph under construction.
 
-On entry: a graph that was proved causal for the requested outputs. On exit, every live value
-has a need along each of its time axes, and every need can be met: from a cached value, from an
-input that is passed completely, or by recomputation.
+Input: a graph that has been proved causal for the requested outputs. Output: every live value has a
+need along each of its time axes, and every need can be satisfied by a cached value, by an input
+that is passed completely, or by recomputation.
 
 A delay by 2 reads two positions back, so at most two positions of `x` are cached. The length
 of the cache is therefore not `past`, the number of all earlier positions, but a separate
@@ -51,13 +51,13 @@ OutputPositions = Literal["newest", "new"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan(DemandContext):
-    """The decisions for one graph that grows along `time_symbol`.
+    """The plan for one graph with the time axis `time_symbol`.
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
-    `full_inputs` names the inputs along the time axis that are given with all their positions. A
-    step gets `new_chunks` chunks of positions after `past_chunks` earlier ones: all, or at most
-    `max_cached_chunks` if no more are ever cached. Without strides a chunk is one position.
-    `batch_size` is the batch size.
+    `full_inputs` names the inputs along the time axis that are passed with all their positions. A
+    step gets `new_chunks` chunks of positions after `past_chunks` earlier chunks, which are all
+    earlier chunks or only the last `max_cached_chunks`. Without strides, a chunk is one position.
+    `batch_size` is None if the generated input has no batch axis.
     """
 
     time_symbol: str
@@ -94,12 +94,12 @@ class StepPlan(DemandContext):
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
         first_positions = _count_cached_first_positions(context)
         is_insufficient = _find_max_chunks(context, needs, needs) > max_chunks
-        # A cached first position shows whether there was an earlier position.
+        # A cached first position indicates whether there are earlier positions.
         if is_insufficient or not (
             first_positions >= max_chunks or _is_length_known(context, needs, max_chunks)
         ):
-            # No cached value is long enough to look back, or to determine the past length: the
-            # growing input itself is cached.
+            # No cached value is long enough for the required lookback, or determines the past
+            # length, so the input with the time axis itself is cached.
             token = graph.inputs[time_axis_input]
             context, needs, full_inputs = _count_needs(
                 uncached, cached | {token}, requested, time_axis_input
@@ -134,14 +134,14 @@ class StepPlan(DemandContext):
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return how many of these positions are earlier ones or prefix positions."""
+        """Return how many of these positions are earlier positions or prefix positions."""
         chunks = _count_chunks(self, need, layout)
         known = layout.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
         return self._count_needed_positions(self.past_chunks, need, layout, all_)
 
     def count_next_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return how many earlier positions there are after this step."""
+        """Return the number of earlier positions after this step."""
         return self._count_needed_positions(
             self.past_chunks + self.new_chunks, need, layout, need == inf
         )
@@ -149,8 +149,8 @@ class StepPlan(DemandContext):
     def _count_needed_positions(
         self, available_chunks: Dim, need: float, layout: TimeAxisLayout, takes_all_cached: bool
     ) -> Dim:
-        """Return as many positions as are needed, at most those of `available_chunks` chunks, or
-        with `takes_all_cached` all of the cached ones.
+        """Return the number of needed positions, limited to the positions of `available_chunks`
+        chunks; with `takes_all_cached`, return the number of all cached positions.
         """
         prefix_length, rate = layout.prefix_length, layout.rate
         if need == inf:
@@ -164,7 +164,8 @@ class StepPlan(DemandContext):
                 if takes_all_cached
                 else min_dims(available_chunks + prefix_length, int(need))
             )
-        # Of one chunk as many positions as demanded, of several all (`whole_chunks`).
+        # A single chunk provides only the demanded positions; several chunks provide all their
+        # positions.
         chunks = (
             available_chunks
             if takes_all_cached
@@ -193,7 +194,9 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Return the demand if these values are cached; an input read further back is given whole."""
+    """Return the demand if these values are cached; an input with demanded earlier positions is
+    passed completely.
+    """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
     inputs = {
@@ -219,7 +222,7 @@ def _count_lacking_positions(context: DemandContext, need: float, prefix_length:
 
 
 def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
-    """Return how many chunks give the positions that are needed besides the prefix."""
+    """Return how many chunks contain the positions that are needed besides the prefix."""
     lacking = _count_lacking_positions(context, need, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
@@ -227,7 +230,7 @@ def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -
 def _find_max_chunks(
     context: DemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
-    """Return the maximum number of earlier chunks that any of the values needs."""
+    """Return the maximum number of earlier chunks that one of the values needs."""
     found = (
         _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
@@ -250,8 +253,8 @@ def _count_cached_first_positions(context: DemandContext) -> float:
 def _is_length_known(
     context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if the length of a cached value determines how many earlier positions there
-    are; `min(past + m, 3)` does not.
+    """Return True if the length of a cached value determines the number of earlier positions. A
+    length such as `min(past + m, 3)` does not.
     """
     if max_cached_chunks in (0.0, inf):
         return True
@@ -277,7 +280,7 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
 
 
 def make_unused_name(name: str, taken_names: Collection[str]) -> str:
-    """Return an unused name: `name` with as many underscores appended as necessary."""
+    """Return an unused name by appending as many underscores to `name` as necessary."""
     while name in taken_names:
         name += "_"
     return name
@@ -285,8 +288,8 @@ def make_unused_name(name: str, taken_names: Collection[str]) -> str:
 
 @dataclass
 class StepDraft:
-    """A step graph under construction. `new_values` maps values of the full graph to built ones,
-    each with the earlier positions that `plan.needs` demands, then the new ones.
+    """A step graph under construction. `new_values` maps values of the full graph to values of the
+    step, which have the earlier positions that `plan.needs` demands, followed by the new positions.
     """
 
     plan: StepPlan
@@ -305,7 +308,7 @@ class StepDraft:
     def slice_last_positions(
         self, new_value: Value, value: Value, axis: int, available: float, needed: float
     ) -> Value:
-        """Return the last positions of `new_value`, which stands for `value`: as many as are
+        """Return as many of the last positions of `new_value`, which replaces `value`, as are
         needed.
         """
         if available == needed:
@@ -332,7 +335,9 @@ class StepDraft:
     def slice_operands(
         self, node: Node, demand: Demand, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return the operands of a node, sliced to the demanded positions, but for `excluded`."""
+        """Return the operands of a node sliced to the demanded positions, without those in
+        `excluded`.
+        """
         cut: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
             if value is None or n in excluded:
@@ -346,8 +351,8 @@ class StepDraft:
         return cut
 
     def slice_output(self, value: Value, need: float) -> Value:
-        """Return an output with the demanded positions of its first time axis; a second one,
-        the keys of an attention map, stays whole.
+        """Return an output with the demanded positions of its first time axis. A second time axis
+        (the keys of an attention map) is not sliced.
         """
         new = self.new_values[value]
         for axis in self.plan.find_time_axes(value)[:1]:
@@ -364,12 +369,13 @@ def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) 
     """Return an op whose length attributes are adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
-            # The length to broadcast to is that of a time axis.
+            # The op broadcasts to the length of a time axis.
             layout = plan.get_axis_layout(results[0], axis)
             need = demand.positions[demand.result_axes[0][axis]]
             return ops.Expand(axis, plan.count_positions(need, layout))
         case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
-            # Every n-th of the available positions, whose number is a multiple of the stride.
+            # The slice selects every n-th available position; the number of positions is a multiple
+            # of n.
             (x,) = node.operands
             need = demand.positions[demand.operand_axes[0][axis]]
             stop = plan.count_positions(need, plan.get_axis_layout(x, axis))

@@ -1,4 +1,4 @@
-"""States of a decode step: cached positions, carries, running sums; and their names.
+"""States of a decode step (cached positions, carries, running sums) and their names.
 
 Each state is an input of the step, `past.…`, and an output, `next.…`, which is the input of the
 next step. Its initial value is zeros, an empty time axis, or an output of the encoder graph.
@@ -148,13 +148,13 @@ class StepStates:
     past_chunk_count: Value | None = None
 
     def get_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
-        """Return the position id of the first position of a value, i64[].
+        """Emit the position id of the first position of a value, i64[].
 
-        If all earlier positions are cached, it follows from the length of an input; otherwise a
-        counter is carried from step to step.
+        If all earlier positions are cached, the id is computed from the length of an input;
+        otherwise from a counter that is carried from step to step.
         """
         plan, b = self.draft.plan, self.draft.builder
-        # The newest position follows the other new ones; any other value begins with its past
+        # The newest position follows the other new positions; any other value begins with its past
         # positions.
         rate = layout.rate
         own = plan.new_chunks * rate - 1 if need < 0 else -plan.count_past_positions(need, layout)
@@ -164,7 +164,7 @@ class StepStates:
         return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), behind)
 
     def _get_past_chunk_count(self) -> Value:
-        """Return the number of earlier chunks, carried as a state."""
+        """Return the number of earlier chunks, which is carried as a state."""
         if self.past_chunk_count is None:
             self.past_chunk_count = self.add_state_input(
                 self.make_fixed_size_state("rows", Type("i64", ()), "", 0)
@@ -180,7 +180,9 @@ class StepStates:
             )
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
-        """Concatenate positions of a state and new ones; the next state is what is read again."""
+        """Concatenate the positions of a state and new positions; the next state has the positions
+        that later steps read.
+        """
         plan = self.draft.plan
         (axis,) = plan.find_time_axes(value)
         need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
@@ -202,7 +204,7 @@ class StepStates:
         both = self.draft.builder.add_op(
             ops.Concat(axis), self.add_state_input(like), new_positions
         )
-        # All positions, or as many of the last ones as anything looks back at.
+        # The state has all positions, or as many of the last positions as the maximum lookback.
         total, after = (
             plan.count_positions(need, layout),
             plan.count_next_past_positions(need, layout),
@@ -215,8 +217,8 @@ class StepStates:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return the state of a loop and its input. It starts as `initial_value`, as zeros, or,
-        after a prefix, with the value after the prefix.
+        """Return the state of a loop and its input. The state starts as `initial_value`, as zeros,
+        or, after a prefix, as the value after the prefix.
         """
         name = self.names.name_carry(node, result)
         head = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -231,7 +233,7 @@ class StepStates:
         return like, self.add_state_input(like)
 
     def build_running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
-        """Return the cumulative sums at the new positions; the last one is the next state."""
+        """Return the cumulative sums at the new positions; the last sum is the next state."""
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.get_prefix_length(result, axis) != 0:
             initial = f"first.{name}"
@@ -296,9 +298,7 @@ def add_length(b: Builder, count: Value, length: Dim) -> Value:
 def select_first_position(
     states: StepStates, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
-    """Return the first position: from the state, or from the new `new_positions` in the
-    first step.
-    """
+    """Return the first position: from the state, or from `new_positions` in the first step."""
     draft, none = states.draft, Dim.of(0)
     x, axis = get_stateful_operand(node)
     layout = draft.plan.get_axis_layout(x, axis)

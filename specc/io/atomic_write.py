@@ -1,4 +1,4 @@
-"""Write files and directories atomically: a failure leaves the previous output; temporary files."""
+"""Write files and directories atomically: after a failure the previous output is unchanged."""
 
 import errno
 import hashlib
@@ -30,7 +30,7 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """Progress callback: receives the total number of bytes and each written piece."""
+    """Progress callback that receives the numbers of expected and of written bytes."""
 
     def add_expected_bytes(self, size: int) -> None:
         """Add to the expected number of bytes."""
@@ -45,10 +45,10 @@ WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=N
 Chunk = bytes | bytearray | memoryview
 
 _FILE_COUNTER = count()
-"""Counter of temporary files; unique per process, so that no thread cleans up another's file."""
+"""Counter of temporary files, shared by all threads, so that their names do not collide."""
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes: with hash and suffix the name fits every file system."""
+"""Maximum stem length in bytes: names with hash and suffix fit every file system."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
@@ -59,7 +59,9 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
 
 
 def sanitize_file_stem(name: str) -> str:
-    """Return a file name stem that is valid as an ONNX external data location and on any system."""
+    """Return a file name stem that is valid in ONNX external data locations and on every operating
+    system.
+    """
     clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
@@ -90,13 +92,13 @@ class FileDigest:
 
 
 class OutputDirectory:
-    """A set of files that appears in a directory together.
+    """A set of files that are published in a directory together.
 
-    A context manager: `write_hashed` and `write_entry` write temporary files. Leaving it without an
-    exception renames them: entries last, in the order of their calls. An entry keeps the mode of
-    the file that it replaces. `file_digests` are sizes and hashes of files written so far. Missing
-    directories are created, and removed after a failure; files in `superseded` are removed at the
-    end.
+    This is a context manager: `write_hashed` and `write_entry` write temporary files, and leaving
+    the context without an exception renames them: entries last, in the order of their calls. An
+    entry keeps the mode of the file that it replaces. `file_digests` are the sizes and hashes of
+    the files written so far. Missing directories are created, and removed after a failure; files in
+    `superseded` are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
@@ -119,7 +121,9 @@ class OutputDirectory:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Remove the files of this run after an error. Raise E0810 to E0815 for a system error."""
+        """Remove the files of this run after an error. Raise E0810 to E0815 for an error of the
+        operating system.
+        """
         try:
             yield
         except BaseException as error:
@@ -135,7 +139,7 @@ class OutputDirectory:
             missing.append(at)
             at = at.parent
         for directory in reversed(missing):
-            # another thread was faster, or it is another name of an entry above
+            # another thread created it, or it is another name of a directory above
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_folders.append(directory)
@@ -184,7 +188,9 @@ class OutputDirectory:
     def _write(
         self, name: str, chunks: Iterable[Chunk], former: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file; its mode is that of the `former` file or by umask."""
+        """Write and sync a temporary file with the mode of the `former` file, or the default mode
+        (umask).
+        """
         temporary = self._reserve_name()
         digest, size, watch = hashlib.sha256(), 0, WRITE_PROGRESS.get()
         try:
@@ -217,7 +223,7 @@ class OutputDirectory:
         return path
 
     def _publish_files(self) -> None:
-        """Rename parts before entries; the directory is synced between the two."""
+        """Rename parts, sync the directory, then rename entries."""
         for name, temporary in self._parts.items():
             target = self.path / name
             if not os.path.lexists(target):
@@ -226,19 +232,17 @@ class OutputDirectory:
         if self._parts:
             platform.sync_directory(self.path)
         self._publish_entries()
-        # A file of the new package with the same name stays, and nothing outside the directory is
-        # removed, whatever the old index says.
+        # Files of the new package are not removed, nor files outside the directory, even if the old
+        # index lists them.
         for name in self._superseded:
             inside = name == os.path.basename(name)
             if inside and name not in {*self._parts, *self._entries}:
                 _unlink_quietly(self.path / name)
-        for second in self._temporary:  # names of former entries
+        for second in self._temporary:  # second names of the replaced entries
             _unlink_quietly(second)
 
     def _publish_entries(self) -> None:
-        """Rename entries; several are restored if a later one fails, parts stay once an entry may
-        exist.
-        """
+        """Rename entries. If one of several renames fails, the previous entries are restored."""
         if len(self._entries) == 1:
             self._publish_one(*self._entries.items())
             return
@@ -262,7 +266,7 @@ class OutputDirectory:
         self._made = []
 
     def _publish_one(self, entry: tuple[str, Path]) -> None:
-        """Publish a set with one entry."""
+        """Publish a set that has only one entry."""
         name, temporary = entry
         made, self._made = self._made, []
         try:
@@ -277,12 +281,12 @@ class OutputDirectory:
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
         for directory in reversed(self._new_folders):
-            with suppress(OSError):  # not empty: another process wrote something there
+            with suppress(OSError):  # not empty: another process wrote a file here
                 os.rmdir(directory)
 
 
 def _write_all(fd: int, chunk: Chunk) -> None:
-    """Write all of `data`: `os.write` may write less, and at most 2 GiB."""
+    """Write all of `data`. A call of `os.write` may write less, and at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)
@@ -290,7 +294,7 @@ def _write_all(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_last(path: Path) -> None:
-    """Sync the directory after the only entry is published, which cannot be undone."""
+    """Sync the directory after the only entry has been published, which cannot be undone."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -312,10 +316,10 @@ def _remove_stale_files(directory: Path) -> None:
     try:
         names = os.listdir(directory)
     except OSError:
-        return  # a directory that is writable but not listable
+        return  # the directory is writable but cannot be listed
     for name in names:
         if name.startswith("."):
-            with suppress(OSError):  # another process has cleaned it up
+            with suppress(OSError):  # another process has removed it
                 if is_abandoned_name(name, os.lstat(directory / name).st_mtime):
                     _unlink_quietly(directory / name)
 
@@ -323,15 +327,17 @@ def _remove_stale_files(directory: Path) -> None:
 STALE_SECONDS = 3600
 """Age after which a temporary file of another host or container is stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
-"""Names of temporary files; earlier versions wrote no host."""
+"""Names of temporary files; names by earlier versions lack the host."""
 
 
 @cache
 def get_process_namespace() -> str:
-    """Return eight digits that identify the boot and container, in which process ids are unique."""
+    """Return eight hex digits that identify the boot and the container in which process ids are
+    unique.
+    """
     known = [platform.get_host_name()]
     for fact in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        with suppress(OSError):  # not every system reports it
+        with suppress(OSError):  # some systems lack these files
             known.append(_read_system_fact(fact))
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:8]
 
@@ -350,7 +356,9 @@ def get_temporary_prefix() -> str:
 
 
 def is_abandoned_name(name: str, written_time: float) -> bool:
-    """Return whether a temporary file, last written at that time, belongs to a dead process."""
+    """Return whether a temporary file with this name and modification time belongs to a dead
+    process.
+    """
     found = _TEMPORARY_NAME.fullmatch(name)
     if found is None or platform.is_process_alive(int(found[2])):
         return False
@@ -359,7 +367,7 @@ def is_abandoned_name(name: str, written_time: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """Create a directory, removed at the end, and remove stale ones. Raise E0810 to E0815."""
+    """Create a temporary directory and remove stale ones. Raise E0810 to E0815 on failure."""
     try:
         room = Path(tempfile.gettempdir())
         _remove_stale_directories(room)
@@ -379,8 +387,8 @@ def _remove_stale_directories(parent_directory: Path) -> None:
 
 
 def _is_abandoned_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return whether it is a directory of this user and of a dead process."""
-    with suppress(OSError):  # another process has cleaned it up
+    """Return whether a path is a directory of this user and of a dead process."""
+    with suppress(OSError):  # another process has removed it
         facts = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a temporary directory of their own
         mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()

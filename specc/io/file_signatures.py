@@ -1,5 +1,5 @@
-"""Recognize files by content: those that specc wrote, and pointers, pages or pickles by other
-names.
+"""Recognize files by content: files that specc wrote, and LFS pointers, HTML pages or pickles with
+misleading names.
 """
 
 import json
@@ -59,7 +59,9 @@ def is_gguf_path(path: str | Path) -> bool:
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
-    """Return what a file with these first bytes is, and a fix; None if it is not known."""
+    """Return a description of a file with these first bytes, and a fix; return None for an unknown
+    file type.
+    """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for mark, what, help in _FOREIGN_SIGNATURES:
         if start.startswith(mark):
@@ -91,7 +93,9 @@ _MAX_FIELDS = 10_000
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return the test of files whose content passes a test; False for unreadable files."""
+    """Return a function that applies a test to the content of a file; it returns False for
+    unreadable files.
+    """
 
     @wraps(test)
     def has_content(path: Path) -> bool:
@@ -141,7 +145,7 @@ def is_specc_drawing(path: Path) -> bool:
 
 @_make_content_test
 def is_specc_arrays(data: mmap.mmap) -> bool:
-    """Return whether a file has arrays written by `run -o`."""
+    """Return whether a file contains arrays written by `run -o`."""
     return data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
 
 
@@ -162,7 +166,9 @@ def is_package_index(data: mmap.mmap) -> bool:
 
 
 def find_unused_side_files(path: Path) -> list[str]:
-    """Return the side files of the model `path` that no other model in its directory uses."""
+    """Return the side files of the model `path` that are used by no other model in the
+    directory.
+    """
     shape = re.compile(
         rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDE_FILE_SUFFIXES))})", re.DOTALL
     )
@@ -186,12 +192,12 @@ def find_unused_side_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return those of `names` that no model in the directory uses, except models in
+    """Return the files in `names` that no model in the directory uses, ignoring the models in
     `excluded_models`.
     """
     left = list(names)
     try:
-        # Large directories are not searched without a request.
+        # The directory, which may be large, is listed only if there are names.
         there = os.listdir(directory) if left else []
     except OSError:
         return []
@@ -218,7 +224,9 @@ def _is_referenced(path: Path, name: str) -> bool:
 
 
 def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Yield number and range of protobuf fields. Raise ValueError or IndexError if damaged."""
+    """Yield number and byte range of protobuf fields. Raise ValueError or IndexError for damaged
+    data.
+    """
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)

@@ -1,4 +1,4 @@
-"""Strict JSON with limits, records as JSON, and checked fields of untrusted JSON objects."""
+"""Parse strict JSON with limits, convert records, and read fields of untrusted JSON objects."""
 
 import json
 import math
@@ -24,17 +24,17 @@ from specc.io.safe_read import has_lone_surrogate
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 INTEGER_BOUND = 2**64
-"""Upper bound of integers in specc's files: 64-bit seeds are the largest."""
+"""Upper bound of integers in specc's files; the largest integers are 64-bit seeds."""
 MAX_DEPTH = 100
 """Maximum nesting depth of specc's own JSON files."""
 
 
 class InvalidJsonError(ValueError):
-    """A text is not valid JSON; the message states why."""
+    """Raised for text that is not valid JSON; the message states why."""
 
 
 class DuplicateKeyError(InvalidJsonError):
-    """A JSON object has the key `key` twice."""
+    """Raised for a JSON object that has the key `key` twice."""
 
     def __init__(self, key: str) -> None:
         super().__init__("duplicate key in an object")
@@ -42,16 +42,16 @@ class DuplicateKeyError(InvalidJsonError):
 
 
 class NonFiniteNumberError(InvalidJsonError):
-    """A JSON text contains NaN or an infinity, which JSON does not allow."""
+    """Raised for a JSON text with NaN or an infinity, which JSON does not allow."""
 
 
 class NestingTooDeepError(InvalidJsonError):
-    """The lists or objects of a JSON text are nested too deeply."""
+    """Raised for a JSON text whose lists or objects are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """Maximum nesting depth and magnitude of integers; None: unlimited."""
+    """Maximum nesting depth and magnitude of integers; None means unlimited."""
 
     depth: int | None = MAX_DEPTH
     integer_bound: int | None = INTEGER_BOUND
@@ -59,12 +59,12 @@ class JsonLimits:
 
 DEFAULT_LIMITS = JsonLimits()
 NO_LIMITS = JsonLimits(depth=None, integer_bound=None)
-"""For readers that check their own limits."""
+"""Limits for readers that check their own limits."""
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
-    """Parse a JSON text. Raise InvalidJson or json.JSONDecodeError, both ValueErrors."""
-    if text.startswith("\ufeff"):  # an invisible character, so it is named
+    """Parse a JSON text. Raise InvalidJsonError or json.JSONDecodeError; both are ValueErrors."""
+    if text.startswith("\ufeff"):  # a byte order mark is invisible, so the message names it
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)
@@ -107,7 +107,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
 
 
 def as_exact_integer(value: object) -> int | None:
-    """Return an integer, or None for anything else, also for `true` and 3.0."""
+    """Return an integer; return None for any other value, including `true` and 3.0."""
     return value if type(value) is int else None
 
 
@@ -127,7 +127,7 @@ def _reject_non_finite(text: str) -> NoReturn:
 STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
 )
-"""Shared decoder: files of rows contain millions of JSON texts."""
+"""Shared decoder, because JSON Lines files contain millions of JSON texts."""
 
 
 def _list_items(value: Json) -> Iterable[Json]:
@@ -147,7 +147,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
         ):
             raise InvalidJsonError("it holds a number with too many digits")
         inner = [one for item in level for one in _list_items(item)]
-        # an empty list is a level too, but nothing is nested in it
+        # an empty list is also a level, but no value is nested in it
         depth += 1
         if limits.depth is not None and depth > limits.depth and inner:
             raise NestingTooDeepError("its nesting is too deep")
@@ -190,7 +190,7 @@ class JsonFields:
         self.shared = shared or {}
 
     def raise_invalid(self, key: str, what: str) -> NoReturn:
-        """Report that field `key` is invalid. Never returns."""
+        """Report that field `key` is invalid. This method never returns."""
         self.report_error((*self.path, key), what)
 
     def has_field(self, key: str) -> bool:
@@ -206,7 +206,7 @@ class JsonFields:
         return self._values[key]
 
     def get_optional(self, key: str) -> object:
-        """Return the unchecked field; None if absent."""
+        """Return a field without checking its type; return None if the field is absent."""
         return self.get(key) if key in self._values else None
 
     def names(self) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ class JsonFields:
         return tuple(str(value) for value in values)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Return a list of at most `max_count` values; None: any number."""
+        """Return a list of at most `max_count` values; None means any number."""
         value = self.get(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
@@ -349,9 +349,8 @@ def int_range(low: int, high: int) -> Reader:
 
 
 class Record:
-    """A dataclass stored as a JSON object, with its `tag` as `kind`. Fields are read by the
-    reader in their `Annotated` type, or that of the plain type; those with a default may be
-    absent.
+    """A dataclass that is stored as a JSON object with its `tag` as `kind`. Fields are read by the
+    reader in their `Annotated` type, else of their plain type; fields with a default may be absent.
     """
 
     __slots__ = ()
@@ -363,7 +362,7 @@ class Record:
 
     @classmethod
     def from_fields(cls, fields: JsonFields) -> Self:
-        """Return the record from JSON of unknown origin."""
+        """Return the record from untrusted JSON."""
         make: Callable[..., Self] = cls
         made = make(**dict(_read_fields(cls, fields)))
         made.check_fields(fields)

@@ -1,4 +1,4 @@
-"""Measure free memory (machine and cgroup limits) and raise E0804 where a model does not fit."""
+"""Measure free memory (machine and cgroup limits) and raise E0804 if a model does not fit."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ def _get_machine_memory() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return None  # Windows lacks the call, macOS the name
+        return None  # Windows lacks the function, and macOS lacks the name
 
 
 def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
@@ -49,7 +49,7 @@ def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> 
         files = dict(line.split(" ", 1) for line in lines).get(cached, "0")
         return max(most - used + int(files), 0)
     except (OSError, ValueError):
-        return None  # no such file, or the word `max`
+        return None  # the file does not exist, or contains the word `max`
 
 
 def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
@@ -89,5 +89,5 @@ def describe_fitting_model(weight_count: int, free_bytes: int) -> str:
 
 
 def format_gigabytes(count: int) -> str:
-    """Format bytes: `13.5 GB`."""
+    """Format a number of bytes, such as `13.5 GB`."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

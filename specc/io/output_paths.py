@@ -1,4 +1,4 @@
-"""Decide whether an output path may be written. Raises E0810 to E0816, E0833 and E0958."""
+"""Check whether an output path may be written. Raise E0810 to E0816, E0833 or E0958 if not."""
 
 import errno
 import os
@@ -23,13 +23,13 @@ FORCE_HELP = "replace a file that specc did not write, too; never one that is re
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
-    """A kind of output: name, suffixes, a test for files that specc wrote."""
+    """A kind of output: name, suffixes, and a test for files that specc wrote."""
 
     description: str
     suffixes: tuple[str, ...]
     is_written_by_specc: Callable[[Path], bool] | None = None
     directory_help: str = ""
-    """The corresponding kind for a directory."""
+    """Help text for the case that the output is a directory."""
 
 
 MODEL_OUTPUT = OutputKind(
@@ -67,11 +67,12 @@ def resolve_output_path(
     force: bool = False,
     content: bytes = b"",
 ) -> Path:
-    """Return the file to write for `path`, links resolved; an existing one may be `content`.
-    Raise E0811 (not a file), E0814 (an input), E0816 (suffix), E0833 (a foreign file).
+    """Return the file to write for `path` with links resolved; an existing file with this `content`
+    is allowed. Raise E0811 (not a file), E0814 (an input), E0816 (suffix) or E0833 (a file of
+    another program).
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
-        # a trailing slash, which `Path` drops
+        # the path has a trailing slash, which `Path` drops
         raise_not_a_file(Path(path), "the name of a directory")
     path = normalize_output_path(path)
     reject_unportable_name(path)
@@ -111,11 +112,11 @@ WINDOWS_DEVICE_NAMES = frozenset(
     {"con", "prn", "aux", "nul", "conin$", "conout$"}
     | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
 )
-"""Names of Windows devices, with any suffix."""
+"""Names of Windows devices, which are reserved with any suffix."""
 
 
 def explain_unportable_name(name: str) -> str:
-    """Return why a file name is not portable; "" if it is."""
+    """Return why a file name is not portable; return "" if it is portable."""
     stem = name.partition(".")[0].rstrip(" ").casefold()
     if stem in WINDOWS_DEVICE_NAMES:
         return f"`{stem}` is a device on Windows, with any extension"
@@ -125,7 +126,7 @@ def explain_unportable_name(name: str) -> str:
 
 
 def reject_unportable_name(path: Path) -> None:
-    """Raise E0958 for a file name that some system does not allow."""
+    """Raise E0958 for a file name that some operating systems do not allow."""
     if why := explain_unportable_name(path.name):
         raise_error(
             "E0958",
@@ -136,7 +137,7 @@ def reject_unportable_name(path: Path) -> None:
 
 
 def normalize_output_path(path: str | Path) -> Path:
-    """Resolve `..` after missing directories: `new/../m.onnx` is `m.onnx`."""
+    """Resolve `..` after missing directories: `new/../m.onnx` becomes `m.onnx`."""
     at = Path()
     for part in Path(path).parts:
         at = at.parent if part == ".." and not os.path.lexists(at) else at / part
@@ -144,7 +145,7 @@ def normalize_output_path(path: str | Path) -> Path:
 
 
 def raise_not_replaceable(path: Path, why: str, fix: str) -> NoReturn:
-    """Raise E0833: the existing file was not written by specc."""
+    """Raise E0833 for an existing file that specc did not write."""
     raise_error(
         "E0833",
         f"`{escape_text(path)}` would be replaced",
@@ -154,7 +155,7 @@ def raise_not_replaceable(path: Path, why: str, fix: str) -> NoReturn:
 
 
 def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise E0814 if the output is one of the input files, under any name."""
+    """Raise E0814 if the output is one of the input files, even by a different name."""
     for given in inputs:
         try:
             same = os.path.samefile(path, given)
@@ -170,7 +171,9 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """Return the regular file, existing or not, for a path. Raise E0811 for anything else."""
+    """Return the regular file, existing or not, that a path refers to. Raise E0811 for other kinds
+    of files.
+    """
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -197,24 +200,24 @@ def _check_regular_file(path: Path, mode: int, through: str) -> None:
 
 
 def raise_not_a_file(path: Path, what: str) -> NoReturn:
-    """Raise E0811: the path is not a regular file."""
+    """Raise E0811 for a path that is not a regular file."""
     title = f"the output `{escape_text(path)}` is {what}"
     raise_error("E0811", title, notes=["nothing was written"], helps=["use the name of a file"])
 
 
 def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
-    """Return whether the file is absent, empty, has that content, or was written by specc."""
+    """Return whether a file is absent, is empty, has this content, or was written by specc."""
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
-        return True  # problems with the location are reported when writing
+        return True  # an invalid location is reported when the file is written
     if size == 0 or (kind.is_written_by_specc is not None and kind.is_written_by_specc(path)):
         return True
     return bool(content) and size == len(content) and path.read_bytes() == content
 
 
 def _is_existing_directory(directory: Path) -> bool:
-    """Return whether a directory exists; a removed working directory has no links."""
+    """Return whether a directory exists; a deleted working directory has a link count of 0."""
     return directory.is_dir() and directory.stat().st_nlink > 0
 
 

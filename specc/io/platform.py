@@ -1,4 +1,6 @@
-"""Differences between operating systems: open flags, modes, replace, links, names, signals."""
+"""Abstract differences between operating systems: open flags, modes, replace, links, names,
+signals.
+"""
 
 import errno
 import os
@@ -18,25 +20,25 @@ RETRY_SECONDS = 0.2
 
 
 def _get_open_flag(name: str) -> int:
-    """Return an open flag, 0 if the platform lacks it."""
+    """Return an open flag, or 0 if the platform lacks this flag."""
     return int(vars(os).get(name, 0))
 
 
 def get_read_flags() -> int:
-    """Return the flags for reading: binary, and without blocking on a pipe."""
+    """Return the open flags for reading: binary, and nonblocking in case the path is a pipe."""
     plain = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
-    # has no effect on regular files
+    # O_NONBLOCK has no effect on regular files
     return plain | _get_open_flag("O_NONBLOCK")
 
 
 def get_create_flags() -> int:
-    """Return the flags for a new file: exclusive, without following links."""
+    """Return the open flags for a new file: exclusive, without following links."""
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return new | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
 
 
 _SEEK_LOCK = threading.Lock()
-"""Guards seek and read on systems without `pread`."""
+"""Lock for seek and read on systems without `pread`."""
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
@@ -58,14 +60,14 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 
 
 def copy_file_mode(fd: int, mode: int) -> None:
-    """Copy the mode of another file, on platforms with modes."""
+    """Copy the mode of another file, on platforms that have file modes."""
     if "fchmod" in vars(os):
-        with suppress(OSError):  # a file system without this feature
+        with suppress(OSError):  # the file system has no modes
             os.fchmod(fd, mode)
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Rename a file; retried on Windows while another program has the old one open."""
+    """Rename a file. On Windows, retry while another program has the old file open."""
     for turn in range(REPLACE_ATTEMPTS):
         try:
             os.replace(source, target)
@@ -106,7 +108,9 @@ def sync_directory(path: Path) -> None:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return whether a process may be alive; True on Windows, where the check would kill it."""
+    """Return whether a process may be alive; return True on Windows, where the check would kill the
+    process.
+    """
     if IS_WINDOWS:
         return True
     try:
@@ -119,29 +123,33 @@ def is_process_alive(pid: int) -> bool:
 
 
 def get_host_name() -> str:
-    """Return the host name; "" if unknown."""
+    """Return the host name, or "" if it is unknown."""
     return os.uname().nodename if "uname" in vars(os) else ""
 
 
 def get_free_disk_space(directory: str | Path) -> int | None:
-    """Return the free bytes of a disk; None if unknown."""
+    """Return the free bytes of a disk, or None if unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except (OSError, ValueError):
-        return None  # problems with the directory are reported when writing
+        return None  # an invalid directory is reported when the file is written
     return usage.free if usage.total else None
 
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
-"""Signals that terminate a process: from a supervisor, or a closed terminal."""
+"""Signals that terminate a process, sent by a supervisor or a closed terminal."""
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals; a library's import may replace their exception by another."""
+"""Received signals. A library that is being imported may replace the exception of a signal with its
+own.
+"""
 
 
 class ProcessTerminated(KeyboardInterrupt):
-    """The process was terminated by a signal, with exit `status`; handled like Ctrl-C."""
+    """Raised if a signal terminates the process, with the exit `status`; it is handled like
+    Ctrl-C.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -154,9 +162,11 @@ class ProcessTerminated(KeyboardInterrupt):
 
 
 def install_termination_handlers() -> None:
-    """Raise `ProcessTerminated` on termination signals, except those ignored already (`nohup`)."""
+    """Raise `ProcessTerminated` on termination signals, except for signals that are already ignored
+    (`nohup`).
+    """
     for name in SIGNAL_NAMES:
-        # not every system has all of them
+        # some systems lack some of these signals
         number = vars(signal).get(name)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _raise_terminated)

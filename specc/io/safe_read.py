@@ -1,4 +1,6 @@
-"""Open and read regular files with a size limit: no pipe or device can block the compiler."""
+"""Open and read regular files with a size limit, so that no pipe or device can block the
+compiler.
+"""
 
 import hashlib
 import os
@@ -22,7 +24,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resource; may be called twice."""
+        """Release the resource; a second call has no effect."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,14 +40,14 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFileError(Exception):
-    """A file cannot be read; the message states why."""
+    """Raised for a file that cannot be read; the message states why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """A file has `size` bytes, which exceeds the limit, or grew while it was read."""
+    """Raised for a file whose `size` in bytes exceeds the limit, or that grew while it was read."""
 
     size: int
 
@@ -56,18 +58,20 @@ def escape_text(text: object, keep: str = "") -> str:
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text has half of a surrogate pair, which UTF-8 cannot encode."""
+    """Return whether a text has a lone surrogate, which UTF-8 cannot encode."""
     return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """Open a regular file and return its descriptor. Raise UnreadableFile for anything else."""
+    """Open a regular file and return its descriptor. Raise UnreadableFileError for other kinds of
+    files.
+    """
     try:
         # opening a FIFO without a writer must not block
         fd = os.open(path, get_read_flags())
     except FileNotFoundError as error:
         if os.path.islink(path):
-            # a hub cache with deleted blobs looks like this
+            # a hub cache with deleted blobs has such broken links
             gone = escape_text(os.readlink(path))
             raise UnreadableFileError(f"it is a link to `{gone}`, which does not exist") from None
         raise UnreadableFileError(describe_os_error(error)) from None
@@ -83,7 +87,9 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return all bytes of a regular file of at most `max_bytes` bytes. Raise UnreadableFile."""
+    """Return all bytes of a regular file of at most `max_bytes` bytes. Raise UnreadableFileError if
+    that is not possible.
+    """
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -91,14 +97,16 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
             data = file.read(max_bytes + 1) if size <= max_bytes else b""
         except OSError as error:
             raise UnreadableFileError(describe_os_error(error)) from None
-    # a file that grows while it is read counts as too large
+    # a file that grows while it is read is reported as too large
     if max(size, len(data)) > max_bytes:
         raise FileTooLargeError(f"it is larger than {max_bytes:,} bytes".replace(",", " "), size)
     return data
 
 
 def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = None) -> str | None:
-    """Return the SHA-256 of a file, or of its first `max_bytes` bytes; None if it is unreadable."""
+    """Return the SHA-256 of a file, or of its first `max_bytes` bytes; return None for an
+    unreadable file.
+    """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             if max_bytes is not None:
@@ -109,7 +117,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
 
 
 def resolve_links(path: Path) -> Path:
-    """Resolve the links of a path. Raise UnreadableFile if they are circular."""
+    """Resolve the links of a path. Raise UnreadableFileError if the links are circular."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -161,7 +169,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 
 
 def fail_too_large(path: str, why: str) -> NoReturn:
-    """Raise E0904: the file is too large."""
+    """Raise E0904 for a file that is too large."""
     raise_error(
         "E0904",
         f"`{escape_text(path)}` is larger than specc reads",
@@ -171,7 +179,7 @@ def fail_too_large(path: str, why: str) -> NoReturn:
 
 
 def raise_unreadable(path: object, why: str, fix: str) -> NoReturn:
-    """Raise E0802: the file is not readable."""
+    """Raise E0802 for a file that is not readable."""
     raise_error("E0802", f"cannot read `{escape_text(path)}`: {why}", helps=[fix])
 
 
@@ -181,7 +189,7 @@ _MAX_BYTES = 200
 
 
 def suggest_for_cache_directory(directory: Path) -> str:
-    """Suggest the snapshot for a directory of the hub cache; "" for any other directory."""
+    """Suggest the snapshot for a directory of the hub cache; return "" for other directories."""
     found = next(_iterate_cached_models(directory), None)
     if found is None:
         return ""
@@ -190,7 +198,7 @@ def suggest_for_cache_directory(directory: Path) -> str:
 
 
 def suggest_for_hub_name(name: str) -> str:
-    """Suggest a path for the name of a model on the hub; "" for any other name."""
+    """Suggest a path for the name of a model on the hub; return "" for other names."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     home = os.environ.get("HF_HOME", "")
@@ -216,7 +224,7 @@ def _iterate_cached_models(directory: Path) -> Iterator[Path]:
 
 
 def _iterate_newest_snapshot(model: Path) -> Iterator[Path]:
-    """Return the latest snapshot of a model, if it has a config.json."""
+    """Yield the latest snapshot of a model, if it has a config.json."""
     versions = sorted(p.parent for p in (model / "snapshots").glob("*/config.json"))
     with suppress(OSError, ValueError):
         if (model / "refs" / "main").stat().st_size <= _MAX_BYTES:

@@ -1,11 +1,11 @@
 """Compute a linear recurrence in chunks of positions.
 
-Within a chunk that starts with the state S, with the cumulative decay d[t] and
+In a chunk with the initial state S, the cumulative decay d[t] and
 D[t, s] = d[t] / d[s] for s ≤ t:
 
     y = (q kᵀ * D) u + d * (q S)          S ← d[last] * S + (k * D[last])ᵀ u
 
-where u = v, or by the delta rule the solution of
+where u = v or, with the delta rule, the solution of
 (I + strictly lower part of rate * (r kᵀ * D)) u = rate * (v - d * (r S)).
 Source: arXiv:2405.21060, sec. 6; arXiv:2412.06464, eq. 9 and appendix A.
 """
@@ -27,11 +27,12 @@ CHUNK = Dim.of(CHUNK_LENGTH)
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecurrence:
-    """The values of a loop body that the update and the results read; none depends on the state.
+    """The values of a loop body that the state update and the results read; none depends on the
+    state.
 
-    The last two axes of the state are those of keys and values; `key_axis` is -2 or -1. Keys,
-    values and queries lack the other axis or have length 1 there, `decay` has length 1 along both.
-    `rate` is [*lead, 1].
+    The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1.
+    Keys, values and queries lack the other axis or have length 1 along it; `decay` has length 1
+    along both. `rate` is [*lead, 1].
     """
 
     key_axis: int
@@ -44,7 +45,7 @@ class LinearRecurrence:
 
     @property
     def value_axis(self) -> int:
-        """Return the axis of the state that the results keep."""
+        """Return the value axis of the state, which the results have."""
         return -3 - self.key_axis
 
 
@@ -72,7 +73,7 @@ def compute_in_chunks(
 
 
 def _transpose_state(b: Builder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Return the state with the axis of its keys before that of its values, or back."""
+    """Return the state with the key axis before the value axis, or convert it back."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -85,8 +86,8 @@ def _transpose_matrix(b: Builder, x: Value) -> Value:
 class _ChunkedOperands:
     """Operands of all positions, [b, n, …, x], split into chunks: [b, chunks, 64, …, x].
 
-    Positions that the loop skips, and those that fill the last chunk, are zero in keys, values and
-    the logarithm of the decay, so that they leave the state as it is.
+    At masked positions, and at positions that pad the last chunk, keys, values and the logarithm of
+    the decay are zero, so that the state does not change.
     """
 
     b: Builder
@@ -96,8 +97,8 @@ class _ChunkedOperands:
     rank: int
 
     def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
-        """Return the operands by name: `query N`, `key`, `value`, and those of the optional
-        operands that there are.
+        """Return the operands by name: `query N`, `key`, `value`, and optional operands that
+        exist.
         """
         found, along_keys = self.recurrence, self.recurrence.value_axis
         rows = {
@@ -120,7 +121,7 @@ class _ChunkedOperands:
         return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values of all positions without an axis of length 1, if they have it."""
+        """Return the values of all positions, without the axis of length 1 if there is one."""
         x = full_values[value]
         if value.rank < self.rank:
             return x
@@ -141,8 +142,9 @@ def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value
 
 
 def _add_masks(b: Builder, solves_system: bool) -> list[Value]:
-    """Return [64, 64] masks of the columns up to the row, and below it; to solve a triangular
-    system also the identity and, for blocks of 1, 2, 4, … rows, the block left of every second one.
+    """Return [64, 64] masks of the lower triangle with and without the diagonal. To solve a
+    triangular system, also return the identity and, for blocks of size 1, 2, 4, …, the block to the
+    left of every second diagonal block.
     """
     place = b.add_op(ops.Range(CHUNK))
     row, column = b.add_op(ops.Insert(1), place), b.add_op(ops.Insert(0), place)
@@ -174,7 +176,7 @@ class _ChunkBody(CellBuilder):
     def build(
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
-        """Return the body for the operands of the loop."""
+        """Build the body for the operands of the loop."""
         inner = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
         state = self.b.add_input("state", Input(initial_state.type))
         lower, *others = (self.b.add_input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
@@ -201,7 +203,9 @@ class _ChunkBody(CellBuilder):
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
-        """Add the input of a chunk, [b, 64, …, x], and move its positions before the last axis."""
+        """Add the input of a chunk, [b, 64, …, x], and move its position axis before the last
+        axis.
+        """
         shape = (x.shape[0], *x.shape[2:])
         row = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
@@ -212,7 +216,9 @@ class _ChunkBody(CellBuilder):
         return self.b.add_op(ops.Transpose((0, last - 1, *range(1, last - 1), last)), y)
 
     def _multiply_positions(self, left: Value, right: Value) -> Value:
-        """Return the product of each row of `left` with each row of `right`, [*lead, 64, 64]."""
+        """Return the product of each position of `left` with each position of `right`, [*lead, 64,
+        64].
+        """
         return self.add_matmul(left, _transpose_matrix(self.b, right))
 
     def _compute_next_state(
@@ -244,8 +250,8 @@ class _ChunkBody(CellBuilder):
         right = self.add_op("sub", chunk_operands["value"], before)
         if rate is not None:
             system, right = (self.add_op("mul", rate, system), self.add_op("mul", rate, right))
-        # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. Powers of the matrix
-        # would cost as much and lose all digits for similar keys.
+        # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. A sum of matrix powers
+        # would cost as much, and lose all precision for similar keys.
         inverse = identity
         for level in levels:
             block = self.b.add_op(ops.Where(), level, system, zero)
@@ -257,8 +263,8 @@ class _ChunkBody(CellBuilder):
 
 @dataclass(frozen=True)
 class _Decays:
-    """The decay from position to later position of a chunk, [*lead, 64, 64], zero for earlier
-    ones, and from before the chunk, [*lead, 64, 1]; None if nothing decays.
+    """The decay from each position of a chunk to each later position, [*lead, 64, 64] (zero for
+    earlier positions), and from the state before the chunk, [*lead, 64, 1]; None without decay.
     """
 
     pairs: Value
@@ -276,11 +282,11 @@ class _Decays:
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
-        # sums of the logarithms in between: differences of cumulative sums would cancel
+        # the logarithms in between are summed: differences of cumulative sums would cancel
         between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))
 
     def decay_state(self, body: _ChunkBody, x: Value) -> Value:
-        """Decay the state before the chunk to each position."""
+        """Return the state before the chunk, decayed to each position."""
         return x if self.total is None else body.add_op("mul", self.total, x)

@@ -5,9 +5,9 @@
       logits = linear(h, w)                      logits = linear(h, w)
     }                                          }
 
-A body is matched with the cells of `specs/std/recurrent.specc`, built here as graphs. Other
-collected values may read the scanned values and the new state; the remaining loop carries
-nothing and so is split completely.
+A body is matched with the cells of `specs/std/recurrent.specc`, which are built here as graphs.
+Other collected values may read the scanned values and the new state; the remaining loop has no
+carries and so is vectorized completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite a scan over a known cell to a recurrent layer, or return None."""
+    """Rewrite a scan over a known cell to a recurrent layer; return None for any other op."""
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
     inputs = list(op.body.inputs.values())
@@ -47,10 +47,10 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
-    # Any of the scanned values may be the cell's input; the others are for other outputs.
+    # Any of the scanned values may be the cell's input; other outputs read the remaining ones.
     for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
-        # The first match is the only one: no two cells are the same function.
+        # There is at most one match, because no two cells compute the same function.
         if bound is not None:
             return _FusedLoop(b, op, [a for a in args if a], cell, bound).build_results(row)
     return None
@@ -59,7 +59,7 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that can be a cell's input, with each pattern of its type."""
+    """Yield each scanned value that can be a cell's input, with each pattern for its type."""
     for row in scanned:
         if row.rank == 2 and row.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(row.type, [s.type for s in states]):
@@ -68,7 +68,7 @@ def _iterate_element_patterns(
 
 @dataclass(frozen=True)
 class _CellPattern:
-    """A pattern: its recurrent layer, its leaves by name, and its final states."""
+    """The pattern of a cell: its recurrent layer, its leaves by name, and its next states."""
 
     layer: FusedLayer
     leaves: dict[str, Value]
@@ -77,9 +77,7 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a cell over elements of type `element_type` with states of
-    these types.
-    """
+    """Builds the pattern of a cell with inputs of type `element_type` and states of these types."""
 
     element_type: Type
     state_types: Sequence[Type]
@@ -113,20 +111,21 @@ class _PatternBuilder(CellBuilder):
         return _CellPattern(layer, self.b.inputs, tuple(next_states))
 
     def _mix_gru_states(self, op: ops.Gru, element: Value, h: Value, w: CellCaptures) -> Value:
-        """Return the next state as `z * h + (1 - z) * new`, as specs write it."""
+        """Return the next state as `z * h + (1 - z) * new`, in the form that specs use."""
         z, new = compute_gru_gates(self, op, element, h, w)
         shut = self.add_op("sub", self.add_input("one"), z)
-        # The gate is the share of the old state that is kept, or the share that is replaced.
+        # The gate is either the fraction of the old state that is kept, or the fraction that is
+        # replaced.
         old, fresh = (z, shut) if op.update == "old" else (shut, z)
         return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
 
 
 def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterator[_CellPattern]:
-    """Yield the patterns of cells with such states."""
+    """Yield the patterns of cells with these states."""
     layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
     if len(state_types) == 1:
-        # Four variants of GRU are in use: where the reset applies, and the direction of the update
-        # gate.
+        # There are four variants of GRU: the reset gate applies before or after the product, and
+        # the update gate selects the old or the new state.
         grus = [ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")]
         layers = [*(ops.Rnn(name) for name in RNN_ACTIVATIONS), *grus]
     for layer in layers:
@@ -139,8 +138,10 @@ LeafBindings = dict[Value, Value]
 def _match_cell(
     cell: _CellPattern, element: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
-    """Bind each leaf of the pattern to a value of the body; None for another cell."""
-    # A cell without biases is the same layer without them.
+    """Bind each leaf of the pattern to a value of the body; return None if the body is a different
+    cell.
+    """
+    # A cell without biases matches the pattern without its optional biases.
     free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
     bound: LeafBindings | None = dict(
         zip(
@@ -157,12 +158,14 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Extend the bindings if the value matches; sums and products match in either order."""
+    """Return the extended bindings if the value matches; operands of sums and products match in
+    either order.
+    """
     if pattern.node is None:
         return _match_leaf(pattern, value, bound, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
-    # A sum may be written in either order; trying both keeps patterns few.
+    # A sum may be written in either order. Trying both orders avoids additional patterns.
     orders = [value.node.args]
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
@@ -176,7 +179,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Bind a leaf; it must be the same value wherever the pattern has it."""
+    """Bind a leaf, which must be the same value wherever it occurs in the pattern."""
     if value is None:
         return bound if leaf in free else None
     if leaf in bound:
@@ -197,7 +200,7 @@ def _match_operands(
 
 
 class _FusedLoop:
-    """A loop over a cell, as a recurrent layer and the other outputs of the loop."""
+    """A loop over a cell, converted to a recurrent layer and the other outputs of the loop."""
 
     def __init__(
         self, b: Builder, op: ops.Scan, args: list[Value], cell: _CellPattern, bound: LeafBindings
@@ -210,7 +213,9 @@ class _FusedLoop:
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
     def build_results(self, element: Value) -> NodeResults | None:
-        """Return final states and collected values; None if a weight is made in the loop."""
+        """Return final states and collected values; return None if a weight is computed in the
+        loop.
+        """
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
         weights = self._map_weights()
@@ -233,9 +238,8 @@ class _FusedLoop:
         return (*made[1:], *self._build_collected(collected, outputs[0], made[0]))
 
     def _map_weights(self) -> dict[str, Value | None]:
-        """Return the outer value of each weight, None if it is made in the loop. All leaves besides
-        the inputs and states of an iteration are weights, which the layer
-        needs as they are outside.
+        """Return the outer value of each weight, or None for a weight that is computed in the loop.
+        All leaves except the inputs and states of an iteration are weights.
         """
         own = ("x", "h", "cell", "one")
         return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
@@ -243,13 +247,15 @@ class _FusedLoop:
     def _build_collected(
         self, collected: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Return the collected values, of which those equal to `state` are the layer's `states`."""
+        """Yield the collected values; a value equal to `state` is replaced with the layer's
+        `states`.
+        """
         rest = [v for v in collected if v is not state]
         others = iter(self._build_other_values(rest, state, states) if rest else ())
         return (states if v is state else next(others) for v in collected)
 
     def _subtracts_from_one(self) -> bool:
-        """Return True if gates are subtracted from the constant one."""
+        """Return True if the value that gates are subtracted from is the constant 1."""
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
@@ -269,7 +275,9 @@ class _FusedLoop:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return a weight of all gates, concatenated or found whole if it was split."""
+        """Return the weight of all gates: the concatenated parts, or the whole weight that was
+        split.
+        """
         if first_part is None or other_part is None:
             return first_part
         match first_part.node, other_part.node:
@@ -277,7 +285,7 @@ class _FusedLoop:
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, again, stop), (Value() as other,)),
             ) if source is other:
-                # the value is exactly the two parts, contiguous
+                # the two parts are contiguous and cover the whole value
                 if start == 0 and again == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)
@@ -285,7 +293,7 @@ class _FusedLoop:
     def _build_other_values(
         self, values: Sequence[Value], new_state: Value, states: Value
     ) -> NodeResults:
-        """Compute the other collected values by a loop over inputs and states without carries."""
+        """Compute the other collected values with a loop without carries over inputs and states."""
         op = self.op
         rows = self.inputs[: op.scanned_count]
         captured = self.inputs[op.scanned_count + op.carry_count :]

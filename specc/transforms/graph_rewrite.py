@@ -1,4 +1,4 @@
-"""Rebuild a graph with a list of rewrite rules.
+"""Rewrite a graph with a list of rules.
 
 A rule takes the builder, the op and its operands in the new graph. It returns the values that
 replace the node's results, or None if it does not apply. The builder merges equal nodes and drops
@@ -16,7 +16,9 @@ RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | Non
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """Rewrite `graph` in one pass from the inputs on, each node by the first rule that applies."""
+    """Rewrite `graph` in one pass from inputs to outputs, each node by the first rule that
+    applies.
+    """
     builder = Builder()
     return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
 
@@ -57,7 +59,7 @@ def _copy_node_origin(
     builder: Builder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
     """Record the origin of the old node for the new nodes, and for those of `values`."""
-    # `nodes` has an order but no slices: the newest ones from its end, reversed.
+    # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]
     for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):

@@ -1,9 +1,9 @@
-"""Weights of linear layers: store them as `[in, out]`, as some checkpoints do, and find norms
-whose weights can be folded into the linear layers after them.
+"""Store weights of linear layers as `[in, out]`, like some checkpoints, and find norms whose
+weights can be folded into the linear layers after them.
 
     y = linear(x, w:[out, in])    →    y = linear(x, transpose(w:[in, out]))
 
-A matrix product reads a matrix in either order, so weights stored as `[in, out]` in a checkpoint
+A matrix product reads a matrix in either layout, so weights stored as `[in, out]` in a checkpoint
 need not be transposed or copied.
 """
 
@@ -52,8 +52,8 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
 
 
 def restore_transposed_weights(graph: Graph) -> Graph:
-    """Undo `transpose_stored_weights`: restore the orientation of weights that only linear layers
-    read. The storage layout of a checkpoint is not part of the architecture.
+    """Undo `transpose_stored_weights`: restore the layout `[out, in]` of weights that only linear
+    layers read. The storage layout of a checkpoint is not part of the architecture.
     """
     types = _find_transposed_types(graph)
     if not types:
@@ -74,7 +74,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the types in which linear layers read weights that are read in no other way."""
+    """Return the `[out, in]` types of weights that only linear layers read, through a transpose."""
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -86,9 +86,9 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
 def _iterate_other_operands(
     node: Node, transposed: Container[Value | None]
 ) -> Iterator[Value | None]:
-    """Yield the operands that a node reads neither to transpose them nor as a transposed matrix."""
+    """Yield the operands of a node that it neither transposes nor reads as a transposed matrix."""
     over = node.op == MATRIX_TRANSPOSE
-    # neither the weight as stored, nor transposed for another use
+    # a weight that is also read as stored, or whose transpose has another use, is excluded
     kept = 0 if over else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != kept or (operand in transposed and not over):
@@ -98,9 +98,9 @@ def _iterate_other_operands(
 def find_norm_folds(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[NormFold, ...]:
-    """Return the norms that only linear layers read, whose weights only these layers read and
-    are all in `quantized_names`. `ties` are tied weights, none of which can be changed for one
-    reader alone.
+    """Return how norms can be folded whose only users are linear layers, if their weights are in
+    `quantized_names` and have no other user. The tied weights in `ties` cannot be changed for only
+    one user.
     """
     walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
     found = (walk.find_fold(node, made) for node, (made, *_) in graph.nodes)
@@ -119,10 +119,10 @@ class _ValueUsers:
         self.results = {node: made for node, (made, *_) in graph.nodes}
 
     def find_fold(self, norm: Node, result: Value) -> NormFold | None:
-        """Return how the weight of a norm can be folded into linear layers; None if it cannot."""
+        """Return how the weight of a norm can be folded into linear layers, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.shown:
             return None
-        # a norm without a weight has nothing to fold, with or without a bias
+        # a norm without a weight cannot be folded, even if it has a bias
         own = [a for a in norm.args[1:] if a is not None]
         if not own or norm.args[1] is None:
             return None
@@ -135,14 +135,14 @@ class _ValueUsers:
         return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if all of `parameters` are parameters that only `norm` reads: a gain shared
-        with another norm would be folded out of that one as well.
+        """Return True if only `norm` reads these parameters. Folding a weight that two norms share
+        would also change the other norm.
         """
         return all(a in self.names and self.of[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the weights that `result` is multiplied by, and whether each is transposed; None
-        if something else reads it or a weight is used in both orientations.
+        """Return the weights that `result` is multiplied by, and whether each is transposed. Return
+        None if `result` has other users or a weight is used in both layouts.
         """
         maps: dict[str, bool] = {}
         for reader in self.of.get(result, ()):
@@ -156,13 +156,12 @@ class _ValueUsers:
 
     def _get_weight(self, reader: Node, result: Value) -> tuple[str, bool] | None:
         """Return the weight that a linear layer multiplies `result` by, and whether it is
-        transposed; None for other readers, weights that are not quantized, or weights with
-        other readers.
+        transposed. Return None for other users, unquantized weights, and weights with other users.
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
             return None
         value = find_viewed_weight(reader.args[1])
-        # a product of the norm's result with itself is not a linear map of it
+        # a product of the norm's result with itself is not linear in the result
         if value is None or value not in self.names or result in reader.args[1:]:
             return None
         if self.names[value] not in self.rounded:
@@ -173,10 +172,12 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _is_view_transposed(self, view: Value | None) -> bool | None:
-        """Return whether a view of a weight is transposed; None for other views."""
+        """Return whether a view of a weight is transposed; return None for other views, such as
+        slices.
+        """
         is_transposed = False
         while view is not None and view.node is not None:
-            # a sliced weight is read in parts, which are not followed here
+            # parts of a sliced weight are not analyzed
             if not isinstance(view.node.op, ops.Transpose) or view in self.shown:
                 return None
             is_transposed, view = not is_transposed, view.node.args[0]

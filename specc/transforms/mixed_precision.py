@@ -4,8 +4,8 @@
 
 Devices accumulate products in 32 bits, and so do the operators of norms. Softmax, means,
 recurrences and positions stay in fp32. Each f32 value is *thin* (computed in 16 bits), *wide*
-(in 32 bits) or *neutral*: constants, position tables and weights, which are read in the type of
-the other operands. Inputs and outputs stay f32, except between derived graphs.
+(computed in 32 bits) or *neutral* (a constant, position table or weight, which is read in the dtype
+of the other operands). Inputs and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,8 +37,9 @@ INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
 """Ops whose results are indices, which rounding could change."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops that compute values in [-1, 1] from no float operand in 32 bits; casting them to 16 bits
-loses only precision."""
+"""Ops without float operands that compute values in [-1, 1] in 32 bits; a cast to 16 bits loses
+only precision.
+"""
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
@@ -59,7 +60,7 @@ def can_follow_operand_dtype(op: Op) -> bool:
 
 
 def is_product_preserving(op: Op) -> bool:
-    """Return True if this op's result still counts as the product it reads."""
+    """Return True if the result of this op is treated like the matrix product that it reads."""
     return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
 
@@ -68,7 +69,7 @@ PrecisionClass: TypeAlias = Literal["thin", "wide", "neutral"]
 
 MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
 MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
-"""Largest magnitude at which each 16-bit type has full precision."""
+"""Maximum finite magnitude of each 16-bit type."""
 
 HALF_STATE_ROLES = ("key", "value")
 """States that grow with the sequence: the KV caches."""
@@ -81,14 +82,14 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
 
 def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
     """Convert encoder and decode step to `half_dtype`. Keys and values are cached in `half_dtype`,
-    other states in f32; values passed by the encoder keep the dtype they are computed in.
+    other states in f32; values passed by the encoder keep the dtype in which they are computed.
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
     thin = {s.name for s in states if s.type.dtype == half_dtype}
     static_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
-        # an initial state has the state's type; otherwise it keeps its own
+        # an initial state has the dtype of the state; other outputs keep their own dtype
         told = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         open_ = set(derived.static_inputs) - told.keys() - {derived.initial_logits_output}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
@@ -145,21 +146,23 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return the facts of an input, in `half_dtype` if a value of that dtype is passed for it."""
+    """Return the facts of an input, with `half_dtype` if a value of this dtype is passed as the
+    input.
+    """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
     return input_facts
 
 
 def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
-    """Return the products that are outputs or decide something, up to moves and shifts: logits
-    and router scores. They are computed in f32.
+    """Return the matrix products whose results, possibly moved or shifted, are outputs or select
+    indices: logits and router scores. These products are computed in f32.
     """
     read: set[Value] = set()
     late: set[Node] = set()
     shown = {v for n, v in graph.outputs.items() if output_dtypes.get(n) == "f32"}
-    # A product that another product reads is not a last one, even if it is an output too. In
-    # reverse order: readers of a value come after its node.
+    # A product that another product reads is excluded, even if it is also an output. Nodes are
+    # visited in reverse order, because users of a value come after its node.
     for node, made in reversed(graph.nodes):
         final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
@@ -169,14 +172,14 @@ def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set
 
 
 def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
-    """Return True if the operands of an op are outputs or decide something, up to moves."""
+    """Return True if the operands of an op, possibly moved, are outputs or select indices."""
     moves = is_product_preserving(op) or isinstance(op, ops.Softmax)
     return isinstance(op, INDEX_OPS) or (is_output and moves)
 
 
 @dataclass(kw_only=True)
 class _HalfConverter:
-    """Rebuilds nodes in the precision that each is computed in."""
+    """Rebuilds each node in its precision."""
 
     builder: Builder
     half_dtype: HalfDtype
@@ -192,19 +195,19 @@ class _HalfConverter:
         self.precision_classes[old] = "thin" if thin else precision
 
     def convert_to_original(self, old: Value) -> Value:
-        """Return a value in its original dtype (f32 for floats)."""
+        """Return a value in its original dtype, which is f32 for floats."""
         if old not in self.float32_values:
             self.float32_values[old] = self.builder.add_op(ops.Cast("f32"), self.half_values[old])
         return self.float32_values[old]
 
     def convert_to_half(self, old: Value) -> Value:
-        """Return a float value in 16 bits, and any other value unchanged."""
+        """Return a float value in the 16-bit dtype, and any other value unchanged."""
         if old.dtype != "f32":
             return self.convert_to_original(old)
         if old not in self.half_values:
             node = old.node
             neutral = self.precision_classes[old] == "neutral"
-            # A view of a weight stays a view, because its consumers look for the weight.
+            # A view of a weight stays a view, because lowering looks for the stored weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[old] = self.builder.add_node(node.op, *args)[old.index]
@@ -215,7 +218,7 @@ class _HalfConverter:
         return self.half_values[old]
 
     def get_computed(self, old: Value) -> Value:
-        """Return a value in the dtype it was computed in."""
+        """Return a value in the dtype in which it was computed."""
         return (
             self.half_values[old]
             if self.precision_classes[old] == "thin"
@@ -232,7 +235,7 @@ class _HalfConverter:
             self.builder.copy_origin(graph, node, new)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
-        """Convert a node, with its operands in its dtype."""
+        """Convert a node and its operands to its precision."""
         if precision != "thin":
             return self.builder.add_node(
                 node.op, *(a and self.convert_to_original(a) for a in node.args)
@@ -263,7 +266,8 @@ class _HalfConverter:
             return "neutral"
         if not can_follow_operand_dtype(op):
             return "wide"
-        # One float32 operand makes the result float32: a 16-bit sum would lose its precision.
+        # If one operand is float32, the result is float32, because a 16-bit sum would lose
+        # precision.
         found = {self.precision_classes[a] for a in self._list_float_operands(node)}
         if "wide" in found or not found:
             return "wide"

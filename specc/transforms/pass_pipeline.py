@@ -4,8 +4,8 @@
                        (if asked)                       │  (each if asked, each graph)
                                                         └─ prove ─ step ─ encode
 
-A pass maps a `PassState` to another. Under `VERIFY_AFTER_PASSES` graphs are verified
-(`specc.ir.ir_verifier`) after each pass, to name the pass that breaks one.
+A pass maps a `PassState` to another. With `VERIFY_AFTER_PASSES`, graphs are verified
+(`specc.ir.ir_verifier`) after each pass, to find the pass that produces an invalid graph.
 `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
@@ -48,16 +48,16 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 
 @dataclass(frozen=True, kw_only=True)
 class PassState:
-    """The state that passes work on.
+    """The state that passes transform.
 
     `defaults` computes missing inputs of `graph`, until the pass `inline` adds it to the graph.
-    `generation` or `streaming` name the input with the time axis, which the pass `chunk_length`
-    counts in chunks of `chunk_length` positions. A step returns the positions `logits_positions` of
-    the logits; unless `evicts_positions`, sliding-window attention keeps positions outside of the
-    window; with `starts_without_prompt` the encoder returns the logits of an empty sequence.
-    `outputs` are the results that a step can return, found by `prove`; `quantization_plan` the
-    formats of quantized weights (default: int8); `half_dtype` the 16-bit type of mixed precision.
-    `derived_step` is the result of `step`, `derived` that of `encode`.
+    `generation` or `streaming` name the input with the time axis, whose length the pass
+    `chunk_length` expresses in chunks of `chunk_length` positions. `logits_positions` selects the
+    positions of the logits that a step returns; unless `evicts_positions`, sliding-window attention
+    keeps positions outside of the window; with `starts_without_prompt` the encoder returns the
+    logits of an empty sequence. `outputs` are the results that a step can return, found by `prove`;
+    `quantization_plan` the formats of quantized weights (default: int8); `half_dtype` the 16-bit
+    type of mixed precision. `derived_step` is the result of `step`, `derived` that of `encode`.
     """
 
     graph: Graph
@@ -75,7 +75,9 @@ class PassState:
     derived: DerivedGraphs | None = None
 
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
-        """Return the input with the time axis, and the outputs. E0701 if there is none."""
+        """Return the input with the time axis, and the outputs. Raise E0701 if there is no such
+        input.
+        """
         if self.generation is not None:
             return self.generation.sequence_input, (self.generation.logits_output,)
         if self.streaming is None:
@@ -113,7 +115,7 @@ def _run_inline(state: PassState) -> PassState:
 
 
 def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
-    """Rewrite the graph by a rule for loops; a graph without loops is returned as it is."""
+    """Rewrite the graph by a rule for loops; return a graph without loops unchanged."""
     loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
     return replace(state, graph=rewrite_graph(state.graph, [rule])) if loops else state
 
@@ -137,7 +139,7 @@ def _run_chunk(state: PassState) -> PassState:
 
 
 def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int = 1) -> str:
-    """Return the symbol of the time axis. Raise E0702 if there is none."""
+    """Return the symbol of the time axis. Raise E0702 if the input has no time axis."""
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     if symbol is None:
         raise_error(
@@ -148,7 +150,9 @@ def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int
 
 
 def _run_causality_check(state: PassState) -> PassState:
-    """Raise E0701 and E0702 without a time axis, E0711 to E0718 for causality violations."""
+    """Check causality. Raise E0701 or E0702 if there is no time axis, E0711 to E0718 for a
+    violation.
+    """
     graph, chunk = state.graph, state.chunk_length
     growing, sources = state.get_time_axis_interface()
     symbol = _find_generated_symbol(graph, growing, chunk)
@@ -164,7 +168,7 @@ def _run_causality_check(state: PassState) -> PassState:
     outputs: dict[str, OutputPositions] = dict.fromkeys(sources, state.logits_positions)
     states = trace_time_dataflow(graph, symbol, chunk)
     for name, value in graph.outputs.items():
-        # Besides logits, a step can return every causal result with one time axis: attention maps
+        # Besides logits, a step can return every causal result with one time axis. Attention maps
         # have two.
         once = len(states.get_state(value).axes) == 1
         if name in outputs or not once:
@@ -175,8 +179,8 @@ def _run_causality_check(state: PassState) -> PassState:
 
 
 def _raise_nothing_generated(graph: Graph) -> NoReturn:
-    """Raise E0701: the model is not generative. The help differs for a graph that is derived
-    already.
+    """Raise E0701 for a model that is not generative. The help differs for a graph that has already
+    been derived.
     """
     fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
@@ -231,7 +235,7 @@ ALL_PASSES = (
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 """The passes that run for every target."""
 LOOP_PASSES = ("split_scan",)
-"""The passes for quantized weights, under which loops with cells are kept."""
+"""The passes for quantized weights, which keep loops over cells."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes before step derivation."""
 
@@ -249,8 +253,8 @@ def run_passes(state: PassState, names: Sequence[str]) -> PassState:
 
 
 def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
-    """Return the passes that `compile` runs up to `last_pass`; optional ones only if `last_pass` is
-    one.
+    """Return the passes that `compile` runs up to `last_pass`. An optional pass is included only as
+    `last_pass`.
     """
     names = [each.name for each in ALL_PASSES]
     before = ALL_PASSES[: names.index(last_pass)]
@@ -258,14 +262,14 @@ def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
 
 
 def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
-    """Verify graphs under `VERIFY_AFTER_PASSES`."""
+    """Verify graphs if `VERIFY_AFTER_PASSES` is set."""
     for graph in graphs if VERIFY_AFTER_PASSES.get() else ():
         faults = find_graph_errors(graph) if graph else []
         assert not faults, f"after {pass_name}:\n" + "\n".join(faults)
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
-    """Compute the defaults of inputs inside `graph`."""
+    """Return `graph` with the defaults of inputs computed inside the graph."""
     return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
@@ -309,7 +313,7 @@ def convert_derived_to_half_precision(
 
 
 def derive_with_passes(state: PassState) -> DerivedGraphs:
-    """Derive encoder and decode step. E0711 to E0718 if the model cannot be generated."""
+    """Derive encoder and decode step. Raise E0711 to E0718 if the model is not causal."""
     derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None
     return derived

@@ -1,9 +1,9 @@
 """Choose the quantization format of each weight.
 
 `int8`: W8A8 with per-token activation scales, so that batch elements are independent.
-`int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings and
-output layers, the first attention's projections, small layers and loops. `int8-tensor`: as
-`int8`, but with one activation scale per tensor in recurrent layers and loops.
+`int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings and output
+layers, the first attention's projections, small layers and loops. `int8-tensor`: like `int8`, but
+with one activation scale per tensor in recurrent layers and loops.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,11 +35,11 @@ MIN_INT4_ELEMENTS = 1 << 16
 class QuantizationRequest:
     """The requested quantization.
 
-    `kind` is that of weights that match no pattern; None: unquantized. Patterns match scopes or
-    weights: `unquantized_patterns` stay unquantized, `kind_by_pattern` have a kind each.
-    `lm_head_kind` is the kind of output projections; with `quantizes_all` also weights that `int4`
-    would quantize to 8 bits get 4. `stored_group_sizes` are the group sizes of weights whose 4-bit
-    codes a checkpoint holds.
+    `kind` is the kind of weights that match no pattern; None means unquantized. Patterns match
+    scopes or weights: weights that match `unquantized_patterns` stay unquantized; `kind_by_pattern`
+    has a kind for each pattern. `lm_head_kind` is the kind of output projections; with
+    `quantizes_all`, weights that `int4` would quantize to 8 bits are quantized to 4 bits.
+    `stored_group_sizes` are the group sizes of weights that a checkpoint stores as 4-bit codes.
     """
 
     kind: QuantizationKind | None
@@ -52,20 +52,20 @@ class QuantizationRequest:
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
-        """The quantization kinds that some weight may get."""
+        """Return the quantization kinds that a weight may get."""
         return self.kind, self.lm_head_kind, *(kind for _, kind in self.kind_by_pattern)
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The patterns that must match a weight."""
+        """Return the patterns, each of which must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
 @dataclass(frozen=True)
 class QuantizationDecision:
-    """The chosen formats: `plan` of each quantized weight, and `unquantized_reasons` the reason why
-    another matrix is not quantized. `unmatched_patterns` are the patterns that match none of
-    `weight_names`, `ineffective_requests` the requests that change nothing.
+    """The chosen formats: `plan` maps quantized weights to formats, and `unquantized_reasons` maps
+    other matrices to the reason why they are not quantized. `unmatched_patterns` are the patterns
+    that match none of `weight_names`, `ineffective_requests` the requests that change nothing.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -86,9 +86,9 @@ def choose_weight_formats(
 ) -> QuantizationDecision:
     """Choose the quantization format of each weight of a simplified graph.
 
-    `ties` maps a tied weight to the one it shares. `layout` is how the target's kernels read
-    groups, `quantizes_activations` whether they quantize activations. `has_integer_lstm`: the
-    target has an integer LSTM.
+    `ties` maps a tied weight to the weight that it shares. `layout` is the layout in which the
+    target's kernels read groups; `quantizes_activations` states whether these kernels quantize
+    activations; `has_integer_lstm` states whether the target has an integer LSTM.
     """
     loops = expand_recurrent_layers(graph)
     every = collect_weight_uses(loops)
@@ -107,7 +107,7 @@ def choose_weight_formats(
         uses = every[tied_names[0]]
         for name in tied_names[1:]:
             uses = uses.merge_uses(every[name])
-        # A tied weight matches by each of its names.
+        # A pattern may match any name of a tied weight.
         names = [each for name in tied_names for each in _list_pattern_names(name, every[name])]
         form = (
             choice.choose_format(tied_names, uses, names)
@@ -128,8 +128,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return the plan in which an LSTM is quantized as a layer only if both of its weights are;
-    otherwise it becomes a loop whose products have one scale each.
+    """Return the plan in which an LSTM is quantized as a layer only if both weights are quantized;
+    otherwise the LSTM becomes a loop with one activation scale per product.
     """
     found = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -137,7 +137,7 @@ def _keep_complete_pairs(
     while alone:
         for weights, states in alone:
             _move_pair_to_loop(weights, states, found, layers)
-        # LSTMs may share a weight: an LSTM whose weight was removed becomes a loop too
+        # LSTMs may share a weight: an LSTM whose weight was removed also becomes a loop
         every = list_lstm_weight_pairs(graph)
         alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
     return found
@@ -159,7 +159,7 @@ def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
 
 
 def find_unmatched_patterns(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the patterns that match none of the names."""
+    """Return the patterns that do not match any of the names."""
     names = tuple(names)
     return tuple(p for p in patterns if not _has_match(names, (p,)))
 
@@ -187,15 +187,17 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names that patterns may match: weight, module, and reading scopes."""
+    """Return the names that patterns may match: weight, module, and the scopes that read the
+    weight.
+    """
     above = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FormatChooser:
-    """Chooses formats; `lm_head_weights` are output weights, `first_attention_weights` those of the
-    first attention.
+    """Chooses formats. `lm_head_weights` are weights of output projections;
+    `first_attention_weights` are weights of the first attention.
     """
 
     request: QuantizationRequest
@@ -225,13 +227,13 @@ class _FormatChooser:
     def _choose_kind(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
-        """Return the kind that is requested for a weight, with care for small ones."""
+        """Return the requested kind of a weight; `int4` may become an 8-bit kind."""
         # the last matching pattern takes precedence
         own = [
             kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
         ]
         kind = own[-1] if own else self._choose_default_kind(tied_names)
-        # explicit settings of a weight, or of heads, apply to small ones too
+        # explicit settings for a weight, or for output projections, also apply to small weights
         asked = own or (self.request.lm_head_kind and self.lm_head_weights & set(tied_names))
         if kind == "int4" and not asked and not self.request.quantizes_all:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
@@ -240,7 +242,9 @@ class _FormatChooser:
     def keep_checkpoint_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | str:
-        """Return the format of 4-bit codes of the checkpoint, or why they are dequantized."""
+        """Return the format of the checkpoint's 4-bit codes, or the reason why they are
+        dequantized.
+        """
         if why := _explain_unsupported(uses):
             return why
         block = self.request.stored_group_sizes.get(tied_names[0], 0)
@@ -259,7 +263,9 @@ class _FormatChooser:
     def _choose_careful_kind(
         self, tied_names: list[str], uses: WeightUses, value: Value
     ) -> QuantizationKind:
-        """Return `int4`, or 8 bits where 4 lose too much or save nothing."""
+        """Return `int4`, or an 8-bit kind for weights where 4 bits lose too much accuracy or save
+        no memory.
+        """
         count = 1
         # stacked weights have a separate matrix per expert
         for length in value.shape[-2:]:
@@ -274,9 +280,9 @@ class _FormatChooser:
     def _choose_per_tensor_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
-        """Return the int8 format with a per-tensor activation scale, for both weights of an
-        LSTM and for weights read in a loop; None elsewhere, where per-token scales cost as
-        little.
+        """Return the int8 format with a per-tensor activation scale for both weights of an LSTM and
+        for weights read in a loop. Return None for other weights, for which per-token scales are as
+        fast.
         """
         layer = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
         if uses.embedding_scopes or uses.is_in_experts or not (layer or uses.is_in_loop):
@@ -286,7 +292,7 @@ class _FormatChooser:
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """Return the format of a kind in the target's layout."""
+        """Return the format for a kind in the target's layout."""
         kept_whole = self.layout == "columns" and _needs_row_layout(kind, uses)
         if kept_whole or kind in ("int8", "int8-tensor"):
             layout = self.layout if uses.linear_scopes else "rows"
@@ -300,8 +306,8 @@ class _FormatChooser:
         )
 
     def _choose_activation_mode(self, uses: WeightUses) -> ActivationRoundingMode:
-        """Return how activations are rounded: the kernel quantizes them only if weights are packed
-        in advance, and those of an expert are selected at run time.
+        """Return how activations are quantized. The kernel quantizes them only if weights are
+        packed in advance, but weights of an expert are selected at run time.
         """
         return (
             "block"
@@ -311,16 +317,16 @@ class _FormatChooser:
 
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
-    """Return True if a weight has no column blocks: a standard runtime converts them to rows for
-    every product that it does not fuse, so not for shared tables, nor in a loop. The standard has
-    no slices of stacked 4-bit weights either.
+    """Return True if a weight cannot have groups in the column layout. A standard runtime converts
+    this layout to rows for every product that it does not fuse, which is slow for shared tables and
+    in loops. Standard ONNX also lacks slices of stacked 4-bit weights.
     """
     parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or parts)
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
-    """Return why a weight cannot be quantized; "" if it can."""
+    """Return why a weight cannot be quantized; return "" if it can."""
     if uses.other_uses:
         return f"also read by {uses.other_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:

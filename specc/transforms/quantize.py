@@ -1,4 +1,4 @@
-"""Replace weights of linear, embedding and recurrent layers, and KV caches, by quantized ones.
+"""Quantize weights of linear, embedding and recurrent layers, and KV caches.
 
     y = linear(x, w, b)        →    y = quantized_linear(x, w:int8, w:scale, b)
     e = embedding(ids, t)           e = quantized_embedding(ids, t:int8, t:scale)
@@ -6,8 +6,8 @@
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
-Each weight becomes two parameters, integers and scales, also inside loops, and sliced where
-the weight was. Each feature of a head of a cache has a scale, a parameter of the step.
+Each weight becomes two parameters, codes and scales, also inside loops; slices of the weight become
+slices of both. A cache has one scale per head and feature, which is a parameter of the step.
 """
 
 from collections.abc import Callable, Collection, Container, Sequence
@@ -27,7 +27,7 @@ from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops; with `weight_names` only those that read one of these
+    """Expand recurrent layers to loops; with `weight_names`, only layers that read one of these
     weights.
     """
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
@@ -38,7 +38,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
         if not isinstance(op, layers):
             return None
         read = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
-        # The matrices themselves, or a concatenation of several.
+        # The operands are the weights themselves or views of weights.
         if weight_names is None or any(find_viewed_weight(a) in read for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
@@ -78,7 +78,7 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
 
 
 def find_viewed_weight(value: Value | None) -> Value | None:
-    """Return the weight that a value is a view of, or the value itself."""
+    """Return the weight of which a value is a view, or the value itself."""
     while value is not None and value.node is not None:
         if not isinstance(value.node.op, ops.Slice | ops.Transpose):
             break
@@ -88,7 +88,7 @@ def find_viewed_weight(value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A quantized weight: its codes and scales, and whether it is transposed here."""
+    """A quantized weight: its codes and scales, and whether the current view is transposed."""
 
     codes: Value
     scales: Value
@@ -122,7 +122,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
 def _make_quantized_weight(
     builder: Builder, parameter: Parameter, format: QuantizationFormat
 ) -> QuantizedParameters:
-    """Return the parameters that replace a weight: integers and scales."""
+    """Return the parameters that replace a weight: codes and scales."""
     shape = tuple(d.number or 0 for d in parameter.type.shape)
     numbers, scales = format.compute_shapes(shape)
 
@@ -140,7 +140,9 @@ def _make_quantized_weight(
 
 @dataclass
 class _WeightQuantizer:
-    """Rebuilds nodes; `new_values` maps values to new ones, `quantized_weights` are the weights."""
+    """Rebuilds nodes. `new_values` maps old values to new values; `quantized_weights` maps weights
+    and their views to quantized weights.
+    """
 
     builder: Builder
     new_values: dict[Value, Value]
@@ -150,7 +152,7 @@ class _WeightQuantizer:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._convert_node(node, results)
-            # operations that only moved a weight have no effect any more
+            # ops that only move a weight have no results in the new graph
             self.new_values.update(zip(results, new, strict=False))
             self.builder.copy_origin(graph, node, new)
 
@@ -167,7 +169,7 @@ class _WeightQuantizer:
                 )
                 return ()
             case ops.Cast(to):
-                # a layer computed in 16 bits has 16-bit scales
+                # a layer that is computed in 16 bits has 16-bit scales
                 scales = self.builder.add_op(ops.Cast(to), quantized_weight.scales)
                 self.quantized_weights[results[0]] = replace(quantized_weight, scales=scales)
                 return ()
@@ -185,8 +187,8 @@ class _WeightQuantizer:
     def _slice_weight(
         self, op: ops.Slice, quantized_weight: QuantizedParameters
     ) -> QuantizedParameters:
-        """Slice codes and scales of a weight: along the last axis in layout `columns`, else the
-        first.
+        """Slice codes and scales of a weight: along the last axis in the layout `columns`, else
+        along the first.
         """
         builder, form = self.builder, quantized_weight.format
         last = form.layout == "columns"
@@ -198,7 +200,7 @@ class _WeightQuantizer:
 
     def _convert_linear(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
         form = quantized_weight.format
-        # a layer's weights may be read in a loop of a graph that was split
+        # in a derived graph, a loop may read the weights of a layer
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, rounding)
         product = find_matrix_product(node)
@@ -216,7 +218,7 @@ class _WeightQuantizer:
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
         """Convert an LSTM with both weights quantized."""
         pairs = [self.quantized_weights[v] for v in (op.weights(node), op.state_weights(node))]
-        # the omitted operand is the projection, which such a layer lacks
+        # the omitted operand is the projection, which a quantized LSTM lacks
         rest = [*node.args[op.bias.index : op.peepholes.index + 1]]
         return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
@@ -236,14 +238,14 @@ class _WeightQuantizer:
         )
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
-        """Convert a loop or experts: the body takes integers and scales for each quantized
+        """Convert a loop or experts: the inputs of the body are codes and scales for each quantized
         weight; stacked weights are split by expert.
         """
         given = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked = len(given.stacked)
-        # A body's inputs are first the values that change per iteration, then captured ones, which
-        # may be weights; so are the loop's operands, after further ones.
+        # The inputs of a body are values that change per iteration, followed by captured values,
+        # which may be weights. The operands of the loop end with the same captured values.
         changing = len(inputs) - len(given.captured) - stacked
         values = node.operands
         outside = len(values) - (len(inputs) - changing)
@@ -252,7 +254,7 @@ class _WeightQuantizer:
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
             inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
-        # A quantized stack is two of them: codes, and scales.
+        # A quantized stack becomes two stacks: codes and scales.
         more = 0
         for operand_index, outer in enumerate(values[outside:]):
             name, value = inputs[changing + operand_index]
@@ -284,7 +286,7 @@ def _add_quantized_body_inputs(
     *,
     is_stacked: bool,
 ) -> QuantizedParameters:
-    """Declare the inputs of a body for a quantized weight: its integers and scales."""
+    """Declare the inputs of a body for a quantized weight: codes and scales."""
     shown = [
         remove_axis(v.type, 0) if is_stacked else v.type
         for v in (quantized_weight.codes, quantized_weight.scales)
@@ -315,7 +317,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         if whole not in joined:
             now.update(zip(results, builder.copy_node(step, node, now), strict=True))
             continue
-        # past and new positions, as they are cached and as they are read
+        # past and new positions are cached in int8 and read dequantized
         past, fresh = (now[a] for a in node.operands)
         scale = scales[joined[whole]]
         kept[whole] = builder.add_op(node.op, past, builder.add_op(ops.Quantize(), fresh, scale))
@@ -324,7 +326,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
-    """Return the facts of the inputs of `step`, of which those in `names` are int8."""
+    """Return the facts of the inputs of `step`, with int8 for inputs in `names`."""
     return {
         name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
         for name, f in step.input_facts.items()

@@ -6,9 +6,9 @@
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-What needs only scanned values moves before the loop, what no carry needs behind it, if a
-contraction moves. Constant operands keep their shape where broadcasting allows it, and are
-expanded where it does not.
+Nodes that need only scanned values move before the loop, and nodes that no carry needs move after
+the loop, if at least one contraction moves. Loop-invariant operands keep their shape if
+broadcasting allows it, else they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
             # Axes before the time axis must stay there.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Axes from `axis` on are shifted by one; an op on earlier ones would meet the time axis.
+        # Axes from `axis` on are shifted by one; an op on an earlier axis would use the wrong axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_moving, axis)
@@ -64,16 +64,17 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
 
 
 def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> bool:
-    """Return True if operands that move have the rank of the result: broadcasting aligns axes
-    from the right, so the time axis of one with fewer axes would meet another axis.
+    """Return True if all varying operands have the rank of the result. Broadcasting aligns axes
+    from the right, so the time axis of an operand with fewer axes would be aligned with a different
+    axis.
     """
     rank = max(a.rank for a, _ in operands)
     return all(a.rank == rank for a, moves in operands if moves)
 
 
 def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
-    """Return True if the scanned axis can become a leading axis of the first operand: weights
-    that vary could not be broadcast, and features must stay last.
+    """Return True if the scanned axis can become a leading axis of the first operand. Varying
+    weights could not be broadcast, and the feature axis must stay last.
     """
     x, alone = args[0], is_moving[0] and not any(is_moving[1:])
     return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
@@ -87,8 +88,10 @@ def _count_trailing_axes(op: Op) -> int:
 def _align_operands(
     b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return the operands of an elementwise op, constant ones reshaped to broadcast."""
-    # The rank without the time axis, which moving operands have already.
+    """Return the operands of an elementwise op; loop-invariant operands are reshaped to
+    broadcast.
+    """
+    # This is the rank without the time axis, which varying operands already have.
     rank = max(a.rank - m for a, m in zip(args, is_moving, strict=True) if a)
     return [
         a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
@@ -99,7 +102,9 @@ def _align_operands(
 def vectorize_op(
     b: Builder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
-    """Apply `op` to all elements at once; varying operands already have them along `axis`."""
+    """Apply `op` to all positions at once; varying operands already have the time axis at
+    `axis`.
+    """
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
         return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_moving, axis, length))
@@ -117,7 +122,7 @@ def vectorize_op(
 def _expand_parts(
     b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Expand the parts of a concatenation that do not vary: it does not broadcast."""
+    """Expand the loop-invariant operands of a concatenation, which does not broadcast."""
     pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
     return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
 
@@ -129,8 +134,9 @@ def vectorize_nodes(
     stacked_values: dict[Value, Value],
     captured_values: Mapping[Value, Value],
 ) -> None:
-    """Compute nodes of the body for all positions; `stacked_values` has the values of all positions
-    and gains their results, `captured_values` the captured values.
+    """Compute nodes of the body for all positions. `stacked_values` maps values of the body to
+    their stacked values, and the results are added to it; `captured_values` maps captures to outer
+    values.
     """
     made = dict(op.body.nodes)
     length = next(iter(stacked_values.values())).shape[op.axis]
@@ -149,9 +155,9 @@ def _shift_op_axis(op: Any) -> Op:
 
 
 def _insert_broadcast_axis(b: Builder, constant: Value, rank: int, axis: int) -> Value:
-    """Return a constant operand of an elementwise op with an axis of length 1 at `axis`."""
-    # With fewer axes than precede the time axis, broadcasting from the right suffices: [o] next to
-    # [b, t, o].
+    """Return a loop-invariant operand of an elementwise op with an axis of length 1 at `axis`."""
+    # An operand with few axes needs no new axis, because broadcasting aligns axes from the right:
+    # [o] with [b, t, o].
     at = axis - (rank - constant.rank)
     return b.add_op(ops.Insert(at), constant) if at > 0 else constant
 
@@ -168,8 +174,8 @@ def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
-    # A loop that only gets shorter by additions is not worth it: values that leave it must be
-    # stored for all time steps.
+    # Moving only cheap ops out of the loop is not worthwhile, because values that leave the loop
+    # must be stored for all time steps.
     if not any(n.op.heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
         return None
     return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).build_results()
@@ -177,7 +183,9 @@ def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
 
 @dataclass
 class _BodyParts:
-    """The nodes of a loop body, grouped by where they can be moved, in order."""
+    """The nodes of a loop body in three groups: before, inside and after the loop, in graph
+    order.
+    """
 
     nodes_before_loop: list[Node] = field(default_factory=list)
     loop_nodes: list[Node] = field(default_factory=list)
@@ -190,14 +198,15 @@ class _BodyParts:
         rows, carries, fixed = set(inner.scanned), set(inner.initial_carries), set(inner.captured)
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
         next_states = op.get_next_carries()
-        # What the carries are computed from has to stay, with all that it needs.
+        # Nodes that the carries depend on stay in the loop.
         staying = early | collect_needed_nodes(next_states)
-        # Iterations that are not run leave nothing to continue with after the loop.
+        # With an early exit no node moves after the loop, because iterations that did not run have
+        # no values.
         ends_early = op.end_condition_index != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
-        # The order of the graph holds in each of the three, so every operand comes
-        # before its use.
+        # Each of the three groups keeps the order of the graph, so operands come before their
+        # users.
         kept = [n for n, _ in body.nodes if n not in early and n not in late]
         return cls(
             [n for n, _ in body.nodes if n in early], kept, [n for n, _ in body.nodes if n in late]
@@ -207,8 +216,8 @@ class _BodyParts:
 def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes of a body that need scanned values and no carry, and can be computed for
-    all positions at once; `captured_values` are the captured values.
+    """Return the nodes of a body that need scanned values but no carry and can be computed for all
+    positions at once; `captured_values` are loop-invariant.
     """
     found: set[Node] = set()
     known = set(scanned_values)
@@ -216,7 +225,7 @@ def find_vectorizable_nodes(
         operands = set(node.operands)
         if operands.isdisjoint(known) or not operands <= known | captured_values:
             continue
-        # Step by step and all at once must be equal: an op across time steps stays.
+        # Results must not depend on whether positions are computed one by one or at once.
         if _can_vectorize_node(node, captured_values, axis):
             found.add(node)
             known.update(results)
@@ -224,8 +233,8 @@ def find_vectorizable_nodes(
 
 
 def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> bool:
-    """Return True if a node can run on all positions at once; `captured_values` values
-    do not vary.
+    """Return True if a node can run on all positions at once; `captured_values` are
+    loop-invariant.
     """
     is_moving = [a is not None and a not in captured_values for a in node.args]
     return can_vectorize_op(node.op, node.args, is_moving, axis)
@@ -238,14 +247,14 @@ def _find_trailing_nodes(
     captured_values: set[Value],
     axis: int,
 ) -> set[Node]:
-    """Return those of `remaining_nodes` that can be computed after the loop, with all
-    their users.
+    """Return the nodes in `remaining_nodes` that, like all their users, can be computed after the
+    loop.
     """
     late = set(remaining_nodes)
     results = dict(body.nodes)
     stuck = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
-    # What cannot be vectorized stays, and so does all that it needs: a value is either stacked or
-    # recomputed after the loop.
+    # Nodes that cannot be vectorized stay in the loop, and so do all nodes that they need: a value
+    # is either stacked or recomputed after the loop.
     late -= set(stuck) | collect_needed_nodes(r for n in stuck for r in results[n])
     assert carries.isdisjoint(r for n in late for r in results[n])
     return late
@@ -270,7 +279,7 @@ class _ScanRebuilder:
         stacked = self._list_stacked_values(made, collected)
         finals = self._build_loop(stacked, made)
         vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.whole, self.outside)
-        # What the loop collected has zeros at masked positions already.
+        # Values that the loop collects are already zero at masked positions.
         return *finals, *(
             self.whole[v] if v in stacked else mask_positions(self.b, self.whole[v], self.keep)
             for v in collected
@@ -279,7 +288,9 @@ class _ScanRebuilder:
     def _list_stacked_values(
         self, new_results: Mapping[Node, NodeResults], collected: list[Value]
     ) -> list[Value]:
-        """Return the values that the loop collects: those that cross from it to after it, once."""
+        """Return the values that the loop collects because nodes after the loop read them, without
+        duplicates.
+        """
         inner = {r for n in self.parts.loop_nodes for r in new_results[n]} | set(self.carries)
         used = [a for n in self.parts.nodes_after_loop for a in n.operands] + collected
         return list(dict.fromkeys(v for v in used if v in inner))
@@ -287,8 +298,8 @@ class _ScanRebuilder:
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining scan; none if nothing is carried or collected."""
-        # All of it could leave: there is no loop any more.
+        """Build the remaining scan, unless it has neither carries nor collected values."""
+        # All nodes have moved out of the loop, so no loop remains.
         if not self.carries and not stacked_values:
             return ()
         scanned, captured = self._find_read_values(
@@ -328,12 +339,12 @@ class _ScanRebuilder:
     def _find_read_values(
         self, new_results: dict[Node, NodeResults], values: Sequence[Value]
     ) -> tuple[list[Value], list[Value]]:
-        """Return what the remaining loop reads: scanned operands and captures."""
+        """Return the scanned values and the captures that the remaining loop reads."""
         inside = self.parts.loop_nodes
         used = dict.fromkeys((*(a for n in inside for a in n.operands), *values))
         own = {r for n in inside for r in new_results[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own]
-        # A loop must scan something, which determines its length.
+        # A loop needs at least one scanned operand, which determines its length.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
 

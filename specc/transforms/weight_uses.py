@@ -1,12 +1,12 @@
-"""Collect how each weight is used: in matrix products, as embedding table, in loops.
+"""Collect how each weight is used: in matrix products, as an embedding table, in loops.
 
     linear(x, w, b)                        w lies as [out, in]
     matmul(x, w)                           as [in, out]
     einsum("b n i, i o -> b n o", x, w)    as its letters say
 
-A weight can be quantized where only linear layers and token embeddings read it, transposed or
-sliced along its output features, and a stack of matrices where experts take one each.
-Position tables are small and stay as they are.
+A weight can be quantized if only linear layers and token embeddings read it, possibly transposed or
+sliced along its output features. A stack of matrices can be quantized if each expert reads one
+matrix. Position tables are small and are not quantized.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """Operand numbers of activations and matrix, and whether that is `[in, out]`."""
+    """The operand indices of activations and matrix, and whether the matrix is `[in, out]`."""
 
     activation_operand: int
     matrix_operand: int
@@ -30,13 +30,13 @@ LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transp
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
-    """Return the matrix product that a node computes, or None."""
+    """Return the matrix product that a node computes, or None for other nodes."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
         case ops.MatMul():
             right = node.args[1]
-            # with more axes it is a separate matrix for each of these
+            # with more axes, the operand is a batch of matrices
             flat = right is not None and right.rank == 2
             return (
                 MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=True)
@@ -49,8 +49,8 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
 
 
 def _parse_einsum_product(equation: str) -> MatrixProduct | None:
-    """Return the matrix product that an einsum of two operands computes: over the last axis of
-    the activations, whose other axes precede the matrix's in the result.
+    """Return the matrix product that an einsum of two operands computes. It contracts the last axis
+    of the activations; their other axes precede the axis of the matrix in the result.
     """
     left, right = equation.split("->")
     terms = [term.split() for term in left.split(",")]
@@ -65,7 +65,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _is_matrix_transposed(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return whether a product reads its matrix transposed; None if it is no such product."""
+    """Return whether a product reads its matrix transposed; return None for other einsums."""
     *lead, summed = activation_axes
     first, second = matrix_axes
     is_transposed = first == summed
@@ -79,7 +79,7 @@ TOKEN_PRESERVING_OPS = (
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.StridedSlice),
     *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
 )
-"""Ops whose results are token ids if one operand is."""
+"""Ops whose results are token ids if an operand contains token ids."""
 
 
 STACKED_RANK = 3
@@ -90,10 +90,10 @@ STACKED_RANK = 3
 class WeightUses:
     """The places where a weight is read, by scope.
 
-    `linear_scopes` are linear layers; `orientations` says whether they read the weight as `[in,
-    out]`, or not. `embedding_scopes` are embedding lookups. With `is_in_loop` it is read in a loop
-    body, with `is_in_experts` in experts, with `is_sliced` in part. `other_uses` are ops that need
-    it unquantized.
+    `linear_scopes` are linear layers; `orientations` has True if a layer reads the weight as
+    `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
+    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` state whether the weight is read in a
+    loop body, in experts, or in part. `other_uses` are ops that need the weight unquantized.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class WeightUses:
         )
 
     def merge_uses(self, also: "WeightUses") -> "WeightUses":
-        """Return the uses of a weight under both of its names."""
+        """Return the combined uses of a weight that has two names."""
         own, other = vars(self), vars(also)
         merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
         return WeightUses(**merged)
@@ -120,7 +120,9 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight seen through transposes and slices, or (`is_stacked`) a stack of one per expert."""
+    """A view of a weight through transposes and slices, or (`is_stacked`) of a stack with one
+    matrix per expert.
+    """
 
     name: str
     is_transposed: bool = False
@@ -132,7 +134,7 @@ WeightViews: TypeAlias = Mapping[Value, WeightView]
 
 
 def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
-    """Return the uses of each f32 matrix, and stack of matrices, among the parameters."""
+    """Return the uses of each parameter that is an f32 matrix or a stack of f32 matrices."""
     walk = _WeightUseCollector(
         {n: WeightUses() for n, v in graph.parameters.items() if is_weight_matrix(v)}
     )
@@ -148,21 +150,21 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
 
 
 def _find_token_inputs(graph: Graph) -> set[Value]:
-    """Return the inputs with token ids: integers below a vocabulary size."""
+    """Return the inputs with token ids, which are integers below a vocabulary size."""
     below = [n for n, facts in graph.input_facts.items() if facts.upper_bound is not None]
     return {graph.inputs[n] for n in below if is_integer_value(graph.inputs[n])}
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Return True for an f32 matrix, or a stack of them, of static nonzero shape."""
+    """Return True for an f32 matrix, or a stack of f32 matrices, of static nonzero shape."""
     lengths = [d.number for d in value.shape]
     return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
 
 @dataclass
 class _WeightUseCollector:
-    """One walk over a graph and its bodies; `loop_depth` counts open loops, `expert_depth`
-    experts'.
+    """A traversal of a graph and its bodies; `loop_depth` counts open loop bodies, and
+    `expert_depth` counts open expert bodies.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -196,9 +198,11 @@ class _WeightUseCollector:
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Return the view that a node makes of a weight; None if it reads, and records, it."""
+        """Return the view that a node makes of a weight; if the node reads the weight, record that
+        and return None.
+        """
         uses = self.uses_by_weight[view.name]
-        # The axes of a stack differ: only experts read them.
+        # A stack has an additional axis, so only experts can read it.
         if view.is_stacked:
             uses.other_uses.append(format_op_location(node.op, scope))
             return None
@@ -231,14 +235,14 @@ class _WeightUseCollector:
         tokens: set[Value],
         scope: str,
     ) -> None:
-        """Visit a loop, with captures under their names inside."""
+        """Visit a loop body, in which captures have different names."""
         given = op.split_operands(node.operands)
         inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
         fixed, stacked = set(given.captured), set(given.stacked)
         shown = _map_body_views(inside, views, fixed, stacked)
         for value in node.operands:
-            # Scanned and carried values change per iteration: no weight there. An element of a
-            # stack is not a weight of its own either.
+            # Scanned and carried values change per iteration, so they are not weights. An element
+            # of a stack is not a separate weight either.
             if value not in views or value in fixed:
                 continue
             if not (value in stacked and views[value].is_stacked):
@@ -275,7 +279,8 @@ def apply_to_weight_view(node: Node, view: WeightView) -> WeightView | None:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
-            # the axis of the weight itself, which is the other one if it is transposed
+            # this is the axis of the weight itself, which is the other axis if the view is
+            # transposed
             cut = view.sliced_axes | {axis ^ int(view.is_transposed)}
             return WeightView(view.name, view.is_transposed, cut)
     return None
@@ -292,7 +297,7 @@ def is_integer_value(value: Value) -> bool:
 
 
 def _has_whole_rows(product: MatrixProduct, view: WeightView) -> bool:
-    """Return True if a matrix is sliced along its output features only."""
+    """Return True if a matrix is sliced only along its output features."""
     return view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
 
 

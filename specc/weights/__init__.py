@@ -1,1 +1,1 @@
-"""Parameters of a model and where their values come from."""
+"""Parameters of a model and the sources of their values."""

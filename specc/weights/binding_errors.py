@@ -1,4 +1,4 @@
-"""Errors where model and checkpoint do not match."""
+"""Report errors if model and checkpoint do not match."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -29,7 +29,9 @@ MissingParameter: TypeAlias = tuple[RequiredParameter, str]
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors have another shape or dtype, or cannot be evaluated (`reason`)."""
+    """A parameter whose tensors have a different shape or dtype, or cannot be evaluated
+    (`reason`).
+    """
 
     parameter: RequiredParameter
     tensors: tuple[str, ...]
@@ -77,7 +79,7 @@ def make_binding_errors(
 
 
 def _add_reason(diagnostic: Diagnostic, why: str | None) -> Diagnostic:
-    """Add why a missing parameter is not part of a new head, or how to initialize it."""
+    """Add the reason why a missing parameter is not part of a new head, or how to initialize it."""
     if why:
         note = f"it is not part of a new head, which could be initialized: {why}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
@@ -132,10 +134,10 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Report parameters without a tensor, and the unused tensors that may match."""
+    """Return the error for parameters without a tensor, with unused tensors that may match."""
     wanted, tensor = similar_parameters[0]
     meant = _suggest_name(checkpoint, similar_parameters, unused)
-    # One such rule suffices: it names the whole family by a pattern.
+    # One such rule suffices, because its pattern matches the whole group.
     name, close = next(iter(meant.items()), (wanted.name, None))
     rule = f'load "{generalize_name(name)}" = '
     help_ = (
@@ -166,7 +168,9 @@ def _make_missing_tensor_error(
 def _suggest_name(
     checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
-    """Return for each parameter the unused tensor with the nearest name, best of its shape."""
+    """Return for each parameter the unused tensor with the nearest name, preferably of the same
+    shape.
+    """
     meant: dict[str, str] = {}
     for wanted, name in similar_parameters:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
@@ -206,15 +210,15 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
 
 
 def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
-    """Suggest a fix for a dtype that is not converted."""
+    """Suggest a fix for a dtype that cannot be converted."""
     if mismatch.dtype in ("i8", "u8", "i32") and mismatch.parameter.dtype.startswith(("f", "bf")):
         return "such tensors are usually packed by a quantizer; use the unquantized checkpoint"
     return "floats are converted to other float types only, integers to other integer types"
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
-    """Return the config value to set if an adapter stores a table of another vocabulary size; ""
-    otherwise.
+    """Return the config value to set if an adapter stores an embedding table of a different
+    vocabulary size; return "" otherwise.
     """
     wanted, shape = mismatch.parameter, mismatch.shape
     file = checkpoint.get_file(mismatch.tensors[0])
@@ -230,7 +234,7 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
 
 
 def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
-    """Suggest a fix for the shape, if one follows from the lengths."""
+    """Suggest a fix for the shape, if the lengths determine one."""
     expected, shape = mismatch.parameter.shape, mismatch.shape
     name, source = (generalize_name(mismatch.parameter.name), generalize_name(mismatch.tensors[0]))
     if len(mismatch.tensors) == 1 and not mismatch.rule_span:
@@ -248,7 +252,7 @@ def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """Suggest a fix for the length of a single axis, or for the choice of the files."""
+    """Suggest a fix for the length of a single axis, or a different choice of files."""
     if len(shape) == len(expected):
         odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(odd) == 1:
@@ -294,9 +298,9 @@ def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T
 
 @dataclass(frozen=True, slots=True)
 class HeadInitialization:
-    """Random initialization of a new head: from `seed`, each parameter by its initializer in
-    `initializers`. `find_base_parameters` returns the parameters of the base model, which are
-    never initialized.
+    """The random initialization of a new head from `seed`; each parameter uses its initializer in
+    `initializers`. `find_base_parameters` returns the parameters of the base model, which are never
+    initialized.
     """
 
     seed: int | None
@@ -311,12 +315,12 @@ def explain_uninitialized(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return, for each missing parameter outside of a new head, why it is not initialized.
+    """Return the reason why each missing parameter outside of a new head is not initialized.
     `bound_parameters` are the parameters in the checkpoint.
     """
     kinds = {get_name_skeleton(w.name): w.name for w in bound_parameters}
     calls = {_get_call_key(w): w.name for w in bound_parameters}
-    # Finding the base model elaborates all graphs: not if nothing is missing.
+    # Finding the base model elaborates all graphs, which is avoided if nothing is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
@@ -325,7 +329,7 @@ def explain_uninitialized(
             kinds.get(get_name_skeleton(parameter.name)),
             calls.get(_get_call_key(parameter)),
         )
-        # The nearest reason first: it names the tensor that can be looked up.
+        # The most specific reason comes first, because it names an existing tensor.
         if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
         elif made_of:
@@ -343,14 +347,14 @@ def explain_uninitialized(
 
 
 def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
-    """Return the key that weights of one call share: scope and source location."""
+    """Return the key that the weights of a call share: scope and source location."""
     return parameter.name.rpartition(".")[0], parameter.span
 
 
 def warn_random_weights(
     initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
 ) -> Diagnostic:
-    """Warn (W0528) which weights were randomly initialized, and how."""
+    """Emit the warning W0528 that lists randomly initialized weights and their initializers."""
     names_by_initializer: dict[str, list[str]] = {}
     for parameter in initialized:
         names_by_initializer.setdefault(initialization.initializers[parameter.name], []).append(

@@ -45,9 +45,9 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is the user's path. `adapted_tensors` tensors are
-    changed by an adapter; `decoded_tensors` ones are quantized or changed in the files and can be
-    decoded by rows; `optional_tensors` ones need no parameter.
+    """The tensors of all files by name. `path` is the path from the user. An adapter changes
+    `adapted_tensors`; `decoded_tensors` are quantized or transformed in the files and can be
+    decoded by rows; `optional_tensors` need not belong to a parameter.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -74,12 +74,14 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Whether the files declare that names and shapes are those of the spec's parameters."""
+        """Return True if the files declare that names and shapes are those of the spec's
+        parameters.
+        """
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
     @property
     def all_files(self) -> tuple[TensorFile, ...]:
-        """All files that tensors are read from."""
+        """Return all files from which tensors are read."""
         return self.files
 
     def get_file(self, name: str) -> TensorFile:
@@ -111,10 +113,10 @@ class Checkpoint(Closeable):
 
 def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> Checkpoint:
     """Open the checkpoint at a path: a safetensors file, an index of shards, or a directory with
-    either.
+    one of these.
 
-    The tensors of `modules`, further directories, are added under their prefixes. Fails with E0502,
-    E0506, E0509, E0802, E0514 or E0518.
+    The tensors of `modules` (additional directories) are added under their prefixes. Raise E0502,
+    E0506, E0509, E0514, E0518 or E0802 on failure.
     """
     with ExitStack() as opened:
         whole = opened.enter_context(_open_checkpoint(path))
@@ -128,7 +130,7 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
 
 
 def _open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open the checkpoint of one path."""
+    """Open the checkpoint at a single path."""
     path = Path(path)
     if _is_directory(path):
         path = _find_weights_file(path)
@@ -149,14 +151,14 @@ def _is_directory(path: Path) -> bool:
 def _find_weights_file(directory: Path) -> Path:
     """Return the weights file or index of a directory."""
     names = _list_directory(directory)
-    # file names of transformers take precedence, in its order of search: an index stays there when
-    # a smaller model is saved over a large one
+    # file names of transformers take precedence, in its search order: saving a small model over a
+    # large one leaves the old index in the directory
     for usual in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if usual in names:
             return directory / usual
     indexes = _filter_by_suffix(names, INDEX_SUFFIX)
     single = _filter_by_suffix(names, ".safetensors")
-    only = indexes or single  # the shards of an index are in `single`
+    only = indexes or single  # an index takes precedence: its shards are in `single`
     if len(only) == 1:
         return directory / only[0]
     if not only:
@@ -165,8 +167,8 @@ def _find_weights_file(directory: Path) -> Path:
 
 
 def _refuse_pickles(directory: Path, names: list[str]) -> None:
-    """Refuse the pickle files of a directory that look like weights, if it has any."""
-    # training also leaves optimizer.pt and the like
+    """Raise E0514 if a directory has pickle files that look like weights."""
+    # training also writes files such as optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         of_weights = [name for name in pickles if name.startswith("pytorch_model")]
         refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
@@ -177,7 +179,7 @@ def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> 
 
 
 def _list_directory(directory: Path) -> list[str]:
-    """List a directory. E0802 if it cannot be read."""
+    """List a directory. Raise E0802 if it cannot be read."""
     try:
         return sorted(p.name for p in directory.iterdir())
     except OSError as error:
@@ -248,7 +250,7 @@ def refuse_pickle(*paths: Path) -> NoReturn:
 
 
 def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
-    """Open all files, or none on an error."""
+    """Open all files; close them again if an error occurs."""
     with ExitStack() as opened:
         files = [
             opened.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p))
@@ -275,7 +277,7 @@ def _open_shards(path: Path) -> Checkpoint:
 
 
 def _check_shard(index: Path, shard: str) -> None:
-    """Check that an untrusted index names only files in its own directory."""
+    """Check that an untrusted index refers only to files in its own directory."""
     hidden = shard.startswith(".")
     elsewhere = "/" in shard or "\\" in shard
     if hidden or elsewhere or not shard.endswith(".safetensors"):
@@ -297,7 +299,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
                 checkpoint.path,
                 f"the tensor `{escape_text(name)}` should be in {escape_text(shard)}, but is not",
             )
-    # and vice versa: every tensor of a shard is listed
+    # conversely, the index must list every tensor of a shard
     for name in checkpoint.tensors:
         if name not in shard_by_tensor:
             place = escape_text(checkpoint.get_file(name).path.name)
@@ -320,13 +322,13 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
         _fail_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
-    except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
+    except ValueError as error:  # invalid JSON, a duplicate key, or too deep nesting
         _fail_bad_index(path, escape_text(error))
     return _select_files(path, fields)
 
 
 def _select_files(path: Path, fields: object) -> dict[str, str]:
-    """Return the map from tensor name to shard file in the content of an index file."""
+    """Return the map from tensor name to shard file from the content of an index file."""
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}

@@ -54,27 +54,28 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind parameters to tensors; `load` rules are skipped if the file is stored as specified.
+    """Bind parameters to tensors; `load` rules are skipped if the file declares the layout of the
+    spec.
 
-    `initialization` initializes a new head, with a warning. Fails with E0501, E0503, E0505, E0508,
-    E0510, E0511 or E0515, all errors at once.
+    `initialization` initializes a new head, with a warning. Raise E0501, E0503, E0505, E0508,
+    E0510, E0511 or E0515; all errors are reported at once.
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "two parameters have one name"
-    # The expression of each parameter: first by the spec's names, then by the file's.
+    # Map each parameter to its expression, first with the spec's names, then with the file's names.
     ties = find_tied_pairs(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
     check_loads_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
-    # Which of them the file has, and which of the rest are a head to initialize.
+    # Find the parameters in the file, and the parameters of a new head among the others.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_values, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_values.parameters if head_values is not None else {}
     bound |= _bind_initialized(initialized)
     lacking = [(w, tensor) for w, tensor in missing if w.name not in initialized]
-    # All errors are reported at once, and before data is read: deciding reads some.
+    # All errors are reported before data is read: `_choose_dtypes` reads some tensors.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
     mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
     ignored = _list_ignored(rules.ignores, naming, checkpoint)
@@ -100,7 +101,7 @@ def bind_parameters(
 
 
 def _bind_initialized(initialized: Mapping[str, RequiredParameter]) -> dict[str, BoundParameter]:
-    """Bind the parameters of a new head to no tensor."""
+    """Bind the parameters of a new head, which have no tensor."""
     return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
 
 
@@ -111,8 +112,8 @@ def _initialize_head(
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> tuple[SeededValues | None, dict[str, str] | None]:
-    """Return the initialized parameters, if that was requested, and why the other missing ones are
-    no new head; None if initialization is not available.
+    """Return the initialized parameters (None if initialization was not requested), and the reasons
+    why other missing parameters are not part of a new head.
     """
     if initialization is None:
         return None, None
@@ -138,14 +139,15 @@ def _find_naming(
 ) -> ParameterNaming:
     """Infer how the file spells the spec's names, ignoring tied parameters, which may be absent."""
     exprs = [source.expr for name, source in sources.items() if name not in ties]
-    # of the alternatives of a parameter the file has one, so they say less than a single name
+    # the file has only one of several alternatives of a parameter, so names without alternatives
+    # are more reliable
     plain = [expr for expr in exprs if not has_alternatives(expr)]
     needed = [name for expr in plain or exprs for name in list_tensors(expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
 def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
-    """Return the tensors that nothing reads and no rule ignores.
+    """Return the tensors that no parameter reads and no rule ignores.
 
     A copy stored for a tied parameter counts as read, and so does `num_batches_tracked` next to a
     running mean. Tensors without elements are skipped, e.g. zero register tokens.
@@ -171,7 +173,9 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 
 def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterSource:
-    """Return the rule for the exact name, else the first matching pattern, else the name itself."""
+    """Return the rule for the exact name, else the first rule with a matching pattern, else the
+    name itself.
+    """
     for rule in loads:
         if rule.name == parameter.name:
             return _ParameterSource(parameter, rule.value, rule.span)
@@ -188,10 +192,10 @@ def _resolve_parameters(
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
-    """Resolve parameters to expressions; return those, and the unresolved with a missing tensor
-    each.
+    """Resolve parameters to expressions. Return bound parameters, and unresolved parameters with a
+    missing tensor each.
 
-    Any of tied parameters may be stored; the untied one then reads that tensor.
+    The file may store any of several tied parameters; the source parameter then reads that tensor.
     """
     present = checkpoint.tensors.keys()
 
@@ -219,7 +223,7 @@ def _resolve_parameters(
 def _list_mismatches(
     sources: Mapping[str, _ParameterSource], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
-    """Return shape and dtype errors; missing tensors are not included."""
+    """Return shape and dtype errors, without missing tensors."""
     found: list[binding_errors.TensorMismatch] = []
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
@@ -239,8 +243,8 @@ def _list_mismatches(
 
 
 def get_dtype_family(dtype: str) -> str:
-    """Return the family of mutually convertible dtypes: floats or integers; others are
-    their own.
+    """Return the family of mutually convertible dtypes: floats or integers. Any other dtype is its
+    own family.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"
@@ -266,8 +270,8 @@ def _choose_dtypes(
     rules: WeightRules,
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
-    """Choose the dtype and tie of each parameter. A tied parameter with different values in the
-    file keeps them, with a warning.
+    """Choose the dtype and tie of each parameter. A tied parameter whose values in the file differ
+    keeps these values, with a warning.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
     decided = {
@@ -277,7 +281,7 @@ def _choose_dtypes(
     warnings: list[Diagnostic] = []
     for name, b in bound.items():
         own = exprs[name]
-        # The file has a separate copy, not the tensor that the tied parameter uses.
+        # The file has a separate copy that differs from the tied tensor.
         if b.tied_to is None or own == bound[b.tied_to].expr:
             continue
         if not _has_tensor(checkpoint, own):

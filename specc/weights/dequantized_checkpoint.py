@@ -1,4 +1,4 @@
-"""Checkpoints with quantized weights, which are read as float32."""
+"""Read checkpoints with quantized weights as float32."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -46,12 +46,12 @@ ACTIVATION_TENSORS = (
     "v_scale",
     "weight_format",
 )
-"""Name suffixes of tensors that concern activations or carry no information."""
+"""Name suffixes of tensors for activation quantization, or without information."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A weight, its format, and the names of its tensors by suffix."""
+    """A quantized weight: its name, its format, and the names of its tensors by suffix."""
 
     name: str
     format: WeightFormat
@@ -60,7 +60,7 @@ class QuantizedWeight:
 
 
 class DequantizedCheckpoint(Checkpoint):
-    """A checkpoint whose quantized weights appear as float32 tensors, under their names in the
+    """A checkpoint that presents quantized weights as float32 tensors with their names in the
     unquantized checkpoint. Only the requested rows are decoded.
     """
 
@@ -101,8 +101,8 @@ class DequantizedCheckpoint(Checkpoint):
 
 
 def _list_unquantized(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
-    """Return the tensors that are no part of a quantized weight (`quantized_parts`) or of an
-    activation.
+    """Return the tensors that belong neither to a quantized weight (`quantized_parts`) nor to
+    activation quantization.
     """
     return {
         n: e
@@ -112,7 +112,7 @@ def _list_unquantized(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, 
 
 
 def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozenset[str]:
-    """Return the zero biases that GPTQ stores for layers without bias."""
+    """Return the zero biases that GPTQ stores for layers without a bias."""
     biases = (name.removesuffix(".weight") + ".bias" for name in weight_names)
     return frozenset(b for b in biases if b in base.tensors and not base.get_array(b).any())
 
@@ -144,7 +144,9 @@ def _find_weights(
 def _match_weight(
     base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
-    """Return the weight whose tensors begin with `stem`. Raise E0532."""
+    """Return the weight whose tensor names begin with `stem`. Raise E0532 if its tensors are
+    invalid.
+    """
     name = stem + format.weight_suffix
     lacking = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
     if lacking:
@@ -165,7 +167,7 @@ def _match_weight(
 def _check_all_parts_present(
     base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]
 ) -> None:
-    """Raise E0532 for tensors of quantized weights of which others are missing."""
+    """Raise E0532 for tensors of quantized weights that lack other required tensors."""
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
@@ -177,7 +179,7 @@ def _check_all_parts_present(
 
 
 def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) -> None:
-    """Raise E0532 for a part of a weight whose marker is missing."""
+    """Raise E0532 for a tensor of a quantized weight whose marker tensor is missing."""
     for suffix in format.parts:
         if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
             mark = name.removesuffix(suffix) + format.marker_suffix
@@ -195,7 +197,9 @@ def _fail_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
 
 
 STORED_BITS = 4
-"""ONNX Runtime multiplies 8-bit codes by float32 activations ten times slower than float32."""
+"""Only 4-bit codes are reused: ONNX Runtime multiplies 8-bit codes with float32 activations ten
+times slower than float32 weights.
+"""
 
 
 class _ScaleView(DequantizedCheckpoint):
@@ -203,7 +207,7 @@ class _ScaleView(DequantizedCheckpoint):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
-        """Return the scales of a checkpoint."""
+        """Return a view of the scales of a checkpoint."""
         made = copy.copy(checkpoint)
         made.__class__ = cls
         assert isinstance(made, _ScaleView)
@@ -216,8 +220,8 @@ class _ScaleView(DequantizedCheckpoint):
 
 
 def find_reusable_group_sizes(values: ParameterValues) -> Mapping[str, int]:
-    """Return the group size of each parameter whose codes can be stored as they are:
-    symmetric 4-bit integers of groups along the last axis.
+    """Return the group size of each parameter whose codes can be stored as they are: symmetric
+    4-bit integers in groups along the last axis.
     """
     if not isinstance(values, CheckpointBinding):
         return {}
@@ -236,14 +240,14 @@ def find_reusable_group_sizes(values: ParameterValues) -> Mapping[str, int]:
 
 
 def view_stored_scales(values: ParameterValues) -> ParameterValues:
-    """Return the scales of decoded parameters, one for each value."""
+    """Return the scales of decoded parameters, one scale per value."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
 
 
 def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
-    """Return the group size of an expression that only moves whole rows, else 0."""
+    """Return the group size of an expression that only moves complete rows; return 0 for others."""
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return 0
     match expr:
@@ -265,7 +269,9 @@ def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
 
 
 def _find_kernel_group_size(layout: QuantizedLayout) -> int:
-    """Return the largest group size of the kernels that divides that of a weight, or 0."""
+    """Return the largest group size supported by kernels that divides the group size of a weight,
+    or 0.
+    """
     fits = (
         layout.is_uniform
         and layout.is_symmetric

@@ -1,4 +1,4 @@
-"""Shapes and dtypes of weight expressions, from headers alone, and their values."""
+"""Infer shapes and dtypes of weight expressions from file headers, and evaluate the expressions."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ from specc.weights.weight_expressions import (
 
 
 def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
-    """Infer the shape of an expression. Raises PatternMismatch."""
+    """Infer the shape of an expression. Raise PatternMismatchError if shapes do not match."""
     match expr:
         case TensorExpr(name):
             return shapes[name]
@@ -52,7 +52,7 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
 
 
 def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
-    """Infer the shape of a one-operand expression from its operand's."""
+    """Infer the shape of a one-operand expression from the shape of its operand."""
     match expr:
         case TransposeExpr():
             return tuple(shape[a] for a in expr.get_permutation(shape))
@@ -74,13 +74,15 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
 
 
 def _check_pairs(rows: int, heads: int) -> None:
-    """Raise PatternMismatch unless each head's rows can be swapped in pairs."""
+    """Raise PatternMismatchError unless the rows of each head can be permuted in pairs."""
     if heads < 1 or rows % (2 * heads):
         raise PatternMismatchError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
-    """Return the index range taken of an axis. Raises PatternMismatch."""
+    """Return the index range that a slice selects. Raise PatternMismatchError if it is out of
+    range.
+    """
     if isinstance(expr, PartExpr):
         return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
@@ -91,7 +93,7 @@ def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """Infer the dtype of an expression. Raises PatternMismatch if concatenated parts differ."""
+    """Infer the dtype of an expression. Raise PatternMismatchError if concatenated parts differ."""
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -109,7 +111,7 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
 
 
 def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> str:
-    """Infer the dtype of concatenated parts."""
+    """Infer the common dtype of concatenated parts."""
     found = {infer_expression_dtype(p, dtypes) for p in parts}
     if len(found) > 1:
         raise PatternMismatchError(
@@ -119,8 +121,8 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression for some rows (axis 0) that reads only the needed rows of tensors; None
-    if other rows would be needed.
+    """Return an expression for some rows (axis 0) that reads only these rows of tensors; return
+    None if other rows are needed.
     """
     match expr:
         case TensorExpr():
@@ -143,7 +145,9 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A run of a tensor's stored bytes: `offset` counts from the first byte of the tensor."""
+    """A contiguous range of a tensor's stored bytes; `offset` counts from the first byte of the
+    tensor.
+    """
 
     tensor: str
     offset: int
@@ -151,7 +155,7 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Return the stored bytes that equal the result, or None if it has to be computed."""
+    """Return the stored bytes that equal the result, or None if the result must be computed."""
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -170,7 +174,9 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Return whether the stored bytes stay unchanged: axes of length 1 may move anywhere."""
+    """Return whether a transpose leaves the stored bytes unchanged; axes of length 1 may move
+    anywhere.
+    """
     known = {n: entries[n] for n in list_tensors(expr) if n in entries}
     match expr:
         case ReshapeExpr():
@@ -182,7 +188,7 @@ def _has_same_bytes(
 
 
 def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return whether the axes that are longer than 1 keep their order."""
+    """Return whether the axes longer than 1 keep their order."""
     shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
     moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
     return moved == sorted(moved)
@@ -191,7 +197,9 @@ def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]
 def _slice_view(
     expr: SliceExpr | PartExpr, view: TensorView | None, entries: Mapping[str, TensorEntry]
 ) -> TensorView | None:
-    """Return the bytes of some rows, contiguous if all axes before theirs have length 1."""
+    """Return the bytes of some rows, which are contiguous if all axes before the sliced axis have
+    length 1.
+    """
     shapes = {n: entries[n].shape for n in list_tensors(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
     if view is None or math.prod(shape[: expr.axis]) != 1:
@@ -237,7 +245,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     count, found = math.prod(shape), new_shape
     if -1 in new_shape:
         at, known = new_shape.index(-1), -math.prod(new_shape)
-        # The remaining length; next to an empty axis it could be any.
+        # This is the inferred length; if another axis is empty, any length would be possible.
         rest = count // known if known else -1
         found = (*new_shape[:at], rest, *new_shape[at + 1 :])
     if -1 in found or math.prod(found) != count:
@@ -263,9 +271,10 @@ def evaluate_weight_expression(
     read_tensor: Callable[[str], Array],
     read_rows: Callable[[str, slice], Array] | None = None,
 ) -> Array:
-    """Evaluate an expression; `read_tensor` returns tensors by name, `read_rows` some rows of one.
+    """Evaluate an expression; `read_tensor` returns a tensor by name, and `read_rows` returns some
+    rows of a tensor.
 
-    Shapes must be checked by `infer_expression_shape`, alternatives resolved by
+    The caller must check shapes with `infer_expression_shape` and resolve alternatives with
     `resolve_alternatives`.
     """
     match expr:
@@ -284,7 +293,7 @@ def evaluate_weight_expression(
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
-    """Apply an expression of one array that moves elements, or pass it to `_apply_elementwise`."""
+    """Apply an expression of one array: move elements here, or call `_apply_elementwise`."""
     match expr:
         case TransposeExpr():
             return x.transpose(expr.get_permutation(x.shape))
@@ -295,7 +304,7 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
         case PartExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
         case PermutePairsExpr(to=to, heads=heads):
-            # rows of a head are interleaved pairs, or two halves
+            # the rows of a head are interleaved pairs or two halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         case RearrangeExpr(pattern=pattern, sizes=sizes):
@@ -320,22 +329,20 @@ def _apply_elementwise(
 
 
 def _widen_values(x: Array) -> Array:
-    """Convert to elements of at least 32 bits."""
+    """Convert an array to a dtype of at least 32 bits."""
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
 
 CUBIC_COEFFICIENT = -0.75
-"""The parameter of the cubic kernel, as in PyTorch's `interpolate(mode="bicubic",
-antialias=False)`.
-"""
+"""The parameter of the cubic kernel of PyTorch's `interpolate(mode="bicubic", antialias=False)`."""
 
 
 def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
-    """Resize f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d]: bicubic,
-    align_corners=False, edges repeated. The first `prefix` rows ([CLS] etc.) are kept.
+    """Resize f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d] with bicubic interpolation,
+    align_corners=False and repeated edges. The first `prefix` rows ([CLS] etc.) are kept.
 
-    Computed in float64, rounded once. Kernel: Keys 1981, "Cubic convolution interpolation", eq. 4
-    in its general form.
+    The result is computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
+    interpolation", eq. 4 in its general form.
     """
     side = math.isqrt(table.shape[-2] - prefix)
     lead, d = table.shape[:-2], table.shape[-1]
@@ -349,7 +356,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
-    """Return f64[new old]: row r holds the interpolation weights of new point r."""
+    """Return f64[new old]: row r contains the interpolation weights of the new point r."""
     matrix = np.zeros((new_length, old_length))
     for r in range(new_length):
         center = (r + 0.5) * old_length / new_length - 0.5
@@ -361,7 +368,7 @@ def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.floa
 
 
 def _evaluate_cubic_kernel(distance: float) -> float:
-    """Evaluate the cubic kernel at distance `distance`, in points of the old grid."""
+    """Evaluate the cubic kernel at `distance`, in points of the old grid."""
     if distance <= 1:
         return (
             (CUBIC_COEFFICIENT + 2) * distance - (CUBIC_COEFFICIENT + 3)

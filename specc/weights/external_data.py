@@ -1,4 +1,4 @@
-"""ONNX external data: which weights stay in place and which are copied."""
+"""Plan ONNX external data: which weights stay in their files, and which are copied."""
 
 import math
 import os
@@ -21,7 +21,9 @@ space too."""
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to be stored. `byte_range`: its bytes are already in a file in this form."""
+    """A tensor to be stored. `byte_range` is the range of a file that already contains its bytes in
+    this form, or None.
+    """
 
     name: str
     dtype: str
@@ -31,7 +33,9 @@ class TensorPiece:
 
 @dataclass(frozen=True, slots=True)
 class ExternalLocation:
-    """ONNX external data: a path relative to the model's directory, and a byte range."""
+    """The location of ONNX external data: a path relative to the model's directory, and a byte
+    range.
+    """
 
     location: str
     offset: int
@@ -40,9 +44,9 @@ class ExternalLocation:
 
 @dataclass(frozen=True)
 class ExternalDataPlan:
-    """Plan of external data: `linked_tensors` tensors stay in their files; `copied_tensors` ones go
-    into a new file of `copied_bytes` bytes. `copy_reasons` says why a weights file cannot be
-    linked.
+    """A plan of external data: `linked_tensors` stay in their files; `copied_tensors` are written
+    to a new file of `copied_bytes` bytes. `copy_reasons` has the reason why a weights file cannot
+    be linked.
     """
 
     linked_tensors: Mapping[str, ExternalLocation]
@@ -51,7 +55,7 @@ class ExternalDataPlan:
     copy_reasons: Mapping[Path, str]
 
     def get_locations(self, location: str) -> dict[str, ExternalLocation]:
-        """Return every tensor's location, given the name of the new file."""
+        """Return the location of every tensor, given the name of the new file."""
         own = {
             name: ExternalLocation(location, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
@@ -73,17 +77,18 @@ def plan_external_data(
     end = 0
     for piece in pieces:
         run = piece.byte_range
-        # an empty tensor cannot be mapped, so it is always stored by specc
+        # an empty tensor cannot be memory-mapped, so it is always copied
         if link and run is not None and piece.nbytes:
             if run.path not in answers:
-                # checked once per file: it costs system calls, and there are many tensors
+                # each file is checked only once, because the check makes system calls and there are
+                # many tensors
                 answers[run.path] = find_link_location(run.path, directory)
             answer = answers[run.path]
-            # What cannot be linked is copied; the reason is reported once per file.
+            # A tensor that cannot be linked is copied; the reason is reported once per file.
             if not isinstance(answer, str) and run.offset % alignment == 0:
                 linked[piece.name] = ExternalLocation(answer[0], run.offset, run.nbytes)
                 continue
-        # Tensors are in the order of the parameters: the same model gives the same bytes.
+        # Tensors are in the order of the parameters, so the same model produces the same bytes.
         start = align_offset(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes
@@ -93,8 +98,8 @@ def plan_external_data(
 
 
 def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
-    """Return a file's location relative to a model's directory as a tuple of one; or why there is
-    none.
+    """Return a file's location relative to a model's directory as a 1-tuple, or the reason why the
+    file cannot be linked.
     """
     try:
         status = os.stat(path)
@@ -106,7 +111,7 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
     name = escape_text(path)
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
-    # another name of the same file could lead outside the directory
+    # another hard link to the file could be outside the directory
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
     if os.path.commonpath([file, home]) != home:
@@ -139,10 +144,10 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 def iterate_external_data(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of the new file; `chunks` yields those of a tensor by name."""
+    """Yield the bytes of the new file; `chunks` yields the bytes of a tensor by name."""
     at = 0
     for name, (offset, length) in plan.copied_tensors.items():
-        if offset > at:  # the gap due to alignment
+        if offset > at:  # a gap due to alignment
             yield bytes(offset - at)
         at = offset
         for chunk in chunks(name):

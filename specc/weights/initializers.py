@@ -1,4 +1,4 @@
-"""Initializers of parameters: the forms that a spec may write, parsed."""
+"""Parse initializers of parameters."""
 
 import math
 import re
@@ -14,10 +14,10 @@ _INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """An initializer: every element 0 (`zeros`), 1 (`ones`) or `value` (`constant`); mean 0
-    and standard deviation `value` (`normal`); between ±`value` (`uniform`); or uniform
-    within ±number * sqrt(3 / fan_in), which keeps the variance of a linear layer's result at
-    number² (`fan_in`).
+    """An initializer: every element is 0 (`zeros`), 1 (`ones`) or `value` (`constant`); normal with
+    mean 0 and standard deviation `value` (`normal`); uniform within ±`value` (`uniform`); or
+    uniform within ±value * sqrt(3 / fan_in), so that the result of a linear layer has variance
+    value² (`fan_in`).
 
     LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all
     lengths but the first: weights are stored `[out, in, …]`. A vector has fan_in 1. The first
@@ -31,7 +31,7 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_bound(self, shape: tuple[int, ...]) -> float:
-        """Return half the width of the uniform range for a parameter of that shape."""
+        """Return the bound b of the uniform range ±b for a parameter of this shape."""
         if self.kind == "uniform":
             return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape
@@ -39,7 +39,7 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """Parse an initializer. E0516 if it is invalid."""
+    """Parse an initializer. Raise E0516 if it is invalid."""
     found = _INITIALIZER_PATTERN.fullmatch(text)
     kind, number = found.groups() if found else ("", None)
     if kind in PLAIN_KINDS and number is None:
@@ -57,7 +57,7 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
 
 
 def _parse_number(text: str) -> float:
-    """Parse a number; NaN if it is none."""
+    """Parse a number; return NaN for other text."""
     try:
         return float(text)
     except ValueError:  # the pattern also matches `1e` and `+-`

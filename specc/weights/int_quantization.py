@@ -9,17 +9,20 @@ from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, count_groups
 
 CODE_OFFSETS = {4: 8, 8: 128}
-"""Offset of packed integers, so that none is negative."""
+"""Offset that makes packed integers nonnegative."""
 MIN_SCALE = np.finfo(np.float32).tiny
 """The minimum scale: subnormal float32 values would lose digits, or be 0. Groups with a smaller
-one are zero, with scale 0: kernels flush its product with an activation scale.
+scale are stored as zeros with scale 0, because kernels would flush its product with an activation
+scale.
 """
 MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
-"""The maximum scale whose 127-fold is a finite float32."""
+"""The maximum scale for which 127 × scale is a finite float32."""
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[out, in]` to `[out, blocks, block]`, zero-padded; one block for block size 0."""
+    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; block size 0 means one
+    block.
+    """
     out, width = weight.shape
     group_length = group_size or max(width, 1)
     missing = count_groups(width, group_length) * group_length - width
@@ -30,7 +33,7 @@ def split_groups(weight: Array, group_size: int) -> Array:
 
 def compute_group_scales(groups: Array, bits: int) -> Array:
     """Return the scale of each block of `[out, blocks, block]`, f32."""
-    # finding the index of the maximum is several times faster than its absolute value
+    # argmax is several times faster than the maximum of absolute values
     extreme_index = np.abs(groups).argmax(-1)
     extremes = np.take_along_axis(groups, extreme_index[..., None], -1)[..., 0]
     if bits == 8:
@@ -42,10 +45,10 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
     """Round `[out, blocks, block]` to integers, as f32."""
-    # most of a compile's time is spent here: nothing is copied unnecessarily
+    # this function takes most of the compile time, so it avoids copies
     codes = groups / make_finite_divisor(scales)[..., None]
     np.rint(codes, out=codes)
-    # with these scales nothing is below -8 or beyond 127, and 8 occurs where 7 is the maximum
+    # with these scales no value is below -8 or above 127, but 8 may occur although the maximum is 7
     if bits == 4:
         np.minimum(codes, 7, out=codes)
     result: Array = codes
@@ -53,13 +56,15 @@ def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
 
 
 def make_finite_divisor(scales: Array) -> Array:
-    """Return scales to divide by: infinity for 0, so that a group of zeros gives zeros."""
+    """Return scales to divide by, with infinity instead of 0, so that a group of zeros stays
+    zero.
+    """
     return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
 def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Pack integers `[out, blocks, block]` with row width `width` into storage form; the column
-    layout stays `[out, in]`.
+    """Pack integers `[out, blocks, block]` with row width `width` into their storage form; in the
+    column layout the result is `[out, in]`.
     """
     if format.layout == "columns" or not format.group_size:
         return codes.reshape(len(codes), -1)[:, :width]
@@ -69,7 +74,7 @@ def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Arra
 
 
 def dequantize_weight(codes: Array, scales: Array, width: int, format: QuantizationFormat) -> Array:
-    """Dequantize to the f32 weight `[out, in]`; `[in, out]` if it was transposed."""
+    """Dequantize to the f32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
     integers = unpack_quantized(codes, width, format)
     group_scales = scales.T if format.layout == "columns" and format.group_size else scales
     groups = split_groups(integers.astype(np.float32), format.group_size)
@@ -92,7 +97,7 @@ def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Ar
 
 
 def pack_nibbles(values: Array) -> Array:
-    """Pack an even number of values 0 to 15 two per byte, the first in the low nibble."""
+    """Pack an even number of values from 0 to 15, two per byte; the first is in the low nibble."""
     pairs = np.ascontiguousarray(values).view("<u2")
     # the first byte of a pair is the low nibble; the cast drops the rest
     packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
@@ -113,7 +118,7 @@ def compute_cholesky_factor(gram: Array) -> Array:
     with three temporaries of a quarter of its size.
     """
     diagonal = np.einsum("ii->i", gram)
-    # An input that is always 0 gives no information about its column, which is rounded to nearest.
+    # If an input is always 0, its column is rounded to nearest.
     diagonal[diagonal == 0] = 1.0
     diagonal += DAMPING_FRACTION * diagonal.mean()
     _factor_matrix(gram)
@@ -121,7 +126,8 @@ def compute_cholesky_factor(gram: Array) -> Array:
 
 
 def _factor_matrix(h: Array) -> None:
-    """Compute U in place of H, by halves: with `H = V Vᵀ`, V upper, it is V⁻¹.
+    """Compute U in place of H recursively by halves: with `H = V Vᵀ` and upper triangular V, U =
+    V⁻¹.
 
     H = [A  B]    V = [V₁  W ]    W = B V₂⁻ᵀ,    U = [U₁  -U₁ W U₂]
         [Bᵀ C]        [    V₂]    V₁V₁ᵀ = A - WWᵀ    [         U₂ ]
@@ -142,7 +148,7 @@ def _factor_matrix(h: Array) -> None:
 
 
 def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
-    """Quantize rows `[out, in]` by GPTQ to 4-bit integers `[out, blocks, block]` and scales
+    """Quantize rows `[out, in]` with GPTQ to 4-bit integers `[out, blocks, block]` and scales
     `[out, blocks]`.
     """
     remaining = weight.astype(np.float64)
@@ -163,8 +169,8 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
 
 def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
     """Return the integers of the columns of a block, and their errors divided by `U[j, j]`."""
-    # columns are in order here, and a column's error is compensated in its nearest neighbors at
-    # once, in farther ones together with their errors
+    # columns are processed in order: a column's error is compensated immediately in near columns,
+    # and later, together with other errors, in distant columns
     columns = np.ascontiguousarray(remaining.T)
     codes = np.empty(columns.shape, np.int8)
     errors = np.empty_like(columns)

@@ -32,15 +32,16 @@ _LORA_SUFFIXES = (
     ("lora_embedding_A", "table_a"),
     ("lora_embedding_B", "table_b"),
 )
-"""Suffixes of LoRA tensor names, and the factor each one holds."""
+"""Suffixes of LoRA tensor names, and the factor that each tensor contains."""
 
 Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
-    """The change of one tensor: replaced by `replacement`, then `scale` × the product of
-    `left_factor` and `right_factor` (transposed if `is_transposed`), or × `vector`, is added.
+    """The change of a tensor: `replacement` replaces it, then `scale` × the product of
+    `left_factor` and `right_factor` (transposed if `is_transposed`), or `scale` × `vector`, is
+    added.
     """
 
     replacement: str = ""
@@ -52,8 +53,8 @@ class AdapterChange:
 
 
 class LoraAdapter:
-    """An adapter file with its config: changes by parameter name. `replaces_tensors`: its
-    tensors have the checkpoint's own names and replace them.
+    """An adapter file with its config and its changes by parameter name. With `replaces_tensors`,
+    its tensors replace the checkpoint's tensors with the same names.
     """
 
     def __init__(
@@ -78,27 +79,29 @@ class LoraAdapter:
 
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
+        """Make a language adapter, whose tensors replace tensors of the checkpoint without
+        scaling.
+        """
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterChange]:
-        """Assign every tensor of the file to a change. E0530 for an unknown tensor."""
+        """Assign every tensor of the file to a change. Raise E0530 for an unknown tensor."""
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
             rest = name.removeprefix(MODULE_PREFIX)
             known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
             end, part = next(known, ("", ""))
-            # another kind of LoRA, such as one with magnitudes: its product differs, and ignoring
-            # the tensor would be wrong
+            # the tensor belongs to another variant of LoRA, such as DoRA, whose product differs, so
+            # it must not be ignored
             if rest == name or (".lora_" in rest and not part):
                 self._fail_broken(f"it has `{name}`, which is not a LoRA tensor")
             if part:
                 module = rest.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
             else:
-                # a tensor that was trained in full, under its own name; peft nests a module that it
-                # wraps one level deeper
+                # a fully trained tensor has its own name; peft inserts `base_layer` into the names
+                # of wrapped modules
                 found[rest.replace(".base_layer.", ".")] = AdapterChange(replacement=name)
         for module, of_module in parts.items():
             self._add_module(module, of_module, found)
@@ -130,8 +133,8 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of a module's LoRA A and B matrices. E0530 if one is missing, or they
-        contradict the config.
+        """Return the names of a module's LoRA A and B matrices. Raise E0530 if a matrix is missing
+        or contradicts the config.
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
@@ -143,9 +146,9 @@ class LoraAdapter:
         return a, b
 
     def _check_rank(self, module: str, name: str) -> None:
-        """Raise E0530 for a LoRA A matrix of another rank than the config's."""
-        # The scale is alpha over the config's rank: with a file of another rank every product would
-        # silently be off by a factor.
+        """Raise E0530 if the rank of a LoRA A matrix differs from the config."""
+        # The scale is alpha divided by the config's rank, so a different rank would make every
+        # product silently wrong by a factor.
         rank = self.file.tensors[name].shape[:1]
         if rank != (self.scaling.get_rank(module),):
             self._fail_broken(
@@ -162,14 +165,14 @@ class LoraAdapter:
         )
 
     def read_float64(self, name: str) -> Float64Array:
-        """Read a tensor in float64. E0507 if it is not finite."""
+        """Read a tensor in float64. Raise E0507 if it is not finite."""
         array = self.file.read_tensor(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(self.file.path)}`")
         return array.astype(np.float64)
 
 
 class AdaptedCheckpoint(Checkpoint):
-    """A checkpoint, which is `base`, with an adapter merged into it."""
+    """The checkpoint `base` with an adapter merged into it."""
 
     def __init__(self, base: Checkpoint, adapter: LoraAdapter) -> None:
         super().__init__(base.path, base.files)
@@ -186,11 +189,13 @@ class AdaptedCheckpoint(Checkpoint):
 
     @property
     def all_files(self) -> tuple[TensorFile, ...]:
-        """All files that tensors are read from."""
+        """Return all files from which tensors are read."""
         return (*self.files, self.adapter.file)
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor: the adapter's if it adds or replaces it."""
+        """Return the file of a tensor: the adapter's file if the adapter adds or replaces the
+        tensor.
+        """
         change = self.changes.get(name)
         brought = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if brought else self.base.get_file(name)
@@ -239,7 +244,7 @@ class AdaptedCheckpoint(Checkpoint):
         into = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            # an overflow is found by the finite check, by name
+            # the check for finite values reports an overflow by name
             with np.errstate(over="ignore"):
                 into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged
@@ -256,7 +261,9 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
-    """Return the changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
+    """Return the changes by tensor names of the checkpoint. Raise E0531 for a tensor that it
+    lacks.
+    """
     added = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(added, base.tensors.keys(), base.path)
     changes_by_tensor = {
@@ -298,7 +305,7 @@ def _check_fully_trained(
         if adapter.targets.is_fully_trained(n) and n not in changes_by_tensor
     ]
     if absent:
-        # the checkpoint's own would be used silently
+        # otherwise the checkpoint's tensors would be used silently
         names = escape_text(format_names(sorted(absent)))
         why = f"it lacks {names}, which its config says was trained"
         _fail_incompatible(
@@ -309,7 +316,7 @@ def _check_fully_trained(
 def _list_replaced(
     adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> set[str]:
-    """Return the tensors that the adapter brings and the checkpoint may lack."""
+    """Return the tensors that the adapter contains and the checkpoint may lack."""
     if adapter.replaces_tensors:
         return set()
     return {n for n, c in changes_by_tensor.items() if c.replacement}
@@ -318,8 +325,8 @@ def _list_replaced(
 def _make_entry(
     name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
-    """Return the entry of a changed tensor: float32, or float64 if it was. E0531 for mismatched
-    shapes.
+    """Return the entry of a changed tensor: float32, or float64 if the original is. Raise E0531 for
+    mismatched shapes or dtypes.
     """
     adapter_tensors = adapter.file.tensors
     base_entry = base.tensors.get(name)
@@ -357,7 +364,7 @@ def _list_change_dtypes(
 def _list_change_shapes(
     change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the tensors of a change with description and shape."""
+    """Return description and shape of each tensor of a change."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     found = [(name, adapter_tensors[name].shape) for name in unpaired]
     if change.left_factor:
@@ -370,8 +377,8 @@ def _list_change_shapes(
 def _get_product_shape(
     b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool
 ) -> tuple[int, ...]:
-    """Return the shape of B·A for linear layers, embeddings and convolutions; () if they do not
-    match.
+    """Return the shape of B·A for linear layers, embeddings and convolutions; return () if the
+    shapes do not match.
     """
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()

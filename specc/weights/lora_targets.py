@@ -14,9 +14,9 @@ from specc.weights.weight_expressions import list_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
-    """Scaling of an adapter's config: rank `rank` and `alpha`, for all modules except those in the
-    tables; `is_rank_stabilized`: divided by the square root of the rank (rsLoRA).
-    `is_transposed`: linear weights are stored [in, out].
+    """The scaling in an adapter's config: `rank` and `alpha` for all modules except those in
+    `ranks` and `alphas`. With `is_rank_stabilized`, alpha is divided by the square root of the rank
+    (rsLoRA). With `is_transposed`, linear weights are stored as [in, out].
     """
 
     rank: int
@@ -39,15 +39,15 @@ class LoraScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
-    """The modules that an adapter's config targets, by name suffix, without the excluded ones; with
-    `layer_indices` only in layers of these indices.
+    """The modules that an adapter's config targets by name suffix, without the excluded modules;
+    with `layer_indices`, only modules in layers with these indices.
 
-    Products for other modules contradict the config: its training ignored them.
+    Products for other modules contradict the config, because training ignored them.
     """
 
     included_modules: Sequence[str] | None
     fully_trained_modules: Sequence[str] = ()
-    """Modules that were trained in full, whose tensors are stored completely."""
+    """Fully trained modules, whose tensors are stored completely."""
     excluded_modules: Sequence[str] = ()
     layer_indices: Sequence[int] | None = None
 
@@ -72,7 +72,7 @@ def _ends_with(module: str, names: Sequence[str]) -> bool:
 def _find_pattern_value(
     values_by_suffix: Mapping[str, float], module: str, default: float
 ) -> float:
-    """Return the entry of the first key that ends a module's name, else the default."""
+    """Return the entry of the first key that is a suffix of a module's name, else the default."""
     for key, value in values_by_suffix.items():
         if _ends_with(module, [key]):
             return value
@@ -80,8 +80,8 @@ def _find_pattern_value(
 
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
-    """Check the binding of an adapted checkpoint; warn (W0534) about changes that no parameter
-    reads. E0531 if a changed weight is tied to another.
+    """Check the binding of an adapted checkpoint. Emit the warning W0534 for changes that no
+    parameter reads. Raise E0531 if a changed weight is tied to another weight.
     """
     computed = binding.checkpoint.adapted_tensors
     used = _list_used_tensors(binding)
@@ -133,8 +133,9 @@ LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 
 
 def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:
-    """Return weights of the checkpoint that a language adapter lacks although it changes them in
-    another layer, a weight's bias, or the embeddings: it would mix two languages.
+    """Return weights of the checkpoint that a language adapter should change but lacks: weights
+    that it changes in another layer, the bias of a changed weight, and embeddings. Otherwise two
+    languages would be mixed.
     """
     kinds = {_get_module(name) for name in changed}
     return [
@@ -145,5 +146,5 @@ def find_missing_language_weights(names: Iterable[str], changed: Collection[str]
 
 
 def _get_module(name: str) -> str:
-    """Return a weight's module without its layer index."""
+    """Return the module of a weight without its layer index."""
     return LAYER_NUMBER.sub(".*.", name).rpartition(".")[0]

@@ -15,7 +15,9 @@ from specc.weights.parameter_values import ByteRange, ValuesOverlay, read_parame
 from specc.weights.value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
-"""Maximum power of two that is folded; the rest of a larger gain stays in the norm."""
+"""Maximum power of two that is folded; the remaining factor of a larger norm weight stays in the
+norm.
+"""
 MOVED_GAINS_HELP = (
     "norm weights are folded into these weights, so no checkpoint has them: leave out "
     "--fold-norms, or `fold` of the spec"
@@ -25,14 +27,16 @@ MOVED_GAINS_HELP = (
 
 @dataclass(frozen=True)
 class FoldedValues(ValuesOverlay):
-    """The values of a model with the norm weights of `folds` in the layers after them."""
+    """The values of a model in which the norm weights of `folds` are folded into the layers after
+    them.
+    """
 
     folds: Sequence[NormFold]
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
     def fold_by_parameter(self) -> Mapping[str, NormFold]:
-        """The fold that changes each parameter, by name."""
+        """Return the fold that changes each parameter, by name."""
         return {
             name: fold
             for fold in self.folds
@@ -45,11 +49,11 @@ class FoldedValues(ValuesOverlay):
         return name in self.fold_by_parameter
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values multiplied or divided by the powers of two of a fold."""
+        """Yield the values, multiplied or divided by the powers of two of a fold."""
         fold = self.fold_by_parameter[name]
         factors, at = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
-        # weights are multiplied by what the norm is divided by
+        # linear weights are multiplied by the factors that the norm weight is divided by
         factors = 1 / factors if is_transposed is None else factors
         results = self.parameters[name].shape[-1]
         place = f"`{escape_text(name)}`, with the gain of a norm"
@@ -57,14 +61,14 @@ class FoldedValues(ValuesOverlay):
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
             inputs = places // results if is_transposed else places % len(factors)
-            # a value beyond f32 is reported by its own number
+            # values are f64, so that an error message contains a value out of the range of f32
             made = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
             at += block.size
 
     def _compute_factors(self, fold: NormFold) -> Array:
-        """Return a power of two per channel, near its magnitude after the norm; normalized values
-        have magnitude 1.
+        """Return a power of two per channel near the channel's magnitude after the norm; before the
+        scale, normalized values have magnitude 1.
         """
         if fold.weight not in self.factor_cache:
             size = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
@@ -82,8 +86,8 @@ CHECKED_SCALES = "scales checked, with values up to"
 
 @dataclass(frozen=True)
 class NarrowDtype:
-    """The dtype that a parameter is computed in. Scales of the weight `weight` represent values up
-    to `max_code` times as large.
+    """The dtype in which a parameter is computed. The scales of the weight `weight` represent
+    values up to `max_code` times as large.
     """
 
     dtype: str
@@ -93,16 +97,16 @@ class NarrowDtype:
 
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
-    """Model values that are range-checked when they are read: those of `narrow_dtypes`. The values
-    of `folded_names` include part of a norm weight. Implements `ParameterValues`.
+    """Model values; those in `narrow_dtypes` are range-checked when they are read. The values of
+    `folded_names` include part of a norm weight. Implements `ParameterValues`.
     """
 
     narrow_dtypes: Mapping[str, NarrowDtype]
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file. E0517 as in `iterate_chunks`: linked
-        values are checked nowhere else.
+        """Return the byte range of the values in a file. Raise E0517 like `iterate_chunks`, because
+        linked values are not checked elsewhere.
         """
         found = self.base.find_byte_range(name)
         if found is not None and name in self.narrow_dtypes:
@@ -111,12 +115,12 @@ class RangeCheckedValues(ValuesOverlay):
         return found
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as bytes. Fails as the checkpoint's do, and with E0517 for a value
-        outside the range of the compute dtype.
+        """Yield the values as bytes. Raise the errors of the checkpoint's values, and E0517 for a
+        value outside the range of the compute dtype.
         """
         narrow = self.narrow_dtypes.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):
-            # values stored in that type were checked when converted
+            # values stored in this dtype were checked when they were converted
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.max_code)
                 place = f"`{escape_text(narrow.weight)}`"

@@ -1,4 +1,4 @@
-"""Patterns of parameter names: match, group, nearest name."""
+"""Match, group and compare parameter names by patterns."""
 
 import difflib
 import math
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}|\*")
-_LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer runs are not layer numbers
+_LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer digit sequences are not layer numbers
 _PLACEHOLDER_LETTERS = "ijklmn"
 _MAX_CANDIDATES = 2000
 
 
 @dataclass(frozen=True)
 class NamePattern:
-    """`h.{i}.attn.*`."""
+    """A name pattern such as `h.{i}.attn.*`."""
 
     text: str
 
     @property
     def is_literal(self) -> bool:
-        """Return whether it matches only itself."""
+        """Return whether the pattern matches only itself."""
         return not _PLACEHOLDER.search(self.text)
 
     def matches(self, name: str) -> bool:
-        """Return whether the whole name matches."""
+        """Return whether the pattern matches the whole name."""
         if "{" not in self.text:
             return _matches_in_order(self.text.split("*"), name)
         return self._expression.fullmatch(name) is not None
 
     def get_captures(self, name: str) -> "NameCaptures | None":
-        """Return the captures if the whole name matches."""
+        """Return the captures if the pattern matches the whole name, else None."""
         found = self._expression.fullmatch(name)
         if not found:
             return None
@@ -53,7 +53,7 @@ class NamePattern:
             if hole[1] is None:
                 wildcards += 1
                 parts.append(f"(?P<_star{'x' * wildcards}>.*)")
-            elif hole[1] in seen:  # a repeated `{i}` is the same number
+            elif hole[1] in seen:  # all occurrences of `{i}` match the same number
                 parts.append(f"(?P=v_{hole[1]})")
             else:
                 seen.add(hole[1])
@@ -62,8 +62,8 @@ class NamePattern:
 
 
 def _matches_in_order(parts: Sequence[str], name: str) -> bool:
-    """Return whether a name consists of these parts with anything between them. Greedy leftmost
-    matching keeps this linear in the name.
+    """Return whether a name consists of these parts with any text between them. Greedy leftmost
+    matching takes linear time in the length of the name.
     """
     first, *others = parts
     if not others:
@@ -80,13 +80,13 @@ def _matches_in_order(parts: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True)
 class NameCaptures:
-    """The captures of `{i}` and of the `*` of a pattern."""
+    """The captures of `{i}` and of each `*` of a pattern."""
 
     variables: dict[str, str]
     wildcards: tuple[str, ...]
 
     def fill(self, template: str) -> str:
-        """Fill the template; the n-th `*` is the n-th `*` capture."""
+        """Fill the template; the n-th `*` is replaced with the n-th `*` capture."""
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
             lambda hole: (
@@ -97,12 +97,12 @@ class NameCaptures:
 
 
 def get_name_skeleton(name: str) -> tuple[str, ...]:
-    """Return the text around the numbers of a name, which all layers of a model share."""
+    """Return the parts of a name between its numbers, which are equal for all layers of a model."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
 def generalize_name(name: str) -> str:
-    """Return the name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
+    """Replace numbers of a name with placeholders: `h.3.attn.bias` becomes `h.{i}.attn.bias`."""
     literals = get_name_skeleton(name)
     return literals[0] + "".join(
         f"{{{_PLACEHOLDER_LETTERS[k % len(_PLACEHOLDER_LETTERS)]}}}{rest}"
@@ -111,14 +111,14 @@ def generalize_name(name: str) -> str:
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Abbreviate names as `h.{0..11}.attn.bias`, in order of first appearance, complete."""
+    """Abbreviate names as `h.{0..11}.attn.bias` without omissions, in order of first appearance."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         families.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
     found: list[str] = []
     for literals, rows in families.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
-        # `{0..2}.{0..1}` names six; if one of them is missing, all are listed
+        # `{0..2}.{0..1}` means six names; if one is missing, all names are listed
         if math.prod(map(len, columns)) == len(set(rows)):
             found.append(_interleave(literals, [_format_range(c) for c in columns]))
         else:
@@ -127,14 +127,16 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 
 def format_names(names: Sequence[str], max_names: int = 6) -> str:
-    """Format some names, and how many more there are."""
+    """Format at most `max_names` names, and the number of omitted names."""
     short = group_names(names)
     more = f" and {len(short) - max_names} more" if len(short) > max_names else ""
     return ", ".join(short[:max_names]) + more
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the most similar name, if any is close; names with the same numbers are preferred."""
+    """Return the most similar name, if one is close enough; names with the same numbers are
+    preferred.
+    """
     pool = list(candidates)
     alike = [c for c in pool if find_name_numbers(c) == find_name_numbers(name)] or pool
     return next(iter(difflib.get_close_matches(name, alike[:_MAX_CANDIDATES], 1, cutoff=0.7)), None)

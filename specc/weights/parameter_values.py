@@ -1,4 +1,4 @@
-"""Parameter values as streams: from a checkpoint or a seed."""
+"""Stream parameter values from a checkpoint or from a seed."""
 
 import hashlib
 import math
@@ -55,7 +55,7 @@ def iterate_initial_values(
 def make_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """Return the initial f32[*shape] of a parameter; depends only on seed and name."""
+    """Return the initial value f32[*shape] of a parameter, which depends only on seed and name."""
     return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
@@ -66,7 +66,7 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The bytes of a file that store a parameter, beginning at `offset` in the file."""
+    """The range of a file that stores a parameter; `offset` counts from the start of the file."""
 
     path: Path
     offset: int
@@ -82,7 +82,9 @@ class ParameterValues(Protocol):
         ...
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this one is tied to, which is never tied itself."""
+        """Return the parameter that this parameter is tied to; the returned parameter is never tied
+        itself.
+        """
         ...
 
     def get_stored_dtype(self, name: str) -> str:
@@ -94,11 +96,13 @@ class ParameterValues(Protocol):
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as little-endian bytes in C order; a chunk is valid until the next."""
+        """Yield the values as little-endian bytes in C order; a chunk is valid until the next
+        one.
+        """
         ...
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Check parameters in place in their files; return the SHA-256 of each file."""
+        """Check the values of parameters in their files; return the SHA-256 of each file."""
         ...
 
 
@@ -116,15 +120,15 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
 
 
 def find_ties(values: ParameterValues) -> dict[str, str]:
-    """Map each tied parameter to the one it is tied to."""
+    """Map each tied parameter to the parameter that it is tied to."""
     tied = {name: values.get_tied_source(name) for name in values.parameters}
     return {name: source for name, source in tied.items() if source is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
-    """A parameter and its source: an expression over tensors, or the parameter it is `tied_to`;
-    neither if it is randomly initialized.
+    """A parameter and its source: an expression over tensors, or the parameter that it is
+    `tied_to`; a randomly initialized parameter has neither.
     """
 
     parameter: RequiredParameter
@@ -173,7 +177,7 @@ class CheckpointBinding:
         return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the checked values in the given dtype. Fails with E0507, E0512 or E0517."""
+        """Yield the checked values in the given dtype. Raise E0507, E0512 or E0517 on failure."""
         bound = self._resolve_tie(name)
         if self.head_values is not None and bound.parameter.name in self.head_values.parameters:
             yield from self.head_values.iterate_chunks(bound.parameter.name, dtype)
@@ -192,7 +196,7 @@ class CheckpointBinding:
                 yield to_little_endian(convert_dtype(block, dtype, place))
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of every file of these parameters. Fails with E0507 or E0512."""
+        """Return the SHA-256 of every file of these parameters. Raise E0507 or E0512 on failure."""
         runs: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
             view, bound = self._find_parameter_bytes(name), self._resolve_tie(name)
@@ -204,8 +208,8 @@ class CheckpointBinding:
 
     def _check_file(self, file: TensorFile, runs: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
-        # Hashing takes most of the time and releases the GIL: a chunk is hashed while it is checked
-        # and while the next one is read.
+        # Hashing takes most of the time and releases the GIL, so a chunk is hashed while it is
+        # checked and while the next chunk is read.
         hashed: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
             for name, at, chunk in file.read_all_bytes():
@@ -228,7 +232,7 @@ class CheckpointBinding:
 
     def _find_parameter_bytes(self, name: str) -> TensorView | None:
         expr = self._resolve_tie(name).expr
-        # a new head is in no file
+        # a new head is not in a file
         return self.find_stored_bytes(expr) if expr is not None else None
 
     def find_stored_bytes(self, expr: Expr) -> TensorView | None:
@@ -258,7 +262,7 @@ class CheckpointBinding:
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """Describe a parameter and the tensors of it, or of a piece, for messages."""
+        """Describe a parameter and the tensors of the parameter, or of a piece, for messages."""
         expr = piece or bound.expr
         assert expr is not None
         first = next(list_tensors(expr))
@@ -271,9 +275,11 @@ class CheckpointBinding:
 
 @dataclass(frozen=True)
 class SeededValues:
-    """Randomly initialized parameters, from a seed and their names. Implements `ParameterValues`.
+    """Parameters that are randomly initialized from a seed and their names. Implements
+    `ParameterValues`.
 
-    `initializers` maps each name to its initializer's text; `ties` maps tied names to the others.
+    `initializers` maps each name to the text of its initializer; `ties` maps tied names to their
+    sources.
     """
 
     seed: int
@@ -293,18 +299,18 @@ class SeededValues:
         return self.parameters[name].dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return None: no file stores the values."""
+        """Return None, because no file stores the values."""
         return None
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return {}: there are no files to check."""
+        """Return {}, because there are no files to check."""
         return {}
 
     def close(self) -> None:
-        """Do nothing: there are no files to close."""
+        """Do nothing, because there are no files to close."""
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values in the given dtype. Fails with E0516 or E0517."""
+        """Yield the values in the given dtype. Raise E0516 or E0517 on failure."""
         wanted = self.parameters[self.get_tied_source(name) or name]
         initializer = parse_initializer(self.initializers[wanted.name], wanted.span)
         place = f"`{escape_text(wanted.name)}`, started as {initializer}"
@@ -329,9 +335,9 @@ MAX_DECODED_ELEMENTS = 1 << 20
 
 
 def _iterate_blocks(array: Array) -> Iterator[Array]:
-    """Yield the elements in C order, a few megabytes at a time, without copying the whole."""
-    # contiguous data is sliced without looking at axes; anything else by rows, so that only a few
-    # of them are copied at a time
+    """Yield the elements in C order, a few megabytes at a time, without copying the whole array."""
+    # contiguous data is sliced as a flat array; other data is sliced by rows, so that only a few
+    # rows are copied at a time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         step = CHUNK_BYTES // array.itemsize
@@ -363,11 +369,11 @@ class ValuesOverlay:
         return self.base.get_stored_dtype(name)
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file; None for replaced ones."""
+        """Return the byte range of the values in a file; return None for replaced parameters."""
         return None if self.is_replaced(name) else self.base.find_byte_range(name)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as bytes. Fails as the checkpoint's do."""
+        """Yield the values as bytes. Raise the errors of the base values."""
         source = (
             self.iterate_replaced_chunks if self.is_replaced(name) else self.base.iterate_chunks
         )
@@ -378,9 +384,9 @@ class ValuesOverlay:
         return False
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values that replace those of `base`."""
+        """Yield the values that replace the values of `base`."""
         return self.base.iterate_chunks(name, dtype)
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of the files that weights stay in."""
+        """Return the SHA-256 of the files in which weights stay."""
         return self.base.hash_checked_files(names)

@@ -1,4 +1,4 @@
-"""Quantize weights while they stream from checkpoint to file; scales of KV caches."""
+"""Quantize weights while they stream from checkpoint to file; add scales of KV caches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from specc.weights.weight_rules import RequiredParameter
 
 @dataclass(frozen=True)
 class ValuesWithScales(ValuesOverlay):
-    """Model values plus further f32 arrays (scales) by name. Implements `ParameterValues`."""
+    """Model values plus additional f32 arrays (scales) by name. Implements `ParameterValues`."""
 
     scales: Mapping[str, Array]
 
@@ -62,21 +62,21 @@ MAX_THREADS = 2
 
 
 GetFactor: TypeAlias = Callable[[int], Array]
-"""Returns the GPTQ factor of the n-th matrix of a stack; of a single matrix for any n."""
+"""Function that returns the GPTQ factor of matrix n of a stack, or of a single matrix."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 """Rows of a matrix, and its GPTQ factor or the rows' scales."""
 
 
 @dataclass
 class QuantizationErrorStats:
-    """Quantization error of a weight: sums over its values, and the maximum error."""
+    """The quantization error of a weight: sums over its values, and the maximum error."""
 
     squared_norm: float = 0.0
     squared_error: float = 0.0
     max_error: float = 0.0
 
     def add_rows(self, before: Array, after: Array) -> None:
-        """Add the errors of some rows, before and after; `after` is overwritten."""
+        """Add the errors between rows before and after quantization; `after` is overwritten."""
         gone = np.subtract(before, after, out=after)
         self.squared_norm += _sum_squares(before.reshape(-1))
         self.squared_error += _sum_squares(gone.reshape(-1))
@@ -91,12 +91,12 @@ class QuantizationErrorStats:
 
     @property
     def relative_error(self) -> float:
-        """The error norm relative to the weight's norm."""
+        """Return the error norm relative to the weight's norm."""
         return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
 
 
 def _sum_squares(flat: Array) -> float:
-    """Return the sum of squares, also beyond the range of float32."""
+    """Return the sum of squares, which may exceed the range of float32."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
     # for smaller sums the squares may have underflowed
@@ -108,7 +108,7 @@ def _sum_squares(flat: Array) -> float:
 
 @dataclass
 class QuantizedStream:
-    """A weight being quantized, or a stack of them: scales are known after all rows."""
+    """A weight, or a stack of weights, that is being quantized; scales are known after all rows."""
 
     format: QuantizationFormat
     shape: tuple[int, ...]
@@ -118,17 +118,17 @@ class QuantizedStream:
 
     @property
     def out_channels(self) -> int:
-        """The number of output channels."""
+        """Return the number of output channels."""
         return self.shape[-1] if self.format.is_transposed else self.shape[-2]
 
     @property
     def in_channels(self) -> int:
-        """The number of input channels."""
+        """Return the number of input channels."""
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
-        """The leading axes of a stack of matrices."""
+        """Return the leading axes of a stack of matrices."""
         return self.shape[:-2]
 
 
@@ -150,8 +150,8 @@ def quantize_to_files(
     get_factor: GetFactor,
     stem: Path,
 ) -> PrequantizedWeight:
-    """Quantize a weight by GPTQ into files named after `stem`. E0810 to E0815 if they cannot be
-    written.
+    """Quantize a weight with GPTQ into files named after `stem`. Raise E0810 to E0815 if a file
+    cannot be written.
     """
     quantized = QuantizedValues(values, {name: format}, get_factor=get_factor)
     parts = format.format_codes_name(name), format.format_scales_name(name)
@@ -169,9 +169,9 @@ def quantize_to_files(
 class QuantizedValues(ValuesOverlay):
     """Model values with quantized weights. Implements `ParameterValues`.
 
-    `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of the others,
-    or of each matrix of a stack; None: round to nearest. `stored_scales` are the scales of
-    pre-quantized values, one per value.
+    `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of other
+    weights, or of each matrix of a stack; None means round to nearest. `stored_scales` are the
+    scales of pre-quantized values, one per value.
     """
 
     plan: QuantizationPlan
@@ -186,7 +186,7 @@ class QuantizedValues(ValuesOverlay):
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, bool]]:
-        """The weight that each new name is a part of, and whether it is the scales."""
+        """Return the weight of each new name, and whether the name is that of the scales."""
         found: dict[str, tuple[str, bool]] = {}
         for name, form in self.plan.items():
             found[form.format_codes_name(name)] = name, False
@@ -195,7 +195,7 @@ class QuantizedValues(ValuesOverlay):
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name, quantized ones in two parts."""
+        """Return every parameter by name; a quantized parameter has two parts."""
         found = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for part, (name, is_scales) in self.parts.items():
             form, one = self.plan[name], self.streams[name]
@@ -236,7 +236,7 @@ class QuantizedValues(ValuesOverlay):
             return
         scales = self.streams[weight].scales
         if scales is None:
-            # the codes were not requested before
+            # the codes have not been requested yet
             for _ in self._iterate_codes(weight):
                 pass
             scales = self.streams[weight].scales
@@ -280,7 +280,7 @@ class QuantizedValues(ValuesOverlay):
             if columns is None:
                 yield _view_bytes(piece.stored)
             else:
-                # chunks end with a matrix, so that each is of one
+                # a chunk does not extend beyond the end of a matrix
                 matrix_index, start = divmod(at, stream.out_channels)
                 columns[matrix_index, :, start : start + len(piece.stored)] = piece.stored.T
             at += len(piece.stored)
@@ -292,8 +292,8 @@ class QuantizedValues(ValuesOverlay):
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
     def _iterate_rows(self, name: str, values: ParameterValues | None = None) -> Iterator[Array]:
-        """Yield the rows `[some, in]` of a weight in order, f32, one per output channel; or those
-        of other values for it.
+        """Yield the f32 rows `[chunk, in]` of a weight in order, one per output channel; `values`
+        may replace the base values.
         """
         stream = self.streams[name]
         chunk_rows = max(1, CHUNK_VALUES // max(stream.in_channels, 1))
@@ -313,7 +313,7 @@ class _QuantizedRows:
 def _pair_with_factors(
     pieces: Iterator[Array], out_channels: int, get_factor: GetFactor | None
 ) -> Iterator[RowsAndFactor]:
-    """Yield rows of one matrix after the other, with its GPTQ factor."""
+    """Yield the rows of each matrix in order, with the GPTQ factor of the matrix."""
     at, factor = 0, None
     for rows in pieces:
         if get_factor is not None and at % out_channels == 0:
@@ -326,7 +326,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
     """Quantize some rows of a weight."""
     rows, factor = rows_and_factor
     parts, scales, error = [], [], QuantizationErrorStats()
-    # column by column costs the same for few rows as for many
+    # the cost of GPTQ, which works column by column, hardly depends on the number of rows
     chunk_rows = (
         len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)
     )
@@ -364,7 +364,7 @@ def _map_in_order(
     function: Callable[[RowsAndFactor], _QuantizedRows], pieces: Iterator[RowsAndFactor]
 ) -> Iterator[_QuantizedRows]:
     """Yield the results of `function` in order while the next rows are read; NumPy releases the
-    GIL. At most one piece per thread waits.
+    GIL. At most one piece per thread is queued.
     """
     pending: deque[Future[_QuantizedRows]] = deque()
     with ThreadPoolExecutor(MAX_THREADS) as pool:
@@ -377,7 +377,7 @@ def _map_in_order(
 
 
 def _merge_rows(pieces: Iterator[Array], stream: QuantizedStream) -> Iterator[Array]:
-    """Merge rows into larger chunks: GPTQ costs the same for few rows."""
+    """Merge rows into larger chunks, because GPTQ takes as long for few rows as for many."""
     chunk_rows = max(1, GPTQ_CHUNK_ELEMENTS // max(stream.in_channels, 1))
     pending: list[Array] = []
     at = 0
@@ -394,6 +394,6 @@ def _view_bytes(array: Array) -> memoryview:
 
 
 def _pack_int4_tensor(codes: Array) -> Array:
-    """Pack 4-bit integers two per byte over a whole tensor, the first in the low nibble."""
+    """Pack 4-bit integers of a whole tensor, two per byte; the first is in the low nibble."""
     flat = codes.reshape(-1).view(np.uint8) & 15
     return int_quantization.pack_nibbles(np.append(flat, np.uint8(0)) if flat.size % 2 else flat)

@@ -1,4 +1,4 @@
-"""Counter-based random number generator."""
+"""A counter-based random number generator."""
 
 import math
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def mix_bits(z: int) -> int:
 
 
 def hash_fnv1a(data: bytes) -> int:
-    """Return the 64-bit FNV-1a hash: stable, unlike Python's own."""
+    """Return the 64-bit FNV-1a hash, which is stable between runs, unlike Python's `hash`."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = (value ^ byte) * 0x100000001B3 & UINT64_MASK
@@ -50,17 +50,17 @@ def derive_stream_key(seed: int, name: str) -> int:
 
 
 def generate_uniforms(key: int, start: int, count: int) -> Floats:
-    """Return f32[count]: uniforms in [0, 1), multiples of 2**-24."""
+    """Return f32[count] of uniform numbers in [0, 1), which are multiples of 2**-24."""
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
     _scramble(z, np.empty_like(z))
-    z >>= np.uint64(40)  # the top bits, which `z ^ z >> 31` would leave unchanged
+    z >>= np.uint64(40)  # the 24 top bits, which `z ^ z >> 31` would not change
     return z.astype(np.float32) * np.float32(2**-24)
 
 
 def generate_normals(key: int, start: int, count: int) -> Floats:
-    """Return f32[count]: normals of mean 0 and variance 1."""
+    """Return f32[count] of normal numbers with mean 0 and variance 1."""
     base = np.arange(start, start + count, dtype=np.uint64)
     base *= np.uint64(UNIFORMS_PER_NORMAL * SPLITMIX_GAMMA & UINT64_MASK)
     base += np.uint64(key)
@@ -75,8 +75,8 @@ def generate_normals(key: int, start: int, count: int) -> Floats:
 
 
 def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
-    """Yield `count` uniforms `low + u * (high - low)` in blocks, each operation rounded to
-    float32.
+    """Yield `count` uniform numbers `low + u * (high - low)` in blocks; each operation is rounded
+    to float32.
     """
     key, span = derive_stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK_WORDS):
@@ -87,7 +87,7 @@ def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) 
 
 
 def iterate_normals(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
-    """Yield `count` normals of mean 0 in blocks: `z * std`, rounded to float32."""
+    """Yield `count` normal numbers `z * std` with mean 0 in blocks, rounded to float32."""
     key = derive_stream_key(seed, name)
     for start in range(0, count, BLOCK_WORDS):
         block = generate_normals(key, start, min(BLOCK_WORDS, count - start))
@@ -107,7 +107,7 @@ def _scramble(z: Words, scratch: Words) -> None:
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
     """Fill f32[*shape] from chunks, in C order."""
-    # blocks are written to their destination, so the whole is never in memory twice
+    # blocks are written to the result, so the array is never in memory twice
     flat = np.empty(math.prod(shape), np.float32)
     at = 0
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint stores transposed; iteration over weight rows."""
+"""Find matrices that a checkpoint stores transposed, and iterate over weight rows."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -18,8 +18,10 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the parameters that are transposed matrices of a file and are not tied to."""
-    # the other name of a tied weight reads it in the layout of its own spec
+    """Return the parameters that are transposed matrices of a file, without sources of tied
+    weights.
+    """
+    # a tied parameter reads its source in the layout of the spec
     shared = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name
@@ -33,15 +35,15 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None
-    # an identity, and a row as a column, have the bytes of the file already
+    # an identity transpose, or a transpose of a single row or column, does not change the bytes
     if expr.axes == (0, 1) or binding.find_stored_bytes(expr) is not None:
         return None
     return expr.x if binding.find_stored_bytes(expr.x) is not None else None
 
 
 def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
-    """Return the binding with these parameters, of `find_transposed_parameters`, kept in file
-    order.
+    """Return the binding with these parameters (from `find_transposed_parameters`) in the layout of
+    the file.
     """
     bound = dict(binding.bound_parameters)
     for name in names:
@@ -58,7 +60,7 @@ HALF_PRECISION_TYPES = ("f16", "bf16")
 def iterate_transposed_rows(
     values: ParameterValues, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
-    """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`, which is read completely."""
+    """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`; the whole weight is read."""
     transposed = read_parameter(values, name, "f32")
     for matrix in transposed.reshape(-1, transposed.shape[-2], out_channels):
         for start in range(0, out_channels, chunk_rows):
@@ -69,17 +71,17 @@ def iterate_weight_rows(
     values: ParameterValues, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
     """Yield the rows `[chunk, in]` of a weight stored as `[out, in]`, `chunk_rows` at a time. Each
-    chunk is a copy, as file buffers are reused.
+    chunk is a copy, because file buffers are reused.
     """
     *stack, _, in_channels = values.parameters[name].shape
     total = prod(stack) * out_channels * in_channels
     stored = values.get_stored_dtype(name)
-    # narrower types are widened here, where they are copied in any case
+    # narrower types are widened here, because the values are copied in any case
     kind = stored if stored in HALF_PRECISION_TYPES else "f32"
     rows, at, done = np.empty(0, np.float32), 0, 0
     for chunk in values.iterate_chunks(name, kind):
         numbers = np.frombuffer(chunk, NUMPY_DTYPES[kind])
-        # chunks end anywhere: a tensor waits for the next, or one chunk gives several
+        # chunks may end within a row; a chunk may also contain several pieces
         while numbers.size:
             if at == rows.size:
                 left = out_channels - done // in_channels % out_channels

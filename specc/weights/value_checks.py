@@ -45,24 +45,24 @@ def _has_possible_nonfinite(block: Array) -> bool:
     """Return whether a block of floats may contain non-finite values."""
     first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
-        # checking whether all are finite takes a fifth of counting them
+        # checking whether all values are finite takes a fifth of the time of counting
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
     signed, plain = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
-    # The sign is the highest bit: if set, a signed value is negative, and an unsigned one larger
-    # than all without it.
+    # The sign is the highest bit. If it is set, the signed value is negative, and the unsigned
+    # value is larger than all values without the sign bit.
     sign = 1 << (8 * block.itemsize - 1)
     return bool(block.view(signed).max() >= first or block.view(plain).max() >= sign + first)
 
 
 def _count_nonfinite(block: Array) -> int:
     """Count the non-finite values."""
-    with np.errstate(invalid="ignore"):  # ml_dtypes raises a warning on NaN
+    with np.errstate(invalid="ignore"):  # ml_dtypes emits a warning for NaN
         return int(block.size - np.isfinite(block).sum())
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a type and a type that represents all its values."""
+"""Pairs of a type and a wider type that represents all its values."""
 
 
 CHECKED_VALUES = "values checked, the largest"
@@ -72,8 +72,8 @@ CHECKED_VALUES = "values checked, the largest"
 def convert_dtype(
     block: Array, dtype: str, location: str, *fixes: str, description: str = CHECKED_VALUES
 ) -> Array:
-    """Convert a block to another dtype. E0517 if a value is out of range; `fixes` are fixes other
-    than another dtype, `description` names the block's elements.
+    """Convert a block to another dtype. Raise E0517 if a value is out of range; `fixes` are fixes
+    besides a different dtype, `description` names the block's elements.
     """
     kind = NUMPY_DTYPES[dtype]
     if block.dtype == kind:
@@ -82,7 +82,7 @@ def convert_dtype(
         return block.astype(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(kind)
-        # rounding is allowed, an overflow is not; an integer has to stay exact
+        # floats may be rounded but must not overflow; integers must stay exact
         if dtype in FLOAT_DTYPES:
             lost = ~np.isfinite(result)
         else:

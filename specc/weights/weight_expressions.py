@@ -1,4 +1,4 @@
-"""Weight expressions: how a parameter is built from tensors of a file."""
+"""Weight expressions, which build a parameter from tensors of a file."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names import group_names
 
-if TYPE_CHECKING:  # a spec is checked without NumPy
+if TYPE_CHECKING:  # specs are checked without importing NumPy
     from specc.ir.array import Array
 
 
 class PatternMismatchError(Exception):
-    """A pattern does not match; the message states why."""
+    """Raised for a pattern that does not match; the message states why."""
 
 
 Shape: TypeAlias = tuple[int, ...]
 
 
 class _Formatted:
-    """An expression formatted by its `form`, with itself as `{0}`."""
+    """An expression that is formatted with the template `form`, in which `{0}` is the
+    expression.
+    """
 
     __slots__ = ()
     form: ClassVar[str]
@@ -41,7 +43,7 @@ class TensorExpr:
 
 @dataclass(frozen=True, slots=True)
 class TransposeExpr:
-    """A tensor with its axes in the order `axes`, or with its last two axes swapped. A tensor of
+    """A tensor transposed to the axis order `axes`, or with its last two axes swapped. A tensor of
     the shape `exempt_shape` is not transposed.
     """
 
@@ -55,12 +57,12 @@ class TransposeExpr:
         return f"transpose({self.x}{axes}{unless})"
 
     def get_permutation(self, shape: Shape) -> tuple[int, ...]:
-        """Return the axis permutation. Raises PatternMismatch."""
+        """Return the axis permutation. Raise PatternMismatchError if it does not fit the rank."""
         rank = len(shape)
         if shape == self.exempt_shape:
             return tuple(range(rank))
         if self.axes is None:
-            if rank < 2:  # a vector has nothing to transpose
+            if rank < 2:  # a vector cannot be transposed
                 raise PatternMismatchError(f"a tensor of rank {rank} has no two axes to exchange")
             return (*range(rank - 2), rank - 1, rank - 2)
         if sorted(self.axes) != list(range(rank)):
@@ -72,7 +74,7 @@ class TransposeExpr:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeExpr:
-    """A reshaped tensor with its elements in the same order; one length may be -1."""
+    """A reshaped tensor; one length may be -1."""
 
     x: "Expr"
     shape: Shape
@@ -94,7 +96,7 @@ class ConcatExpr:
 
 @dataclass(frozen=True, slots=True)
 class StackExpr:
-    """Tensors of one shape stacked along a new first axis, e.g. those of experts."""
+    """Tensors of equal shape stacked along a new first axis, such as the weights of experts."""
 
     parts: tuple["Expr", ...]
 
@@ -116,8 +118,8 @@ class SliceExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class PartExpr:
-    """Part `index` of a tensor split along an axis into `parts` equal parts, or parts of these
-    lengths.
+    """Part `index` of a tensor that is split along an axis into `parts` equal parts, or into parts
+    of these lengths.
     """
 
     x: "Expr"
@@ -130,7 +132,9 @@ class PartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the index range of the part. Raises PatternMismatch."""
+        """Return the index range of the part. Raise PatternMismatchError if the axis cannot be
+        split.
+        """
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise PatternMismatchError(f"an axis of {length} has no {self.parts} equal parts")
@@ -166,7 +170,7 @@ class PermutePairsExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class NegateExpr(_Formatted):
-    """Elementwise negation."""
+    """A tensor with all elements negated."""
 
     x: "Expr"
 
@@ -185,7 +189,9 @@ class CastExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class AddNumberExpr(_Formatted):
-    """A number added to every element; 16-bit elements are converted to f32 first, for accuracy."""
+    """A tensor with a number added to every element; 16-bit elements are first converted to f32 for
+    accuracy.
+    """
 
     x: "Expr"
     number: float
@@ -195,8 +201,8 @@ class AddNumberExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class ResizeGridExpr(_Formatted):
-    """A square grid of position embeddings, resized to `rows` by `columns` after `prefix` kept
-    rows.
+    """A square grid of position embeddings resized to `rows` by `columns`; the first `prefix`
+    embeddings are kept.
     """
 
     x: "Expr"
@@ -209,7 +215,7 @@ class ResizeGridExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class FirstPresentExpr:
-    """The first of several expressions whose tensors are all in the file."""
+    """The first of several expressions whose tensors are all present in the file."""
 
     options: tuple["Expr", ...]
 
@@ -219,7 +225,7 @@ class FirstPresentExpr:
 
 @dataclass(frozen=True, slots=True)
 class RearrangeExpr:
-    """Axes split, moved and merged by a pattern."""
+    """A tensor whose axes are split, moved and merged by a pattern."""
 
     x: "Expr"
     pattern: str
@@ -273,14 +279,16 @@ def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
 
 
 def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
-    """Return the expression with renamed tensors."""
+    """Return the expression with its tensors renamed."""
     if isinstance(expr, TensorExpr):
         return TensorExpr(rename(expr.name))
     return _map_operands(expr, lambda operand: rename_tensors(operand, rename))
 
 
 def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
-    """Resolve each `first_present` to its first present option, or the last."""
+    """Replace each `first_present` with its first option whose tensors are present, or with the
+    last option.
+    """
     decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(decided, FirstPresentExpr):
         return decided
@@ -294,7 +302,9 @@ def has_alternatives(expr: Expr) -> bool:
 
 
 def split_expression(expr: Expr) -> Iterator[Expr]:
-    """Split into expressions whose concatenated elements are those of `expr`."""
+    """Split an expression into expressions whose concatenated elements equal the elements of
+    `expr`.
+    """
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
@@ -305,7 +315,7 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class RearrangePlan:
-    """A pattern with known lengths: reshape to `split_shape`, permute, then reshape."""
+    """The steps of a pattern with known lengths: reshape to `split_shape`, permute, reshape."""
 
     split_shape: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -319,7 +329,9 @@ class RearrangePlan:
 def plan_rearrange(
     pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> RearrangePlan:
-    """Return the plan of the pattern for an array of that shape. Raises PatternMismatch."""
+    """Return the plan of the pattern for an array of this shape. Raise PatternMismatchError if they
+    do not match.
+    """
     try:
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:
@@ -342,8 +354,8 @@ def plan_rearrange(
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise PatternMismatch for a name repeated on one side of a pattern: a sum or a repetition
-    would make new elements.
+    """Raise PatternMismatchError for a name repeated on one side of a pattern, which would mean a
+    diagonal or a repetition.
     """
     for name in side:
         if side.count(name) > 1:
@@ -357,7 +369,7 @@ def _infer_group_lengths(
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)
-    # a single unknown length can be computed; for two only their product is known
+    # a single unknown length can be computed; for two lengths only the product is known
     if len(left) > 1:
         raise PatternMismatchError(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"

@@ -1,4 +1,4 @@
-"""Rules of a spec for weights: tie, load, ignore; the prefix of parameter names in a file."""
+"""Rules of a spec for weights (tie, load, ignore), and the prefix of parameter names in a file."""
 
 import re
 from collections import Counter
@@ -17,8 +17,8 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredParameter:
-    """A parameter of the model. `origin` names its call and the source of its shape, for messages;
-    `config_names` are the config values that set the lengths of its axes, "" for any other axis.
+    """A parameter of the model. `origin` describes its call and the source of its shape for
+    messages; `config_names` has the config value that sets the length of each axis, or "".
     """
 
     name: str
@@ -31,8 +31,8 @@ class RequiredParameter:
 
 @dataclass(frozen=True, slots=True)
 class TieRule:
-    """`tie name = source`: both names may be patterns with the same placeholders. A rule that is
-    `from_used_spec` is skipped if its names are not used.
+    """The rule `tie name = source`; both names may be patterns with the same placeholders. A rule
+    that is `from_used_spec` is skipped if the model lacks its names.
     """
 
     name: str
@@ -43,8 +43,8 @@ class TieRule:
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
-    """`load name = value`: `name` may be a pattern, whose captures fill the placeholders in the
-    names of `value`. A rule that is `from_used_spec` is skipped if its names are not used.
+    """The rule `load name = value`; `name` may be a pattern, whose captures fill placeholders in
+    names of `value`. A rule that is `from_used_spec` is skipped if the model lacks its names.
     """
 
     name: str
@@ -55,7 +55,7 @@ class LoadRule:
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRule:
-    """`ignore pattern`."""
+    """The rule `ignore pattern`."""
 
     pattern: str
     span: Span | None = None
@@ -63,8 +63,8 @@ class IgnoreRule:
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """The rules of a spec's `weights { … }`, and those of the specs it uses, whose weights are
-    under the paths of `used_spec_paths`.
+    """The rules of a spec's `weights { … }` block and of the specs that it uses, whose weights are
+    under the paths in `used_spec_paths`.
     """
 
     ties: tuple[TieRule, ...] = ()
@@ -109,11 +109,11 @@ def select_graph_rules(
     parameters: Mapping[str, RequiredParameter],
     list_other_parameters: Callable[[], Iterable[RequiredParameter]],
 ) -> WeightRules:
-    """Return the rules about the parameters `parameters` of one graph of a spec.
+    """Return the rules about the `parameters` of one graph of a spec.
 
-    Drops rules about parameters that only other graphs of the spec have; a rule about parameters
-    that no graph has stays, to be rejected. `list_other_parameters` returns the parameters of the
-    other graphs; it is called only for an unknown name.
+    Rules about parameters that only other graphs of the spec have are dropped. A rule about
+    parameters that no graph has stays and is rejected later. `list_other_parameters` returns the
+    parameters of the other graphs; it is called only for an unknown name.
     """
     rules = _drop_unused_spec_rules(parameters, rules)
     unused = find_unused_loads(parameters, rules)
@@ -121,7 +121,7 @@ def select_graph_rules(
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     ties = _expand_ties(rules.ties, parameters, all_parameters)
-    # A name in no graph of the spec is an error and is rejected.
+    # A name that is in no graph of the spec is an error.
     nowhere = find_unused_loads(all_parameters, rules)
     loads = tuple(r for r in rules.loads if r not in unused or r in nowhere)
     return replace(rules, ties=ties, loads=loads)
@@ -132,7 +132,7 @@ def _expand_ties(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> tuple[TieRule, ...]:
-    """Expand the rules of tied parameters that this graph does not have all of."""
+    """Expand `tie` rules of which this graph lacks some parameters."""
     ties: list[TieRule] = []
     for rule in rules:
         ties += (
@@ -146,8 +146,8 @@ def _expand_ties(
 def _drop_unused_spec_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> WeightRules:
-    """Drop rules of used specs that this graph does not need: they are about heads that are not
-    called here, and were checked with their own spec.
+    """Drop rules of used specs that this graph does not need. These rules are about heads that this
+    graph does not call, and were checked with their own spec.
     """
     ties = [r for r in rules.ties if not r.from_used_spec]
     for rule in rules.ties:
@@ -176,8 +176,8 @@ def _expand_tie(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> list[TieRule]:
-    """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph.
-    Unchanged if no graph has its names.
+    """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph. A
+    `tie` whose names are in no graph is returned unchanged.
     """
     pairs = _list_pairs(rule, all_parameters)
     if not pairs and not rule.from_used_spec:
@@ -195,7 +195,7 @@ def _expand_tie(
 def find_tied_pairs(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, str]:
-    """Map each tied parameter to its untied source. Fails with E0510."""
+    """Map each tied parameter to its untied source. Raise E0510 for an invalid tie."""
     direct = _map_tie_rules(parameters, rules)
     roots = {name: _find_root(name, direct) for name in direct}
     for name, root in roots.items():
@@ -215,7 +215,7 @@ def find_tied_pairs(
 def _map_tie_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, TieRule]:
-    """Return the rule of each tied parameter by name: the first match, as for `load`."""
+    """Return the rule of each tied parameter by name; the first matching rule applies."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _list_pairs(rule, parameters)
@@ -278,7 +278,7 @@ def _fail_unknown_weight(
 
 @dataclass(frozen=True, slots=True)
 class ParameterNaming:
-    """Mapping from declared names to tensor names: strips the prefix `removed_prefix` or adds
+    """The mapping from declared names to tensor names, which strips `removed_prefix` or adds
     `added_prefix`. `part_namings` maps the path of each used spec to its own naming, longest path
     first.
     """
@@ -288,14 +288,14 @@ class ParameterNaming:
     part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
     def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
-        """Return the tensor name of a declared name; `prefix` is that of all names."""
+        """Return the tensor name of a declared name; `prefix` is the prefix of all names."""
         for path, inner in self.part_namings:
             if declared.startswith(path):
                 return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
         if self.removed_prefix and declared.startswith(self.removed_prefix):
             return declared[len(self.removed_prefix) :]
-        # A head is next to the base model in a file, not under its prefix: only names under the
-        # prefix are considered there.
+        # In a file, a head is next to the base model, not under its prefix, so the prefix is added
+        # only if the file has the resulting name.
         behind = self.added_prefix + declared
         return behind if self.added_prefix and prefix + behind in tensors else declared
 
@@ -324,15 +324,16 @@ class ParameterNaming:
 def infer_naming(
     names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
-    """Infer the naming of a checkpoint, and that below each path of `part_paths`, where a used spec
-    may be stored as in its own checkpoint. E0515 if two namings match equally many names.
+    """Infer the naming of a checkpoint, and the naming below each path in `part_paths`, where a
+    used spec may have the names of its own checkpoint. Raise E0515 if two namings match equally
+    many names.
     """
     left, there = set(names), set(tensors)
     found: list[tuple[str, ParameterNaming]] = []
     for start in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
         names = {name for name in left if name.startswith(start)}
         tensors = {name for name in there if name.startswith(start)}
-        # Names that the file lacks may be under a common prefix.
+        # If the file has no names under the path, they may be under a common prefix.
         if not names or not tensors:
             continue
         left, there = left - names, there - tensors
@@ -355,18 +356,18 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     candidates = [
         naming
         for naming in _list_candidates(names, tensors)
-        # the base is under a prefix, not one head next to a base stored as declared
+        # a prefix is for a base model, not for one head next to an unprefixed base
         if not naming.added_prefix
         or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain
     ]
     found = {naming: len(list_names(naming) & tensors) for naming in candidates}
     best = max(found.values(), default=0)
-    if best <= plain or 2 * best < len(names):  # a few coincidental matches decide nothing
+    if best <= plain or 2 * best < len(names):  # a few coincidental matches are ignored
         return ParameterNaming()
     winners = sorted(
         (n for n in found if found[n] == best), key=lambda n: (n.removed_prefix, n.added_prefix)
     )
-    # Two spellings of one prefix find the same tensors; then either will do.
+    # Several spellings of a prefix may find the same tensors; any of them is valid.
     if len(set(map(list_names, winners))) > 1:
         raise_error(
             "E0515",
@@ -381,7 +382,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return prefixes that match at least one more name, most frequent first."""
+    """Return prefixes that match at least one additional name, most frequent first."""
     counts: Counter[ParameterNaming] = Counter()
     for longer, others in ((names, tensors), (tensors, names)):
         for name in longer:

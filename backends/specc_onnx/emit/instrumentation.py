@@ -1,8 +1,8 @@
-"""Copies of a compiled model with additional outputs: attention weights, or execution counts.
+"""Copy a compiled model with additional outputs: attention weights, or execution counts.
 
-The fused `Attention` returns its weights only in mode 3 of its fourth output. An `Attention` inside
-an `If` for empty inputs replaces the `If`, so such a copy needs nonempty inputs. Blocked attention
-is replaced by dense attention.
+The fused `Attention` operator returns its softmax weights only as its fourth output, in mode 3. If
+the `Attention` is in an `If` for empty inputs, it replaces the `If`, so the copy needs nonempty
+inputs. Blocked attention is replaced by dense attention.
 
 A counting copy also returns i64[n], the number of executions of each branch of an `If` and each
 body of a `Loop` or `Scan`: branches get an additional output, bodies an additional carry.
@@ -30,9 +30,9 @@ MAX_CONSTANT_ELEMENTS = 64
 
 
 def list_subgraphs(model: ModelProto) -> Subgraphs:
-    """Return the names of all subgraphs, and the integers in conditions of branches."""
+    """Return the names of all subgraphs, and the integers that branch conditions compare with."""
     copy = ModelProto()
-    # weights are not copied
+    # only small constants are copied, not the weights
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= MAX_CONSTANT_ELEMENTS:
             copy.graph.initializer.append(tensor)
@@ -85,8 +85,8 @@ def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> I
 
 
 def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
-    """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] with the executions of each subgraph, if
-    there are subgraphs. Return the names of the subgraphs in this order.
+    """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] with the execution count of each subgraph, if
+    there are subgraphs. Return the names of the subgraphs in the same order.
     """
     names = tuple(_iterate_subgraph_names(model.graph))
     if names:
@@ -194,8 +194,8 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph. They are copied first, because `del` clears nodes of the
-    graph.
+    """Replace the nodes of a graph. The new nodes are copied first, because `del` clears nodes of
+    the graph.
     """
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
@@ -236,7 +236,7 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Make an `Attention` node return its weights, and return their name."""
+    """Make an `Attention` node return its weights, and return the name of the weights."""
     # An inlined branch keeps the result name of its `If`.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:
@@ -261,7 +261,7 @@ def _add_weights_output(node: NodeProto, name: str) -> None:
 
 
 def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:
-    """Replace the `If` that computes `guard` by the nodes of one branch."""
+    """Replace the `If` that computes `guard` with the nodes of one branch."""
     node = _find_producer(model, guard)
     if node is None or node.op_type != "If":
         return

@@ -1,4 +1,5 @@
-"""Build an ONNX model from an IR graph: lower, remove unused nodes, name values, document.
+"""Build an ONNX model from an IR graph: lower nodes, remove unused ones, name values, add doc
+strings.
 
 Nodes get their final names after unused nodes are removed, so that the first attention of a
 scope is `h/3/attn/Attention`. Weights are initializers without data, which
@@ -123,8 +124,8 @@ class BuiltModel:
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
     `attention_notes` state where attention weights can be read: `scope` and `dtype`, then `weights`
     (a value) or `node` (the result of an `Attention`), with `guard` if the node is inside an `If`.
-    `types` are the IR types of inputs, outputs and stored weights by name, `length_inputs` the
-    scalar inputs by the symbol that they hold. `branch_lengths` maps symbols to the length above
+    `types` are the IR types of inputs, outputs and stored weights by name; `length_inputs` maps
+    symbols to the scalar inputs that hold them. `branch_lengths` maps symbols to the length above
     which the model takes another branch.
     """
 
@@ -146,9 +147,9 @@ def build_model(
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the ONNX model of `graph`. The input `PAST_LENGTH_INPUT` states how far KV buffers are
-    filled. `storage_dtypes` maps parameters to a different storage dtype, `ties` to the parameter
-    that stores their values.
+    """Build the ONNX model of `graph`. The input `PAST_LENGTH_INPUT` is the number of positions
+    that KV buffers hold. `storage_dtypes` maps parameters to a different storage dtype; `ties` maps
+    tied parameters to the parameter that stores their values.
     """
     onnx_targets.check_opset(opset)
     caches: tuple[KVCache, ...] = ()
@@ -176,7 +177,9 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types by name, and the scalar inputs by the symbol that they hold."""
+    """Return the input types by name, and a map from symbols to the scalar inputs that hold
+    them.
+    """
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_buffer_type(types[name]) for name in buffers}
     if not caches:
@@ -188,7 +191,7 @@ def _list_model_inputs(
 
 
 def _list_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
-    """Return the tensors of the outputs by name; KV buffers have their capacity as length."""
+    """Return the tensors of the outputs by name; the length of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.next_key, cache.next_value)):
         outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
@@ -230,7 +233,7 @@ def _make_graph_proto(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> GraphProto:
-    """Return the emitted nodes as a graph with the constants that they read."""
+    """Return a graph with the emitted nodes and the constants that they read."""
     nodes = g.bodies.open_bodies[0].nodes
     read = {name for node in nodes for name in iterate_node_inputs(node)}
     constants = [t for name, t in g.values.constants.items() if name in read]

@@ -1,4 +1,4 @@
-"""Copies of a model that measure quantization error: without activation rounding, or with quantized
+"""Copy a model to measure quantization error: without activation quantization, or with quantized
 products as outputs.
 """
 
@@ -52,7 +52,7 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace quantized activations by floats and integer products by float products; scales
+    """Replace quantized activations with floats and integer products with float products; scales
     remain.
     """
     for graph in iterate_nested_graphs(model.graph):
@@ -128,7 +128,9 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
-    """Make operands and results of quantized products outputs, except in branches and experts."""
+    """Add the operands and results of quantized products as graph outputs, except in branches and
+    experts.
+    """
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
     results: list[QuantizedProduct] = []
@@ -148,7 +150,7 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]
 
 
 def _list_initializer_types(graph: GraphProto) -> dict[str, int]:
-    """Return the element type of every initializer by name, also of subgraphs."""
+    """Return the element type of every initializer by name, including those of subgraphs."""
     return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
 
@@ -162,8 +164,8 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return name and element type of operands and results by role; `constant_types` are the
-    element types of constants by name.
+    """Return the name and element type of each operand and result by role; `constant_types` maps
+    constants to their element types.
     """
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
@@ -198,7 +200,7 @@ def _find_operand_roles(
 
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make values of a graph its outputs; loops collect values of their bodies. Return the output
+    """Add values of a graph as its outputs; loops collect values of their bodies. Return the output
     names by value.
     """
     visible = _list_defined_names(graph)
@@ -218,7 +220,9 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
 
 
 def _list_defined_names(graph: GraphProto) -> set[str]:
-    """Return the names of the inputs, initializers and node results of a graph, not of bodies."""
+    """Return the names of the inputs, initializers and node results of a graph without its
+    bodies.
+    """
     results = {name for node in graph.node for name in node.output}
     return results | {t.name for t in graph.initializer} | {v.name for v in graph.input}
 

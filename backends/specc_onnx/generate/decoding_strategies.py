@@ -1,7 +1,7 @@
-"""Greedy decoding, sampling and beam search inside a standalone generator; token rules.
+"""Emit greedy decoding, sampling, beam search and token rules of a standalone generator.
 
-A strategy emits its loop-invariant nodes into the main graph when it is constructed, and one
-step into the loop body by `emit_step`. The final values of its `carries` become the outputs.
+The constructor of a strategy emits loop-invariant nodes into the main graph; `emit_step` emits one
+step into the loop body. The final values of its `carries` become the outputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -53,7 +53,8 @@ def emit_token_rules(
     history: str | None = None,
 ) -> str:
     """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are forbidden at step
-    `iteration` i64[] of at most `limit` i64[]. Some rules read the token `history`.
+    `iteration` i64[]; `limit` i64[] is the maximum number of steps. Some rules read the token
+    `history`.
     """
     unrestricted = scores
     if history is not None:
@@ -80,7 +81,7 @@ def emit_token_rules(
 
 
 def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
-    """Emit scores f32[1, vocabulary] that forbid all tokens but one."""
+    """Emit scores f32[1, vocabulary] that are -inf for all tokens but one."""
     only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
     return g.emit_constant(only, "f32")
 
@@ -88,7 +89,7 @@ def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
 def _emit_history_rules(
     g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
 ) -> str:
-    """Emit -inf scores for the tokens that rules over the token `history` forbid."""
+    """Emit scores with -inf for tokens that are forbidden by rules on the token `history`."""
     for banned in emit_banned_tokens(g, decoding, history, vocabulary):
         scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
     return scores
@@ -97,7 +98,7 @@ def _emit_history_rules(
 def _emit_forced_scores(
     g: Emitter, unrestricted: str, tokens: Collection[int], vocabulary: int
 ) -> str:
-    """Emit the unrestricted scores of `tokens`, and -inf for all other tokens."""
+    """Emit the unmodified scores of `tokens`, and -inf for all other tokens."""
     is_allowed = emit_token_set(g, tokens, vocabulary)
     # a single forced token is certain: log-probability 0
     allowed_score = unrestricted if len(tokens) > 1 else 0.0
@@ -107,7 +108,7 @@ def _emit_forced_scores(
 def _emit_suppressed_scores(
     g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, condition: str | None = None
 ) -> str:
-    """Emit -inf scores for `tokens` if `condition` bool[] is true or None."""
+    """Emit scores with -inf for `tokens` if `condition` bool[] is true or None."""
     banned = emit_token_set(g, tokens, vocabulary)
     if condition is not None:
         banned = g.emit_node("And", banned, condition)
@@ -191,7 +192,7 @@ def _update_history(
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy: it emits the choice of the next tokens."""
+    """A decoding strategy, which emits the nodes that choose the next tokens."""
 
     carries: list[LoopCarry]
 
@@ -207,14 +208,16 @@ class DecodingStrategy(Protocol):
 
 
 def make_strategy(g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> DecodingStrategy:
-    """Return the requested strategy; its loop-invariant nodes are emitted into the open graph."""
+    """Return the requested strategy; its constructor emits loop-invariant nodes into the open
+    graph.
+    """
     strategy = BeamSearchStrategy if decoding.strategy == "beam" else SingleSequenceStrategy
     return strategy(g, decoding, inputs)
 
 
 class SingleSequenceStrategy:
-    """Greedy decoding or sampling. Finished sequences get the fill token. Invalid logits of an
-    unfinished sequence end the generation with `NO_TOKEN`.
+    """Greedy decoding or sampling. Finished sequences get the fill token. If an unfinished sequence
+    has invalid logits, generation ends with `NO_TOKEN`.
     """
 
     def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
@@ -302,7 +305,7 @@ class BeamSearchStrategy:
         log_probs = g.emit_node("LogSoftmax", logits, axis=1)
         log_probs = self.inputs.emit_score_rules(g, self.decoding, log_probs, iteration, history)
         if self.decoding.renormalize_logits:
-            # a row of -inf would become NaN
+            # softmax over only -inf would return NaN
             possible = g.emit_node("Greater", log_probs, onnx_beam_search.NO_SCORE)
             rescaled = g.emit_node("LogSoftmax", log_probs, axis=1)
             log_probs = g.emit_node("Where", possible, rescaled, onnx_beam_search.NO_SCORE)

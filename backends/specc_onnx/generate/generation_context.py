@@ -1,4 +1,4 @@
-"""Inputs of a standalone generator and the state shared by its parts while it is built."""
+"""Inputs of a standalone generator, and the context that its builders share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,8 +57,8 @@ class LoopCarry:
 
 @dataclass(frozen=True, slots=True)
 class TokenDecision:
-    """The next `tokens` i64[batch], their parent beams i64[batch] (None if each sequence continues
-    itself), whether generation continues, bool[], and the carries after the step.
+    """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
+    (None without beams), whether generation continues, bool[], and the carries after the step.
     """
 
     tokens: str
@@ -73,7 +73,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @classmethod
     def from_graph(cls, source: SelfDecodingGraph) -> "GenerationParts":
-        """Return the parts of `source`."""
+        """Return the generator parts of the graph `source`."""
         return cls(source.graph, source.derived, source.decoding, source.defaults)
 
     @property
@@ -116,7 +116,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def starts_from_prefix(self) -> bool:
-        """Return True if the first token of an empty sequence is predicted from prefix
+        """Return True if the first token of an empty sequence is predicted from the prefix
         positions.
         """
         return not self.decoding.start and bool(self.derived.initial_logits_output)
@@ -132,7 +132,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:
-        """Return the optional inputs: the prompt, if a start token is built in."""
+        """Return the optional inputs: the prompt, if the model has a start token."""
         absent_inputs = (
             (self.derived.sequence_input, *self.padding_masks) if self.can_start_empty else ()
         )
@@ -177,9 +177,9 @@ class GenerationParts(SelfDecodingGraph):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
     """A standalone generator under construction: `types` of the spec's inputs, names of scalar
-    inputs, and `main_tensors` of the main graph by name, including encoder outputs. A step repeats
-    each sequence `repeat_count` times: the number of beams if an encoder output has a batch axis,
-    whose length is fixed; otherwise once, and beams fan out after the prompt.
+    inputs, and `main_tensors` of the main graph by name, including encoder outputs. Each sequence
+    is repeated `repeat_count` times: the number of beams if an encoder output has a batch axis,
+    whose length is fixed; otherwise 1, and the first step expands sequences to beams.
     """
 
     parts: GenerationParts
@@ -207,7 +207,7 @@ class GenerationContext:
 
     @property
     def per_token_inputs(self) -> list[str]:
-        """Return the step's inputs along the time axis other than the tokens."""
+        """Return the step's inputs along the time axis, without the tokens."""
         other_inputs = {
             self.derived.sequence_input,
             *self.derived.static_inputs,

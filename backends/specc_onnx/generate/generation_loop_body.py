@@ -1,4 +1,4 @@
-"""Build the loop body: decode step, choice of the next token, next carries.
+"""Build the loop body: decode step, selection of the next token, next carries.
 
 Loop-invariant nodes, such as the keys and values of encoder outputs, are hoisted into the
 main graph, because ONNX Runtime does not move nodes out of a loop body.
@@ -38,10 +38,10 @@ def hoist_invariant_nodes(
     step, g = context.derived.step, context.g
     invariant = set(find_invariant_nodes(step, static_inputs))
     inputs = {t.name: t.type for t in static_inputs.values()}
-    # The other inputs of the step have tensors inside the body only.
+    # The other inputs of the step have tensors only inside the body.
     hoisted_inputs = {n: step.inputs[n] for n in static_inputs}
     context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), static_inputs)
-    # The step's `batch` is the number of all beams, unlike that of the spec's graph.
+    # In the step `batch` counts all beams; in the spec's graph it counts sequences.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
     types, former_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
@@ -71,7 +71,7 @@ def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node
 
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
-    """Return whether a node reads and returns no lengths that change between steps."""
+    """Return whether a node neither reads nor returns a length that changes between steps."""
     # `Range(past)` has no operands but changes at every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_lengths()
@@ -79,8 +79,8 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
-    """Return the default that computes whether a generated token is valid; None if all tokens are
-    valid. Raise E0944 for a default that reads more than the token.
+    """Return the input default that computes whether a generated token is valid; None if all tokens
+    are valid. Raise E0944 if the default reads other inputs than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.
@@ -130,8 +130,8 @@ class LoopIteration:
 
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
-    """Build the `Loop` body: it takes iteration, condition and carries, and returns condition and
-    carries.
+    """Build the `Loop` body, which takes iteration, condition and carries, and returns condition
+    and carries.
     """
     g, step, carries = context.g, context.derived.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)
@@ -213,7 +213,7 @@ def emit_first_logits(
 
 
 def _emit_newest_logits(context: GenerationContext) -> str:
-    """Return the logits of the last position, f32[rows, vocabulary]."""
+    """Return the logits of the last position, f32[batch, vocabulary]."""
     tensor, g = (
         context.g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]],
         context.g,
@@ -247,7 +247,7 @@ def _list_next_carries(
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
 ) -> str:
-    """Emit the padding mask with one more position; the input's default may mask it out."""
+    """Emit the padding mask with one more position, which the input's default may mask out."""
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)
@@ -265,7 +265,8 @@ def _emit_next_mask(
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
-        # IR types have another `batch` than the expanded beams, so they are not recorded.
+        # In IR types `batch` differs from the number of expanded beams, so these types are not
+        # recorded.
         types, g.bodies.open_bodies[-1].types = g.bodies.open_bodies[-1].types, {}
         lower_nodes(g, default)
         g.bodies.open_bodies[-1].types = types
@@ -280,7 +281,8 @@ def _emit_next_state(
     context: GenerationContext, state: DecodeState, decision: TokenDecision
 ) -> str:
     name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
-    # A beam continues with the cache of its parent; all beams share a state without batch axis.
+    # A beam continues with the cache of its parent. A state without a batch axis is shared by all
+    # beams.
     if decision.parents is None or state.batch_axis is None:
         return name
     return context.g.emit_node("Gather", name, decision.parents, axis=state.batch_axis)

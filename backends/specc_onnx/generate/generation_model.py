@@ -55,9 +55,9 @@ def build_generation_model(
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
     """Build the standalone generator; `storage_dtypes` and `ties` are those of `build_model`. Its
-    inputs are `GenerationParts.inputs` and `list_scalar_inputs`, its outputs `tokens` and
-    `log_probs` or, for beam search, `scores`. An output name that is already an input name gets a
-    number. Raise E0944 for a per-token input without a value inside the loop.
+    inputs are `GenerationParts.inputs` and `list_scalar_inputs`; its outputs are `tokens`, and
+    `log_probs` or (for beam search) `scores`. An output name that is already an input name gets a
+    numeric suffix. Raise E0944 for a per-token input without a value inside the loop.
     """
     onnx_targets.check_opset(opset)
     parts = GenerationParts.from_graph(source)
@@ -105,7 +105,7 @@ def _make_generation_context(
     graph, derived, decoding = parts.graph, parts.derived, parts.decoding
     types = dict(parts.inputs)
     taken = set(types)
-    # An input of the spec called `seed` or `max_tokens` keeps its name.
+    # An input of the spec named `seed` or `max_tokens` keeps its name.
     scalars = {name: make_unique_name(name, taken) for name in list_scalar_inputs(decoding)}
     # An absent optional input is empty, so it determines no length.
     input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
@@ -201,7 +201,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     tokens = _emit_optional_input(context, growing)
     if not context.parts.starts_from_prefix:
         is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
-        # A slice of length 0 or 1 instead of an `If`, whose branches must have equal shapes.
+        # A slice of length 0 or 1 replaces an `If`, whose branches would need equal shapes.
         start_tokens = g.emit_constant([list(context.decoding.start)], type.dtype)
         shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
         count = g.emit_node("Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start)])
@@ -209,7 +209,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
         start = g.emit_node("Slice", start, [0], count, [1])
         tokens = g.emit_node("Concat", start, tokens, axis=1)
     context.main_tensors[growing] = Tensor(tokens, type)
-    # The prompt length is now that of this value, no longer that of the input.
+    # From here on, the prompt length is the length of this value, not that of the input.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: type})
     for name in context.parts.optional_inputs:
         if name != growing:
@@ -218,7 +218,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
 
 
 def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> Tensor:
-    """Emit a mask input extended to the length of `tokens` by leading valid positions."""
+    """Emit a mask input with leading valid positions, extended to the length of `tokens`."""
     g = context.g
     mask = _emit_optional_input(context, name)
     missing = g.emit_node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
@@ -243,7 +243,7 @@ def make_prompt_carry(context: GenerationContext) -> LoopCarry:
     ids = context.main_tensors[growing]
     default_names = (n for graph in context.parts.default_graphs for n in graph.outputs)
     for name in default_names:
-        # The pad id may be -1, which is no valid index of an embedding.
+        # The pad id may be -1, which is not a valid embedding index.
         if name in context.parts.padding_masks and _is_lookup_index(context.derived.step, growing):
             keep = context.main_tensors[name]
             ids = Tensor(emit_indices_without_padding(context.g, ids, keep), ids.type)
@@ -271,7 +271,7 @@ def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
         )
         return LoopCarry(state.name, state.type, initial)
     lengths = {str(context.batch): context.step_batch}
-    # A cache starts empty, a state without a time axis (of a recurrent layer) as zeros.
+    # A cache starts empty; a state without a time axis (of a recurrent layer) starts as zeros.
     shape = [
         Dim.of(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
@@ -312,7 +312,9 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
 
 
 def find_empty_prompts(context: GenerationContext) -> str | None:
-    """Emit whether each prompt is only padding, bool[batch, 1]; None without a padding mask."""
+    """Emit whether each prompt contains only padding, bool[batch, 1]; None without a padding
+    mask.
+    """
     mask, g = find_prompt_mask(context), context.g
     if mask is None:
         return None

@@ -1,4 +1,4 @@
-"""One step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
+"""Emit one step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
 As in transformers, a step keeps more candidates than beams, so that enough remain when some
 finish; finished ones are stored with length-normalized scores. Shapes: `s` sequences, `n`
@@ -61,7 +61,7 @@ class BeamCandidates:
 
 def make_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
     """Return the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
-    of a sequence are equal, so only one of them has a score.
+    of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
     shape = g.emit_node("Concat", sequences, [n], axis=0)
@@ -98,26 +98,27 @@ class BeamSearchStep:
 
     @property
     def candidates(self) -> int:
-        """Number of candidate continuations per sequence and step."""
-        # One candidate per stop token and beam may finish; `num_beams` others remain.
+        """Return the number of candidate continuations per sequence and step."""
+        # Each beam may finish with each stop token; `num_beams` other candidates remain.
         wanted = max(2, 1 + len(self.decoding.stop)) * self.decoding.num_beams
         return min(wanted, self.decoding.num_beams * self.vocabulary)
 
 
 def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenDecision:
-    """Emit a step from log-probabilities `[s·n, vocabulary]`; the first step may have `[s,
-    vocabulary]`. Invalid logits of a live beam end the search with `NO_TOKEN` and a NaN score.
+    """Emit a step from log-probabilities `[s·n, vocabulary]`; the first step may have
+    `[s, vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
+    score.
     """
     g, n = step.g, step.decoding.num_beams
     batch = emit_axis_length(g, step.state.scores, 0)
     beam_count = g.emit_node("Mul", batch, [n])
-    # The first step may have one row of logits per sequence, the parent of all its beams.
+    # The first step may have one logits vector per sequence, which is the parent of all its beams.
     beams_per_logit_row = g.emit_node("Div", beam_count, emit_axis_length(g, log_probs, 0))
     log_probs = g.emit_node(
         "Reshape", log_probs, g.emit_node("Concat", batch, [-1, step.vocabulary], axis=0)
     )
     candidates = _emit_candidates(step, log_probs)
-    # Among equal scores `TopK` selects the first, like Python's stable sort.
+    # `TopK` selects the first of several equal scores, like Python's stable sort.
     unfinished = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
     scores, indices = g.emit_nodes("TopK", 2, unfinished, [n], axis=1)
     tokens = g.emit_node("GatherElements", candidates.tokens, indices, axis=1)
@@ -131,7 +132,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     is_invalid = g.emit_node(
         "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
     )
-    # open sequences fail with invalid logits of a live beam
+    # unfinished sequences fail if a live beam has invalid logits
     is_live = g.emit_node("Greater", step.state.scores, NO_SCORE)
     has_failed = g.emit_node(
         "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
@@ -211,9 +212,9 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
 def _emit_can_improve(
     step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
 ) -> str:
-    """Emit whether each sequence can still improve, bool[s, 1]. With `early_stopping` it can if it
-    has a live beam and an unfinished one; otherwise if its best live beam beats its worst finished
-    one.
+    """Emit whether each sequence can still improve, bool[s, 1]. With `early_stopping` a sequence
+    can improve while it has a live beam and fewer than `num_beams` finished beams; otherwise, while
+    its best live beam scores higher than its worst finished beam.
     """
     g = step.g
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
@@ -222,8 +223,8 @@ def _emit_can_improve(
         is_live = g.emit_node("Greater", best, NO_SCORE)
         can_improve = g.emit_node("And", is_live, _emit_any(g, g.emit_node("Not", is_finished)))
         return g.emit_node("And", step.state.can_improve, can_improve)
-    # Sums of log-probabilities only decrease: the best reachable score is the sum divided by the
-    # maximum length divisor, which early_stopping="never" waits for.
+    # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
+    # maximum length divisor. early_stopping="never" compares with this score.
     best = _emit_normalized_scores(step, best, step.limit if waits_for_limit else step.length)
     worst = emit_slice(g, finished_scores, 1, step.decoding.num_beams - 1, step.decoding.num_beams)
     worst = g.emit_node("Where", is_finished, worst, NO_SCORE)
@@ -257,7 +258,7 @@ def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
 
 
 def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
-    """Emit indices among the `width` beams of a sequence, `[s, m]`, as indices among all beams,
+    """Convert indices among the `width` beams of a sequence, `[s, m]`, to indices among all beams,
     `[s·m]`.
     """
     g = step.g
@@ -272,7 +273,7 @@ def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int)
     g = step.g
     length = emit_axis_length(g, x, 2)
     count = g.emit_node("Mul", emit_axis_length(g, x, 0), [width])
-    # `t` is 0 before the first step, so 0 must not copy an axis.
+    # `t` is 0 before the first step, so a 0 in the shape must not mean that the axis is copied.
     flat_beams = g.emit_node(
         "Reshape", x, g.emit_node("Concat", count, length, axis=0), allowzero=1
     )

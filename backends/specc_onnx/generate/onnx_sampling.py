@@ -3,7 +3,7 @@
 
 A uniform random number then selects a token by inverse transform sampling; equal logits are ordered
 by id. Probabilities are f64, so that the Python implementation samples the same token. Random keys
-are u64 tensors of any shape, so all streams of a batch advance at once.
+are u64 tensors of any shape, so one node advances all streams of a batch.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def check_sampling_opset(opset: int) -> None:
-    """Raise E0821 if the opset has no `BitwiseXor`, which random numbers need."""
+    """Raise E0821 if the opset lacks `BitwiseXor`, which the random number generator needs."""
     if not onnx_targets.is_operator_available("BitwiseXor", opset):
         raise_error(
             "E0821",
@@ -57,7 +57,9 @@ def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
 
 
 def emit_substream_key(g: Emitter, key: str, stream_index: str) -> str:
-    """Emit the key of sub-stream `stream_index`; u64 with shapes that broadcast."""
+    """Emit the key of sub-stream `stream_index`; both operands are u64 with shapes that
+    broadcast.
+    """
     return _emit_mixed_bits(g, _emit_random_word(g, key, stream_index))
 
 
@@ -137,7 +139,7 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
     """Emit the number of most likely tokens that sampling considers, i64[]."""
     has_top_p = g.emit_node("Less", settings["top_p"], 1.0)
     has_cutoff = g.emit_node("Or", has_top_p, g.emit_node("Greater", settings["min_p"], 0.0))
-    # Top-p and min-p sort only this many candidates instead of the whole vocabulary.
+    # Top-p and min-p sort only these candidates instead of the whole vocabulary.
     cutoff_count = min(MAX_SAMPLED_CANDIDATES, vocabulary)
     default_count = g.emit_node("Where", has_cutoff, cutoff_count, vocabulary)
     has_top_k = g.emit_node("Greater", settings["top_k"], 0)
@@ -197,11 +199,11 @@ def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: st
 
 
 def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) -> str:
-    """Emit the sorted probabilities `[batch, k]` with zeros for those that top-p or min-p exclude;
-    the first is always kept.
+    """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
+    excludes; the first token is always kept.
     """
     preceding_sum = g.emit_node("CumSum", probabilities, 1, exclusive=1)
-    # Rounded sums may exceed 1, so a top-p of 1 keeps all tokens explicitly.
+    # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
     keeps_all = g.emit_node("GreaterOrEqual", sampler.top_p, g.emit_constant(1, PROBABILITY_DTYPE))
     is_kept = g.emit_node("Or", g.emit_node("Less", preceding_sum, sampler.top_p), keeps_all)
     best = emit_slice(g, probabilities, 1, 0, 1)
@@ -238,7 +240,7 @@ SLICE_TO_END = 2**31 - 1
 
 
 def has_history(decoding: DecodingConfig) -> bool:
-    """Return True if a token rule reads the previous tokens or their number."""
+    """Return True if a token rule reads the previous tokens or the number of previous tokens."""
     return bool(
         decoding.no_repeat_ngram_size
         or decoding.bad_words_ids
@@ -254,8 +256,8 @@ def get_history_type(batch: Dim) -> Type:
 def emit_prompt_history(
     g: Emitter, decoding: DecodingConfig, prompt: str, padding_mask: str | None
 ) -> str:
-    """Emit the right-aligned history of a prompt i64[batch, n]. It is preceded by as many
-    `NO_TOKEN` columns as the longest sequence of `bad_words_ids` needs.
+    """Emit the right-aligned history of a prompt i64[batch, n], after as many `NO_TOKEN` columns as
+    the longest sequence of `bad_words_ids` needs.
     """
     if padding_mask is not None:
         prompt = _emit_right_aligned(g, prompt, padding_mask)

@@ -1,5 +1,5 @@
-"""Lower `Attend` to KV buffer, blocked or dense attention; masked softmax, hard attention
-and weighted sums, in blocks where masks allow.
+"""Lower `Attend` to KV buffer, blocked or dense attention. Lower masked softmax, hard attention and
+weighted sums, in blocks if the mask allows it.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the text that describes how and why an attention is lowered."""
+"""Metadata key of the text that describes how an attention is lowered, and why."""
 
 
 @lower
@@ -70,7 +70,7 @@ def attend(
 
 
 def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
-    """Return the blocks for blocked attention, or the reason why it does not apply."""
+    """Return the plan of blocked attention, or the reason why blocked attention does not apply."""
     queries, keys = parts.grid[2:]
     if not g.target.uses_blocked_attention:
         return f"blocks are not for {g.target.name}"
@@ -94,7 +94,9 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
 
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the sum of values weighted by `[…, q, k]` in blocks; None if blocks do not apply."""
+    """Emit the sum of values weighted by `[…, q, k]` in blocks; return None if blocks do not
+    apply.
+    """
     local = _plan_weight_blocks(g, weights, values)
     if local is None:
         return None
@@ -126,7 +128,7 @@ def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAtt
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
-    # Leading axes may differ by a broadcast 1.
+    # Leading axes may differ if one of them has length 1 and is broadcast.
     if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     blocks = plan_weight_blocks(value)

@@ -51,7 +51,7 @@ BLOCKS_SCOPE = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokens:
-    """The positions of global keys and queries, i64[n]; "" for none."""
+    """The positions of global keys and of global queries, i64[n]; "" if there are none."""
 
     keys: str = ""
     queries: str = ""
@@ -81,7 +81,8 @@ def emit_local_attention(
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.is_empty:
-                # No query attends to neighbors: zeros, into which the global queries are scattered.
+                # No query attends to neighbors: the result is zeros, into which global queries are
+                # scattered.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
                 result = _emit_attention_blocks(op, g, parts, local, global_tokens)
@@ -133,7 +134,8 @@ def _emit_short_operand(
     g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> Tensor:
     """Emit an `If` outside the loop that returns the value of `emit_operand` for a short sequence,
-    and an unused one-element tensor for a long one. Attentions with the same mask share the `If`.
+    and an unused one-element tensor for a long sequence. Attentions with the same mask share the
+    `If`.
     """
     if (is_long, *key) in g.layouts.hoisted_masks:
         return g.layouts.hoisted_masks[is_long, *key]
@@ -190,7 +192,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         name = g.emit_node("Not", x) if condition.is_negated else x.name
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
-            # A sum, since the batch may be empty.
+            # A sum is used, since the batch may be empty.
             total = emit_count(g, name, *other_axes, dtype="i32")
             name = g.emit_node("Greater", total, g.emit_constant(0, "i32"))
         any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
@@ -212,7 +214,7 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 @contextmanager
 def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """Bind a symbol to the i64[] `count`, which is nonzero, inside the context."""
+    """Bind a symbol to the nonzero length `count`, i64[], inside the context."""
     length_inputs = {**g.lengths.length_inputs, str(length): count}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
@@ -286,14 +288,15 @@ def _emit_key_span(
 ) -> PositionSpan:
     """Emit the key positions to which the queries of a block attend; the span is never empty."""
     zero, one = g.emit_shape([0]), [1]
-    # The band bounds q - k: its upper end is the lookback, its negated lower end the lookahead.
+    # The band bounds q - k: its upper end is the lookback, and its negated lower end is the
+    # lookahead.
     back, ahead = local.band.high, -local.band.low
     start, stop = zero, length
     if back != inf:
         start = g.emit_node("Sub", queries.start, [int(back)])
         start = g.emit_node("Max", start, zero)
     if local.keys_per_block is not None:
-        # Equal spans for all blocks: near the end the span starts earlier and the mask excludes
+        # All blocks have equal spans: near the end the span starts earlier and the mask excludes
         # more keys.
         start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
         stop = g.emit_node("Add", start, [local.keys_per_block])
@@ -349,7 +352,7 @@ def _emit_concatenated_blocks(
     block_length, axis = [local.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the other blocks end. Its first new position is
-    # number `leading_count` of the sequence and is at index `last_start`.
+    # position `leading_count` of the sequence, at index `last_start` of the concatenation.
     leading_count = g.emit_node("Mul", g.emit_node("Sub", count, [1]), block_length)
     overlap_start = g.emit_node("Sub", g.emit_shape([n]), block_length)
     last_start = g.emit_node("Sub", g.emit_node("Add", leading_count, leading_count), overlap_start)
@@ -365,7 +368,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, parts: AttentionParts, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` with global queries replaced by one attention over all keys."""
+    """Emit `result` in which one attention over all keys replaces the results of global queries."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)

@@ -57,7 +57,9 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
 def emit_convolution(
     g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
-    """Emit the standard operator `kind`; bfloat16 is computed in f32 if the opset lacks it."""
+    """Emit the standard operator `kind`; bfloat16 is computed in f32 if the opset lacks
+    bfloat16.
+    """
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     compute_dtype = "f32" if needs_f32 else dtype
     inputs = (name and emit_cast(g, name, compute_dtype, source_dtype=dtype) for name in operands)
@@ -131,13 +133,11 @@ BEYOND_ANY_AXIS = 2**62
 
 
 def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """Emit `MaxPool`; padding at least as large as the kernel, which `MaxPool` rejects, becomes a
-    `Pad`.
-    """
+    """Emit `MaxPool`; padding at least as large as the kernel becomes a `Pad`."""
     if g.lacks_kernel("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
-    # ONNX Runtime refuses padding that is at least as long as the window.
+    # ONNX Runtime rejects padding that is at least as long as the window.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
     return g.emit_node("MaxPool", x, **_list_window_attributes(op), pads=pads)
@@ -199,7 +199,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Padding for sliding windows, whose axes may be empty at run time."""
+    """Padding of sliding-window inputs whose axes may be empty at run time."""
 
     g: Emitter
     op: ops.SlidingWindowOp
@@ -273,5 +273,5 @@ def _list_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> d
 
 
 def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
-    """Transpose [b, t, c] to [b, c, t] or back; images are channels-first already."""
+    """Transpose [b, t, c] to [b, c, t] or back; images are already channels-first."""
     return g.emit_node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

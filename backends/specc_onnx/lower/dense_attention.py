@@ -1,8 +1,8 @@
 """Attention over all queries at once: the `Attention` operator, or products and a softmax.
 
-ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias
-become one float mask; queries without visible keys give zeros. `is_causal` is not used, because
-opsets align its positions differently.
+ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias become
+one float mask; the result is zero for queries without visible keys. `is_causal` is not used,
+because opsets align its positions differently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,20 +44,21 @@ class AttentionParts:
 
     @property
     def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
-        """Shape of the scores: batch, heads, queries, keys."""
+        """Return the shape of the scores: batch, heads, queries, keys."""
         b, h, q, _ = self.q.shape
         return b, h, q, self.k.shape[2]
 
     @property
     def groups(self) -> Dim:
-        """Number of key/value heads."""
+        """Return the number of key/value heads."""
         return self.k.shape[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
     """Result of an attention, `[b, t, h·e]` if `is_packed`, else `[b, h, t, e]`. `weights` is "" if
-    they are not computed; `notes` name the values from which instrumentation can compute them.
+    the attention weights are not computed; `notes` name values from which instrumentation can
+    compute them.
     """
 
     result: str
@@ -94,7 +95,7 @@ def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, wid
 
 
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
-    """Emit `[b, t, h·d]` as `[b, h, t, d]`; the packed form is kept for reuse."""
+    """Reshape `[b, t, h·d]` to `[b, h, t, d]`; the packed form is cached for reuse."""
     last = -1 if width.number is None else width.number
     split = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, last])
     result = g.emit_node("Transpose", split, perm=[0, 2, 1, 3])
@@ -111,7 +112,7 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
         _emit_grouped_heads(g, t, parts.groups, group_size) for t in (parts.q, parts.k, parts.v)
     )
     rank = 4 if group_size is None else 5
-    # Keys are `[.., t, d]`; the product takes `[.., d, t]`.
+    # Keys are `[…, t, d]`; the product takes `[…, d, t]`.
     keys = g.emit_node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
     # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
@@ -135,7 +136,9 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
 
 
 def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | None) -> str:
-    """Emit `[b, h, t, d]` as `[b, g, h/g, t, d]`, keys and values as `[b, g, 1, t, d]`."""
+    """Reshape the queries `[b, h, t, d]` to `[b, g, h/g, t, d]`, and keys and values to
+    `[b, g, 1, t, d]`.
+    """
     if group_size is None:
         return x.name
     b, heads, t, d = x.shape
@@ -145,7 +148,7 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | No
 
 
 def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
-    """Emit the softmax; a sink is an additional visible key whose weight is dropped."""
+    """Emit the softmax. An attention sink is an additional visible key whose weight is dropped."""
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
     if parts.sinks is None:
@@ -172,7 +175,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     # Packed heads need no transposes around the operator.
     if packed is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
-    # Without users, the kernel need not materialize the weights, its fourth output.
+    # If the weights (the fourth output) have no users, the kernel need not materialize them.
     count, outputs = (2, 4) if g.site.is_used[1] else (1, 1)
     if count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
@@ -203,7 +206,7 @@ def _emit_nonempty_branch(
     """Emit an `If` that computes the attention, or zeros if a length is 0; return its results and
     the notes that name its values.
     """
-    # The product is 0 if any length is 0.
+    # The product of the lengths is 0 if any length is 0.
     with g.hoist_nodes("lengths"):
         is_nonempty = g.emit_node("Greater", g.emit_length(multiply_dims(lengths)), 0)
     nonempty = make_branch(g, "nonempty", types, emit_attention)
@@ -216,7 +219,7 @@ def _emit_nonempty_branch(
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
     """Return q, k and v as `[b, t, h·d]` if all three exist in this layout and the kernel supports
-    it.
+    the layout.
     """
     q, k, v = (g.layouts.packed_heads.get(t.name) for t in (parts.q, parts.k, parts.v))
     has_static_heads = parts.grid[1].number and parts.groups.number
@@ -228,8 +231,8 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
 def emit_combined_mask(
     g: Emitter, mask: Tensor | None, bias: Tensor | None, grid: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit mask and bias as one tensor for a grid of queries and keys; None if all keys are visible
-    and there is no bias.
+    """Emit mask and bias as one tensor `[…, q, k]`; return None if all keys are visible and there
+    is no bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask
     combined = mask or bias

@@ -1,7 +1,7 @@
 """Compute dynamic lengths in the ONNX graph from input shapes.
 
-A symbol is the length of an axis of the first input that has it; inside a sum such as
-`past + new` the known terms are subtracted. Lengths are computed once in the main graph, as
+A symbol is read from an axis of the first input whose type contains it; from a sum such as
+`past + new`, the known terms are subtracted. Lengths are computed once in the main graph, as
 i64[1], which shapes concatenate.
 """
 
@@ -37,7 +37,7 @@ class LengthResolver:
 
     @cached_property
     def sources(self) -> Mapping[str, LengthSource]:
-        """The axis, expression or input from which each symbol is computed."""
+        """Return the axis, expression or input from which each symbol is computed."""
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
@@ -51,7 +51,7 @@ class LengthResolver:
 
     def emit_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several lengths as i64[n]."""
-        # Adjacent constants are merged into one vector, which ONNX's shape inference can evaluate.
+        # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
         for is_static, group in groupby(map(Dim.of, dims), lambda d: d.number is not None):
             if is_static:
@@ -131,11 +131,11 @@ class LengthResolver:
         return total
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
-        """Emit a function of lengths. A divisor of 0, whose quotient is unused, becomes 1, because
-        division by 0 crashes.
+        """Emit a function of lengths. A divisor of 0 becomes 1, because division by 0 crashes; the
+        quotient is unused in this case.
         """
         left, right = (self.emit_length(g, d) for d in function.args)
-        # `Min` and `Max` are exact up to 2**53, which no length reaches.
+        # `Min` and `Max` are exact up to 2**53, which is larger than any length.
         if function.fn in ("min", "max"):
             return g.emit_node(function.fn.capitalize(), left, right)
         if not (function.args[1].number or self.is_positive(function.args[1])):
@@ -160,7 +160,7 @@ class LengthResolver:
 
 
 def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
-    """Emit a symbol computed from an axis of an input, i64[1]."""
+    """Emit a symbol, computed from an axis of an input, as i64[1]."""
     axis_length = g.emit_node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.offset != 0:
         axis_length = g.emit_node("Sub", axis_length, lengths.emit_length(g, source.offset))
@@ -170,7 +170,7 @@ def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str
 
 
 def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit an expression without sources, such as `a * b`, as the axis length that equals it,
+    """Emit an expression without sources, such as `a * b`, by reading the axis with this length;
     i64[1].
     """
     name, axis = next(

@@ -1,8 +1,8 @@
 """Lower pointwise functions, and arithmetic where ONNX differs from the IR.
 
 ONNX Runtime computes integer `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` in floats or 32 bits,
-crashes for `Mod` of the minimum integer by -1, and casts out-of-range values differently on
-each machine; docs/language.md defines the results.
+crashes for `Mod` of the minimum integer by -1, and casts out-of-range values differently on each
+CPU architecture; docs/language.md defines the results.
 """
 
 import math
@@ -25,7 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
 INTEGER_DTYPES = frozenset({"i64", "i32"})
 EXACT_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
-"""Functions that are one ONNX operator."""
+"""Functions that lower to a single ONNX operator."""
 
 
 @lower
@@ -50,20 +50,20 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `%` of integers with the sign of the divisor; 0 for a zero divisor."""
-    # Multiplied by 0 instead of a constant 0: the result keeps its shape.
+    """Emit `%` of integers, with the sign of the divisor; the result is 0 for a zero divisor."""
+    # A multiplication by 0 instead of a constant 0 keeps the shape of the result.
     if find_tensor_constant(y) in (0, -1):
         return g.emit_node("Mul", x, g.emit_constant(0, x.dtype))
     return g.emit_node("Mod", x, _emit_safe_divisor(g, y)[0])
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit integer floor division, 0 for a divisor of 0. `Div` truncates, so 1 is subtracted if its
-    remainder differs from that of `Mod`.
+    """Emit integer floor division; the result is 0 for a divisor of 0. `Div` truncates, so 1 is
+    subtracted if its remainder differs from that of `Mod`.
     """
     dtype, divisor_value = x.dtype, find_tensor_constant(y)
-    # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
-    # -1 wraps around in `Mul`, while `Div` crashes the process.
+    # Division by 0 returns 0 and division by -1 returns the negation; both are emitted as products.
+    # For the minimum integer and -1, `Mul` wraps around, while `Div` crashes the process.
     if divisor_value in (0, -1):
         return g.emit_node("Mul", x, y)
     divisor, is_special = _emit_safe_divisor(g, y)
@@ -95,8 +95,10 @@ def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtyp
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
-    """Emit the divisor with 1 for 0 and -1, and the mask of those elements ("" for none)."""
-    # Callers have handled the constants 0 and -1.
+    """Emit the divisor with 0 and -1 replaced by 1, and the mask of replaced elements ("" if there
+    are none).
+    """
+    # Callers have already handled the constants 0 and -1.
     if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.dtype
@@ -135,28 +137,28 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
-    """Emit `//` or `%` of floats; the remainder has the divisor's sign, `a // 0` is `a / 0`."""
+    """Emit `//` or `%` of floats; the remainder has the divisor's sign, and `a // 0` is `a / 0`."""
     dtype = x.dtype
     zero = g.emit_constant(0, dtype)
-    # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
+    # `Mod` supports floats only with `fmod=1`, which is exact and has the sign of the dividend.
     remainder = g.emit_node("Mod", x, y, fmod=1)
     signs_differ = g.emit_node(
         "Less", g.emit_node("Mul", g.emit_node("Sign", remainder), g.emit_node("Sign", y)), zero
     )
     if fn == "mod":
         return g.emit_node("Where", signs_differ, g.emit_node("Add", remainder, y), remainder)
-    # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
-    # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
+    # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
+    # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     quotient = g.emit_node("Round", g.emit_node("Div", g.emit_node("Sub", x, remainder), y))
     quotient = g.emit_node("Sub", quotient, emit_cast(g, signs_differ, dtype))
-    # A constant nonzero divisor needs no `Where`.
+    # A nonzero constant divisor needs no `Where`.
     if find_tensor_constant(y):
         return quotient
     return g.emit_node("Where", g.emit_node("Equal", y, zero), g.emit_node("Div", x, y), quotient)
 
 
 def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> str:
-    """Emit a cast that truncates towards zero; NaN becomes 0, out-of-range values saturate."""
+    """Emit a cast that truncates towards zero; NaN becomes 0, and out-of-range values saturate."""
     lowest, highest = (
         g.emit_constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype]
     )
@@ -169,7 +171,8 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     """Emit a 64-bit integer sum; `ReduceSum` is exact only for few small integers."""
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x, axis)
-    # The last element of the exact integer `CumSum`; an empty axis is padded with a zero.
+    # The sum is the last element of `CumSum`, which is exact for integers; the axis is padded with
+    # a zero in case it is empty.
     sums = g.emit_node("CumSum", emit_min_length_padding(g, x, axis), axis)
     return g.emit_node("Gather", sums, -1, axis=axis)
 
@@ -203,10 +206,10 @@ DIRECT_FUNCTIONS = (
     *("abs", "ceil", "cos", "erf", "exp", "floor", "log", "neg", "reciprocal", "relu", "round"),
     *("sigmoid", "sign", "sin", "softplus", "sqrt", "tanh"),
 )
-"""Functions that are one standard operator: `exp` is `Exp`."""
+"""Functions that lower to a single standard operator, such as `exp` to `Exp`."""
 
 FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
-"""Functions without a double kernel in ONNX Runtime; doubles are cast to f32."""
+"""Functions without an f64 kernel in ONNX Runtime; f64 operands are cast to f32."""
 
 
 @lower
@@ -281,8 +284,8 @@ def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 def _emit_near_zero(
     g: Emitter, x: str, value_near_zero: str, value_elsewhere: str, emit_constant: ConstantEmitter
 ) -> str:
-    """Emit `value_near_zero` for `|x| < 0.5`, else `value_elsewhere`, where nothing cancels and `u`
-    may be infinite or 0.
+    """Emit `value_near_zero` for `|x| < 0.5`, else `value_elsewhere`, which has no cancellation
+    there and allows `u` to be infinite or 0.
     """
     return g.emit_node(
         "Where",

@@ -1,4 +1,4 @@
-"""The ONNX graph under construction: nodes, constants, names, nested bodies.
+"""Build an ONNX graph: nodes, constants, names and nested bodies.
 
 Equal nodes are emitted once, so layers share masks, shapes and position tables. Nodes are added to
 the innermost open `GraphBody`; nodes that compute lengths are hoisted
@@ -38,7 +38,7 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the ONNX graph by its name; `value` is its IR value, if it has one."""
+    """A value of the ONNX graph with its `name`; `value` is the corresponding IR value, if any."""
 
     name: str
     type: Type
@@ -87,7 +87,7 @@ class GraphBody:
 
 @dataclass(slots=True)
 class NameTable:
-    """Names in use, their preferred names (set by `Emitter.reserve_name`, read by
+    """The names in use, their preferred names (set by `Emitter.reserve_name`, read by
     `specc_onnx.emit.onnx_graph`), and the name of the graph.
     """
 
@@ -100,7 +100,7 @@ class NameTable:
 class ValueTable:
     """IR values and their names: `tensors`, set by `lower_nodes`; shared `constants`; `parameters`
     by the names in the spec; `stored_types` of weights; `narrow_weights`, which maps widened values
-    to their 16-bit initializers; and the KV `kv_buffers` that attention appends to.
+    to their 16-bit initializers; and the `kv_buffers` that attention appends to.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class ValueTable:
 
 @dataclass(slots=True)
 class BodyStack:
-    """The open graph bodies, the innermost last. Lengths are computed in body number `root_index`
-    (0, or a loop around a whole graph). Nodes of bodies below `isolated_index` are not reused.
+    """The open graph bodies, the innermost last. Lengths are computed in the body at `root_index`
+    (0, or a loop around a whole graph). Nodes of bodies before `isolated_index` are not reused.
     """
 
     open_bodies: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
@@ -124,9 +124,9 @@ class BodyStack:
 
 @dataclass(slots=True)
 class LayoutCache:
-    """Values in another layout: packed heads `[b, t, h*d]` of values `[b, h, t, d]`, padding mask
-    and packed output of `time_major_outputs` layers, hoisted masks, and the `window_keys` outside
-    of which attention weights are zero (local-p).
+    """Cached values in other layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`, padding
+    mask and packed output of `time_major_outputs` layers, hoisted masks, and the `window_keys`
+    outside of which attention weights are zero (local-p).
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
@@ -137,9 +137,9 @@ class LayoutCache:
 
 @dataclass(slots=True)
 class GraphFacts:
-    """Facts known before lowering: sides of padding masks, use counts, ends of the pieces into
-    which axes are split, upper bounds of lengths. `branch_lengths` collects the lengths above which
-    the model takes another branch.
+    """Facts about the graph before lowering: padding sides of masks, use counts, ends of the pieces
+    into which axes are split, upper bounds of lengths. `branch_lengths` collects the lengths above
+    which the model takes another branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class GraphFacts:
     branch_lengths: dict[str, int] = field(default_factory=dict)
 
     def add_branch_length(self, length: Dim, limit: int) -> None:
-        """Record that the model takes another branch above `limit`."""
+        """Record that the model takes a different branch for lengths above `limit`."""
         if length.name is not None:
             known = self.branch_lengths.get(length.name, 0)
             self.branch_lengths[length.name] = max(limit, known)
@@ -162,8 +162,8 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 
 @dataclass(kw_only=True)
 class Emitter:
-    """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths, `site` is
-    the IR node that is being lowered, `attention_notes` state where attention weights can be read.
+    """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths; `site` is
+    the IR node that is being lowered; `attention_notes` state where attention weights can be read.
     """
 
     target: Target
@@ -188,13 +188,13 @@ class Emitter:
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
     def emit_node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
-        """Emit an ONNX node, or reuse an equal one; return its result."""
+        """Emit an ONNX node, or reuse an equal node; return its result."""
         return self.emit_nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def emit_nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Emit an ONNX node, or reuse an equal one; return its first `result_count` results."""
+        """Emit an ONNX node, or reuse an equal node; return its first `result_count` results."""
         input_names = [_emit_operand(self, operand) for operand in inputs]
         while input_names and not input_names[-1]:
             input_names.pop()
@@ -218,7 +218,7 @@ class Emitter:
 
     @property
     def scope_prefix(self) -> str:
-        """Return the current scope as a node name prefix, never empty."""
+        """Return the current scope as a node name prefix, which is never empty."""
         parts = [*filter(None, self.site.scope.split("."))]
         return "/".join(parts) or self.names.graph_name or "main"
 
@@ -231,7 +231,7 @@ class Emitter:
         return result
 
     def reserve_name(self, preferred_name: str) -> str:
-        """Return the preferred name, numbered from 2 if it is taken."""
+        """Return the preferred name, with a number from 2 on if it is taken."""
         name = make_unique_name(preferred_name, self.names.used)
         self.names.preferred[name] = preferred_name
         return name
@@ -269,7 +269,9 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit into the body that computes lengths, or into the main graph with `level` 0."""
+        """Emit nodes into the body that computes lengths, or (with `level` 0) into the main
+        graph.
+        """
         bodies, site, isolated = self.bodies.open_bodies, self.site, self.bodies.isolated_index
         self.bodies.open_bodies, self.site, self.bodies.isolated_index = (
             bodies[: (self.bodies.root_index if level is None else level) + 1],
@@ -282,7 +284,7 @@ class Emitter:
             self.bodies.open_bodies, self.site, self.bodies.isolated_index = bodies, site, isolated
 
     def emit_constant(self, value: object, dtype: str) -> str:
-        """Emit a constant tensor, or reuse an equal one."""
+        """Emit a constant tensor, or reuse an equal constant."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
         proto = make_tensor_proto(array, dtype)
         for n in count(1):
@@ -303,7 +305,7 @@ class Emitter:
         return self.lengths.emit_scalar(self, length)
 
     def emit_shape(self, dims: Sequence[DimLike]) -> str:
-        """Emit lengths as a vector, i64[n]; a constant if all lengths are static."""
+        """Emit lengths as a vector, i64[n], which is a constant if all lengths are static."""
         return self.lengths.emit_vector(self, dims)
 
     def list_names(self, values: Iterable[Value]) -> list[str]:
@@ -312,7 +314,9 @@ class Emitter:
 
 
 def _emit_operand(g: Emitter, operand: Operand) -> str:
-    """Return the name of an operand, "" if it is absent; emit constants."""
+    """Return the name of an operand, or "" if it is absent; emit the operand if it is a
+    constant.
+    """
     match operand:
         case str():
             return operand
@@ -334,7 +338,7 @@ def make_body_graph(
     types: Sequence[Type],
     inputs: Sequence[Tensor] = (),
 ) -> GraphProto:
-    """Return a finished body as a graph without unused nodes."""
+    """Return the graph of a finished body without unused nodes."""
     outputs = [make_value_info(r, t) for r, t in zip(results, types, strict=True)]
     body.nodes = find_live_nodes(body.nodes, results)
     return GraphProto(
@@ -347,8 +351,8 @@ def make_body_graph(
 
 
 def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Return results under distinct names defined in the innermost body, as ONNX requires;
-    unchanged carries and outer values are copied.
+    """Return names of results that are distinct and defined in the innermost body, as ONNX
+    requires; unchanged carries and outer values are copied.
     """
     defined = {name for node in g.bodies.open_bodies[-1].nodes for name in node.output}
     names: list[str] = []

@@ -1,8 +1,8 @@
-"""Slices of query-key grids and of attention operands, recomputed per block.
+"""Slice query-key grids and attention operands by recomputing them per block.
 
-Ops that are elementwise along queries and keys commute with slicing, so `j <= i` over 32
-queries and 95 keys compares 32 position ids with 95. Values with only one of the two axes and
-values of other ops are leaves, which the caller slices.
+Ops that are elementwise along queries and keys commute with slicing, so `j <= i` over 32 queries
+and 95 keys compares 32 with 95 position ids. Values with only one of the two axes and values of
+other ops are leaves, which the caller slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 
 @dataclass(kw_only=True)
 class GridSlice:
-    """Recomputed slices of grids of `queries` and `keys`. `slice_leaf` slices their leaves;
-    `grid_leaves` collects the leaves with both axes. With `recompute_single_axis`, values with one
-    axis are also recomputed, except for heavy ops other than matrix products. Attention weights are
-    recomputed only if their mask excludes all keys outside `visible_band`.
+    """Recomputes slices of `[…, q, k]` values for the spans `queries` and `keys`. `slice_leaf`
+    slices leaves; `grid_leaves` collects the leaves with both axes. With `recompute_single_axis`,
+    values with one axis are also recomputed, except for heavy ops other than matrix products.
+    Attention weights are recomputed only if their mask excludes all keys outside `visible_band`.
     """
 
     queries: Dim
@@ -47,9 +47,9 @@ class GridSlice:
     _slices: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
 
     def slice_value(self, value: Value, axes: GridAxes) -> Value:
-        """Return the slice of a value, recomputed."""
+        """Return the recomputed slice of a value."""
         stack = [(value, axes)]
-        # An explicit stack, because masks may consist of thousands of nodes.
+        # The traversal uses an explicit stack, because masks may have thousands of nodes.
         while stack:
             key = stack[-1]
             if key in self._slices:
@@ -74,7 +74,7 @@ class GridSlice:
     def _slice_all_operands(
         self, value: Value, axes: GridAxes
     ) -> list[tuple[Value, GridAxes] | None] | None:
-        """Return the operands of a node with their query and key axes; None if the node is a
+        """Return the operands of a node with their query and key axes; return None if the node is a
         leaf.
         """
         node = value.node
@@ -92,7 +92,9 @@ class GridSlice:
         ]
 
     def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return whether to recompute a result that has `axes` (1 or 2) of the grid axes."""
+        """Return whether to recompute a result that has one or both grid axes (`axes` is 1 or
+        2).
+        """
         if isinstance(op, ops.Scan):
             return False
         is_cheap = not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
@@ -119,7 +121,9 @@ class GridSlice:
     def _recompute_node(
         self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Recompute a node for the slice; None if its result does not have the sliced shape."""
+        """Recompute a node for the slice; return None if its result does not have the sliced
+        shape.
+        """
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         shape = list(value.type.shape)
@@ -213,7 +217,7 @@ def slice_attention_parts(
 def _slice_operands(
     op: ops.Attend, g: Emitter, parts: AttentionParts, spans: Sequence[PositionSpan | None]
 ) -> list[Tensor]:
-    """Slice query, key and value to their spans."""
+    """Slice queries, keys and values to their spans."""
     tensors = (parts.q, parts.k, parts.v)
     packed: Sequence[str | None] | None = None
     if can_fuse_attention(op, g, parts):
@@ -232,8 +236,8 @@ def recompute_slice(
     recompute_single_axis: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
-    """Recompute `x` in the innermost body for a span of queries and a span of keys (None for all);
-    `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
+    """Recompute `x` in the innermost body for a span of queries and a span of keys (None means
+    all); `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 
@@ -273,7 +277,7 @@ def recompute_mask(
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for global keys inside the window, because they occur twice."""
+    """Emit a mask that is false for the copies of global keys inside the window."""
     is_before = g.emit_node("Less", keys.global_positions, keys.start)
     is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.emit_node("Sub", keys.stop, keys.start)
@@ -313,7 +317,7 @@ def slice_positions(
 def _pair_axes_with_spans(
     axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> list[tuple[int, PositionSpan]]:
-    """Return the axes that have a span, with it."""
+    """Yield each axis that has a span, with its span."""
     return [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)
@@ -329,7 +333,7 @@ def _slice_contiguous(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpa
 
 
 def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Emit the global positions of an axis, followed by those of the span."""
+    """Emit the global positions of an axis, followed by the positions of the span."""
     global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions

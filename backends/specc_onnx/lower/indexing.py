@@ -1,6 +1,6 @@
 """Lower ops that select, reorder or resample positions.
 
-`Resize` becomes ONNX's operator where that is exact, else gathers and weighted sums.
+`Resize` becomes ONNX's operator if that is exact, else gathers and weighted sums.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """Lower to `Concat` of two slices."""
     length = x.shape[op.axis]
-    # with length 0 nothing moves; the undefined remainder by 0 does not matter
+    # an empty axis is unchanged, so the undefined remainder of a division by 0 does not matter
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x.name
@@ -106,7 +106,9 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """Order the axes: axes that shrink come first; growing axes from the last one on."""
+    """Return the axes in the order of resizing: first those that shrink, then those that grow, the
+    last axis first.
+    """
 
     def get_axis_order(n: int) -> tuple[bool, int]:
         length, size = x.shape[op.axis + n].number, op.sizes[n].number
@@ -120,7 +122,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return True if every sampled coordinate is exact in float32."""
     if op.align_corners:
         return False
-    # computed from the lengths: factor 0.5 of an odd length gives a rounded length
+    # the scale is computed from the lengths: factor 0.5 of an odd length rounds the length
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -140,7 +142,7 @@ def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None)
 
 
 def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
-    """Emit `Resize` over `[n, 1, …]`; a single axis is resized as an image of height 1."""
+    """Emit `Resize` over `[n, 1, …]`; a single axis is resized like an image of height 1."""
     count, rank = len(op.sizes), x.rank
     changed = range(op.axis, op.axis + count)
     order = [*(n for n in range(rank) if n not in changed), *changed]
@@ -197,8 +199,8 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return source positions and weights of `target_length` output positions, one pair per filter
-    tap.
+    """Return source positions and weights of `target_length` output positions, one of each per
+    filter tap.
     """
     step = length / target_length
     filter_scale = max(step, 1.0)
@@ -231,7 +233,7 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emitter that resizes one axis from `length` to `target_length`; `index` is its number among
+    """Emitter that resizes one axis from `length` to `target_length`; `index` is its index among
     the resized axes.
     """
 
@@ -251,7 +253,7 @@ class _AxisSampler:
         return self._clamp_positions(emit_cast(g, nearest, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
-        """Emit sums over source positions with constant weights; lengths are static."""
+        """Emit weighted sums over source positions; lengths are static and weights constant."""
         g, length, size = self.g, self.length.number, self.target_length.number
         assert length is not None, "`resize` requires static lengths here"
         assert size is not None, "of both"
@@ -280,7 +282,7 @@ class _AxisSampler:
         if self.op.mode == "bilinear":
             left, right = (self._emit_neighbor(x, axis, first, step) for step in (0, 1))
             left_weight = g.emit_node("Sub", 1.0, fraction)
-            # both are weighted: a difference of two infinities is NaN
+            # both corners are weighted: a difference of two infinities is NaN
             return g.emit_node(
                 "Add", g.emit_node("Mul", left, left_weight), g.emit_node("Mul", right, fraction)
             )
@@ -298,7 +300,7 @@ class _AxisSampler:
         points = emit_cast(g, emit_arange(g, self.target_length), "f64")
         half = g.emit_constant(0.5, "f64")
         if self.op.align_corners:
-            # a single point has no second corner
+            # an axis with one position has no second neighbor
             last_index = g.emit_node("Max", g.emit_length(self.target_length - 1), 1)
             last_source = emit_cast(g, g.emit_length(self.length - 1), "f64")
             step = g.emit_node("Div", last_source, emit_cast(g, last_index, "f64"))

@@ -36,7 +36,7 @@ BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 
 
 def get_buffer_type(type: Type) -> Type:
-    """Return the type of the buffer that stores such keys or values."""
+    """Return the type of the buffer that stores keys or values of this type."""
     return Type(type.dtype, (*type.shape[:2], BUFFER_CAPACITY_DIM, type.shape[3]))
 
 
@@ -73,7 +73,7 @@ def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
 
 
 def _split_scale(value: Value) -> tuple[Value | None, Value]:
-    """Return the scale of an int8 cache, or None, and the stored value."""
+    """Return the scale of an int8 cache (None for other caches) and the stored value."""
     if value.node is None or not isinstance(value.node.op, ops.Dequantize):
         return None, value
     stored, scale = _get_two_operands(value)
@@ -107,7 +107,7 @@ def emit_kv_buffer_attention(
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(g, q)
     # The kernel takes one query per new key. A step that returns only the newest position has fewer
-    # queries: placeholders are prepended, and sliced off the result.
+    # queries, so placeholder queries are prepended, and their results are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
@@ -140,8 +140,8 @@ def emit_kv_buffer_attention(
 
 
 def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[str, str]:
-    """Emit the last position of each sequence, i32[b], and the total length, i32[], as the kernel
-    takes them.
+    """Emit the operands of the kernel for lengths: the last position of each sequence, i32[b], and
+    the total length, i32[].
     """
     with g.hoist_nodes("lengths"):
         total = emit_cast(g, g.emit_length(total_length), "i32")
@@ -151,8 +151,8 @@ def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[s
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """Operands of a `GroupQueryAttention` node: the numbers of query and key/value `heads`, the
-    `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
+    """Operands of a `GroupQueryAttention` node: `heads`, the numbers of query and key/value heads,
+    the `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
     """
 
     op: ops.Attend
@@ -183,7 +183,7 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Emit attention without bias, which is faster, if the mask is causal at run time."""
+    """Emit attention that omits the bias, which is faster, if the mask is causal at run time."""
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
     grid = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
@@ -214,7 +214,7 @@ def _get_int8_operands(
         return [], {}
     options: dict[str, str | int] = {"kv_cache_bit_width": 8}
     options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # operands: no sinks, then the scales
+    # the operand for sinks is absent; the scales follow it
     return [None, keys.scale.name, values.scale.name], options
 
 
@@ -249,7 +249,7 @@ MIN_KV_BUFFER_OPSET = 18
 """The first opset whose reductions take their axes as an input."""
 
 HEAD_WIDTH_MULTIPLE = 8
-"""The kernel supports head sizes that are multiples of this."""
+"""The kernel supports head sizes that are multiples of this number."""
 
 
 def find_kv_buffers(
@@ -286,7 +286,7 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the key and value states that only this attention reads, or None."""
+    """Return the key and value states that only this attention reads; None if there are none."""
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
     # a state that is both keys and values would be written twice
@@ -325,9 +325,9 @@ def _find_appended_state(
     if value is None:
         return None
     match value.node:
-        # The kernel does this concatenation itself, in the buffer.
+        # The kernel itself performs this concatenation, in the buffer.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Any other reader would see the buffer after the write.
+            # Any other user would read the buffer after the write.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

@@ -1,7 +1,7 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
-The body reads captured values of the outer graph by name. ONNX Runtime's Scan rejects length
-0, so an axis that may be empty is padded with one position, whose results are removed.
+The body reads captured values of the outer graph by name. ONNX Runtime's `Scan` rejects length 0,
+so an axis that may be empty is padded with one position, whose results are removed.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _emit_chunks(
 
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """Lower to `Scan`, or to `Loop` for early exit and targets that need it."""
+    """Lower to `Scan`, or to `Loop` for an early exit or a target that requires `Loop`."""
     if op.end_condition_index != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
     operands = op.split_operands(args)
@@ -229,7 +229,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
-    # if all iterations run and there is at least one, no output is missing
+    # if there is at least one iteration and all run, no output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
     for collected, type in zip(
@@ -285,15 +285,15 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
-    """Emit whether any sequence is unfinished. A sum is used, because it is defined for an empty
-    batch.
+    """Emit whether any sequence is unfinished. The result is computed by a sum, which is defined
+    for an empty batch.
     """
     count = emit_count(g, g.emit_node("Not", done), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 
 
 def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
-    """Emit collected values by iteration, with zeros for iterations that did not run."""
+    """Emit the collected values of all iterations, with zeros for iterations that did not run."""
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(g, stacked, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.

@@ -1,7 +1,7 @@
-"""Lower linear and embedding layers, norms, softmax, patches and position encodings.
+"""Lower linear and embedding layers, norms, softmax, patch embeddings and position encodings.
 
-Angles, sines and cosines are computed in double precision and rounded once. Layers share the
-tables, because the emitter reuses equal nodes.
+Angles, sines and cosines are computed in f64 and rounded once. Layers share these tables, because
+the emitter reuses equal nodes.
 """
 
 from collections.abc import Sequence
@@ -91,8 +91,8 @@ def layer_norm(
 
 
 def _emit_norm_input(g: Emitter, x: Tensor) -> str:
-    """Return the input of a norm. An addition without other users becomes a `Sum`, because the
-    runtime would fuse an `Add` with the norm into a slower kernel.
+    """Return the input of a norm. An `Add` without other users becomes a `Sum`, because ONNX
+    Runtime would fuse the `Add` with the norm into a slower kernel.
     """
     value = x.value
     if not g.target.fuses_add_into_norm or value is None or value.type.dtype != "f32":
@@ -105,7 +105,9 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit the `Sum` of two operands of a type; None if either has another type."""
+    """Emit the `Sum` of two operands of a type; return None if the type of either operand
+    differs.
+    """
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None
@@ -152,7 +154,7 @@ def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
     """Emit a softmax over the visible keys of the last axis. The result is zero if no key is
-    visible or all scores are -inf; `finite` excludes infinite scores.
+    visible or all scores are -inf; with `finite` scores are known to be finite.
     """
     has_mask = mask is not None and not is_always_true(mask)
     lowest = g.emit_constant(float("-inf"), dtype)
@@ -218,7 +220,7 @@ def group_norm(
     else:
         name = _emit_centered_norm(g, name, dtype, op.eps)
     name = emit_reshape(g, name, shape, source_shape=grouped)
-    # Scale and bias are per channel, not per group: they follow the layer norm.
+    # Scale and bias are per channel, not per group, so they are applied after the layer norm.
     name = _emit_channel_scale(g, name, weight, bias, rank)
     if in_order:
         return name
@@ -264,7 +266,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         rank = positions.rank
         columns = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
-        # 0 copies the length of the input's axis at this index
+        # in a shape, 0 copies the length of the input's axis at this index
         table = g.emit_node("Reshape", pairs, [*[0] * rank, op.dim.number])
     else:
         table = g.emit_node("Concat", sines, cosines, axis=positions.rank)
@@ -296,7 +298,7 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str
 
 
 def _emit_position_column(g: Emitter, positions: Tensor) -> str:
-    """Return positions as double [*s, 1]."""
+    """Return positions as f64[*s, 1]."""
     positions64 = emit_cast(g, positions, "f64")
     return emit_unsqueeze(g, positions64, positions.rank)
 
@@ -330,7 +332,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": rotary_dim,
     }
     result = g.emit_node("RotaryEmbedding", x, *tables, **options)
-    # Attention may read packed heads: rotating these too makes the transposes unused.
+    # Attention may read packed heads, so the packed form is rotated too, and the transposes become
+    # unused.
     packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

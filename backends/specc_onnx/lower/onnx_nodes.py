@@ -1,4 +1,4 @@
-"""Build, name and traverse ONNX protos; names and modes that readers of models recognize."""
+"""Build, name and traverse ONNX protos."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Yield every name that a node reads, also in its bodies."""
+    """Yield every name that a node or one of its bodies reads."""
     yield from node.input
     for body in iterate_node_bodies(node):
         for inner in body.node:
@@ -43,12 +43,12 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
 
 
 def make_unique_name(preferred_name: str, taken: set[str]) -> str:
-    """Return the preferred name, numbered from 2 if it is in `taken`, and add it to `taken`. The
-    number is found by binary search.
+    """Return the preferred name, with a number from 2 on if it is in `taken`, and add it to
+    `taken`. A binary search finds the number.
     """
     name = preferred_name
     if name in taken:
-        used, candidate = 1, 2  # a used name, and one to try
+        used, candidate = 1, 2  # a used number, and a candidate number
         while f"{preferred_name}_{candidate}" in taken:
             used, candidate = candidate, 2 * candidate
         while candidate - used > 1:
@@ -92,8 +92,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto that holds `array` (little-endian bytes). Small tensors are named after
-    their values, others after their shape.
+    """Build a TensorProto that holds `array` (little-endian bytes). The name of a small tensor
+    contains its values; the name of any other tensor contains its shape.
     """
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8
@@ -124,7 +124,7 @@ def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> li
 
 
 class _IdentityKey:
-    """A hash key that compares graphs by identity. It keeps its graph alive, so that ids are
+    """A hash key that compares graphs by identity. The key keeps its graph alive, so that ids are
     unique.
     """
 
@@ -139,7 +139,7 @@ class _IdentityKey:
 
 
 def make_hashable(value: Any) -> Hashable:
-    """Return an attribute as a hash key; graphs are compared by identity."""
+    """Return a hash key for an attribute; graphs are compared by identity."""
     if isinstance(value, GraphProto):
         return _IdentityKey(value)
     return tuple(value) if isinstance(value, list) else value

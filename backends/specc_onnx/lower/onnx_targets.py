@@ -1,12 +1,12 @@
 """Targets and opset versions.
 
-The lowest opset is 17, so only later operators are listed; a test compares the table with
+The lowest supported opset is 17, so only later operators are listed; a test compares the table with
 ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from opset 25 on.
 
-Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 %
-faster than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms over
-128 tokens of 768 took 1.6 ms with `Add` and `LayerNormalization`, 12.3 ms with
-`SkipLayerNormalization`; 1.0 and 2.1 ms with the RMS forms.
+Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
+than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
+with 768 features took 1.6 ms with `Add` and `LayerNormalization`, and 12.3 ms with
+`SkipLayerNormalization`; the RMS variants took 1.0 and 2.1 ms.
 """
 
 from collections.abc import Mapping
@@ -60,10 +60,10 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""The opset that introduced an operator, if later than the oldest supported opset."""
+"""The opset that introduced an operator, if it is later than the oldest supported opset."""
 
 BF16_CONV_SINCE = 22
-"""The first opset whose convolutions take bfloat16."""
+"""The first opset whose convolutions support bfloat16."""
 
 REDUCE_AXES_INPUT_SINCE = 18
 """The first opset whose `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an input."""
@@ -95,8 +95,9 @@ VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
 """The feature of recurrent operators that accept sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
-"""Further variants: `RNN` with an activation other than tanh, `GRU` with linear_before_reset=0,
-`LSTM` with peepholes."""
+"""Additional features: `RNN` with an activation other than tanh, `GRU` with linear_before_reset=0,
+`LSTM` with peepholes.
+"""
 
 INT8_LSTM = "int8 lstm"
 """An `LSTM` with int8 weights and dynamically quantized activations: `DynamicQuantizeLSTM`."""
@@ -154,7 +155,7 @@ TARGETS: Mapping[str, Target] = {
             linear_operator="gemm",
             packed_heads=True,
             fused_operators=FUSED_OPERATORS,
-            # its LSTM ignores sequence lengths; its Scan captures no outer values (OpenVINO 2026.4)
+            # OpenVINO 2026.4: LSTM ignores sequence lengths, and Scan cannot capture outer values
             recurrent_features=CELL_VARIANTS - VARIABLE_LENGTH_LAYERS,
             loop_operator="loop",
             supports_decode_loop=False,
@@ -166,7 +167,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def get_target(name: str) -> Target:
-    """Return the target `name`. Raise E0822 if there is none."""
+    """Return the target `name`. Raise E0822 if there is no such target."""
     if name not in TARGETS:
         raise_error(
             "E0822",

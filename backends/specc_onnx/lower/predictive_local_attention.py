@@ -1,10 +1,10 @@
-"""Attention around a predicted center (Luong's local-p, arXiv:1508.04025, sec. 3.2).
+"""Lower attention around a predicted center (Luong's local-p, arXiv:1508.04025, sec. 3.2).
 
     abs(float(j) - center[i]) <= reach
 
-A step has one query per sequence. If the keys between the minimum and the maximum center,
-widened by the reach, are less than half of all keys, only these are scored and summed; the
-other weights are zeros.
+A step has one query per sequence. If less than half of all keys are between the minimum and the
+maximum center, extended by the reach, only these keys are scored and summed; the other weights are
+zeros.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class WindowKeys:
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and radius with which a mask `[…, 1, k]` compares its keys, or None."""
+    """Return the center and radius that a mask `[…, 1, k]` compares key positions with, or None."""
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -52,7 +52,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
     """Match `abs(j - center) <= radius`; return center and radius."""
     conditions = [mask]
-    # The comparison may be any term of a conjunction.
+    # The comparison may be any operand of a logical `and`.
     while conditions:
         value = _find_outer_value(g, conditions.pop())
         match value and value.node:
@@ -74,7 +74,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 def _match_center(
     g: Emitter, difference: Value | None, operands: tuple[Value | None, ...], keys: Dim
 ) -> Value | None:
-    """Return the center of a difference of key positions and center, in either order."""
+    """Return the center from a difference of key positions and center, in either order."""
     is_difference = difference and difference.node and difference.node.op == ops.Arith("sub")
     if not is_difference or len(operands) != 2:
         return None
@@ -85,7 +85,7 @@ def _match_center(
 
 
 def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
-    """Return True if a value is the key positions along its last axis."""
+    """Return True if a value consists of the key positions along its last axis."""
     return (
         positions is not None
         and positions.type.shape[-1:] == (keys,)
@@ -94,7 +94,7 @@ def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:
-    """Return True if a value is position indices, in any layout."""
+    """Return True if a value consists of position indices, in any layout."""
     while (value := _find_outer_value(g, value)) is not None and value.node is not None:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
@@ -115,15 +115,15 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
 
 
 def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> WindowKeys:
-    """Emit the span from the minimum to the maximum center, extended by the radius plus 1 on both
-    sides.
+    """Emit the span of keys from the minimum to the maximum center, extended by the radius plus 1
+    on both sides.
     """
     span_ends = {}
     margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
     margin = g.emit_node("Add", margin, 1.0)
     length = g.emit_node("Cast", g.emit_length(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # A placeholder at the other end makes the span of an empty batch minimal.
+        # A placeholder at the opposite end makes the span of an empty batch minimal.
         placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
         end = g.emit_node(
             "Floor", g.emit_node(shift, _emit_extreme(g, center, kind, placeholder), margin)
@@ -158,7 +158,7 @@ def emit_window_weights(
     operands: tuple[Tensor, Tensor],
     emit_weights: WeightFunction,
 ) -> str:
-    """Emit weights `[…, 1, k]`; weights far from the center are zeros without scores."""
+    """Emit weights `[…, 1, k]`; weights far from the center are zeros, without computing scores."""
     type = g.site.types[0]
     keys = type.shape[-1]
     with g.hoist_nodes("lengths"):
@@ -186,7 +186,7 @@ def emit_window_weights(
 def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the weights of near keys only if these are few, else those of all keys."""
+    """Emit only the weights of near keys if these are few, else the weights of all keys."""
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 
@@ -214,13 +214,13 @@ def _emit_all_key_weights(
 
 
 def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
-    """Recompute scores or mask for some or all keys in the innermost body."""
+    """Recompute scores or a mask for some or all keys in the innermost body."""
     return recompute_slice(g, x, (None, x.rank - 1), (None, keys), recompute_single_axis=True)
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum over the keys near the center; None if other keys may have nonzero
-    weights.
+    """Emit the weighted sum over the keys near the center; return None if other keys may have
+    nonzero weights.
     """
     near = _find_window_keys(g, weights.value)
     if near is None:
@@ -255,6 +255,6 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
 
 
 def _set_window_length_known(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
-    """Bind the number of near keys inside the context."""
+    """Bind the symbol for the number of near keys inside the context."""
     count = g.emit_node("Sub", window.keys.stop, window.keys.start)
     return set_length_known(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

@@ -1,8 +1,8 @@
 """Lower layers with quantized weights.
 
 int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
-`MatMulInteger`. Weight and activation scales are applied one after the other: ONNX Runtime
-1.31 would fuse a product with both into `MatMulIntegerToFloat`, which scales the bias too.
+`MatMulInteger`. Weight and activation scales are applied one after the other: ONNX Runtime 1.31
+would fuse a product with both scales into `MatMulIntegerToFloat`, which scales the bias too.
 Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
@@ -58,16 +58,17 @@ def _emit_quantized_product(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit `x @ w.T` with the fastest kernel that the target has for this quantization."""
+    """Emit `x @ w.T` with the fastest kernel of the target for this quantization."""
     dtype = tokens.dtype
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
         return _emit_matmul_nbits(op, g, tokens, weights, scales, result_shape)
-    # Per-tensor scales change the result, so they apply even without a kernel for the type.
+    # Per-tensor scales change the result, so they are used even if the target lacks a kernel for
+    # the type.
     is_per_tensor = op.rounding == "tensor"
     if not is_per_tensor and not (op.rounding == "row" and not op.group_size and has_kernel):
         return _emit_dequantized_product(op, g, tokens, weights, scales)
-    # activations are quantized in f32
+    # quantization of activations is computed in f32
     x, scales32 = (
         make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (tokens, scales)
     )
@@ -113,10 +114,10 @@ def _emit_integer_product(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit an integer matrix product with per-channel, then per-token scales."""
+    """Emit an integer matrix product, multiplied by per-channel, then per-token scales."""
     token_scales, scaled_tokens = _emit_token_scales(g, x)
-    # `QuantizeLinear` has no per-token scales, so it gets scaled tokens and scale 1. CUDA has only
-    # signed products, and no `QGemm`.
+    # `QuantizeLinear` has no per-token scales, so its operands are scaled tokens and scale 1. CUDA
+    # supports only signed products, and lacks `QGemm`.
     is_signed = g.target.quantized_operators == "weights"
     zero_point = g.emit_constant(0, "i8") if is_signed else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
@@ -145,12 +146,12 @@ def _emit_per_tensor_product(
 
 
 def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tensor | str:
-    """Emit a stored matrix as `[in, out]`."""
+    """Emit a stored matrix in the layout `[in, out]`."""
     return g.emit_node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
 
 
 def _emit_token_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
-    """Emit the scale of each token, and the tokens divided by their scale, from -127 to 127."""
+    """Emit the scale of each token, and the tokens divided by their scales, from -127 to 127."""
     scale = g.emit_node("Div", _emit_token_maximum(g, x), g.emit_constant(127, x.dtype))
     return scale, g.emit_node("Div", x, scale)
 
@@ -159,7 +160,8 @@ def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last, dtype = x.rank - 1, x.dtype
     maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last, keepdims=True)
-    # Over an empty axis, ONNX Runtime's `ReduceMax` keeps the width instead of 1.
+    # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the operand's width instead of
+    # 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
         maximum = emit_slice(g, maximum, last, 0, 1)
     return g.emit_node("Max", maximum, g.emit_constant(MIN_TOKEN_MAXIMUM, dtype))
@@ -193,7 +195,7 @@ def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tenso
     )
     maximum = _emit_token_maximum(g, blocks)
     scale = g.emit_node("Div", maximum, g.emit_constant(127, dtype))
-    # Like the kernel: multiplying by the reciprocal rounds differently from dividing.
+    # The kernel multiplies by the reciprocal, which rounds differently from a division.
     inverse_scale = g.emit_node("Div", g.emit_constant(127, dtype), maximum)
     codes = g.emit_node("Round", g.emit_node("Mul", blocks, inverse_scale))
     values = emit_reshape(
@@ -229,7 +231,7 @@ def quantized_embedding(
     flat = emit_reshape(g, indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
     codes = _emit_gathered_groups(g, table, flat, count, axis=1 if is_transposed else 0)
-    # A token has one scale, or one per group if the table is stored by columns.
+    # A token has one scale, or one scale per group if the table is stored by columns.
     has_block_scales = is_transposed and scales.rank > 1
     token_scales = _emit_gathered_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
     values = _emit_dequantized_matrix(op, g, codes, token_scales, op.width)
@@ -239,7 +241,7 @@ def quantized_embedding(
 
 
 def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis: int) -> Tensor:
-    """Gather tokens along an axis of a quantized table."""
+    """Gather the codes or scales of tokens along an axis of a quantized table."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     return make_typed_tensor(g.emit_node("Gather", x, indices, axis=axis), x.dtype, shape)
 
@@ -293,7 +295,7 @@ def _emit_dequantized_matrix(
     dtype, block = scales.dtype, op.group_size
     if not block:
         codes = emit_cast(g, w, dtype)
-        # a scale per output: along the last axis if stored by columns, else along the first
+        # per-channel scales are along the last axis if stored by columns, else along the first axis
         in_columns = op.layout == "columns"
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
         return g.emit_node("Mul", codes, per_output)
@@ -317,10 +319,11 @@ def _emit_dequantized_columns(
 ) -> str:
     """Dequantize a matrix with group-wise scales along its first axis."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
-        # ONNX Runtime's optimizer rejects a weight outside the body that dequantizes it.
+        # ONNX Runtime's optimizer rejects a body that dequantizes a weight of an outer graph.
         with g.hoist_nodes(g.site.scope, level=0):
             return g.emit_node("DequantizeLinear", w, scales, axis=0, block_size=group_size)
-    # Without group-wise `DequantizeLinear`, each scale is repeated for the inputs of its group.
+    # If the opset lacks group-wise `DequantizeLinear`, each scale is repeated for the inputs of its
+    # group.
     repeated = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
     count, out = scales.shape
     padded_width = count * group_size
@@ -334,7 +337,7 @@ def _emit_dequantized_columns(
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Unpack bytes of two int4 values each, low nibble first."""
-    # Arithmetic instead of `BitwiseAnd`, which needs opset 18; a model may use 17.
+    # Arithmetic replaces `BitwiseAnd`, which needs opset 18, because a model may use opset 17.
     sixteen = g.emit_constant(16, "u8")
     high = g.emit_node("Div", w, sixteen)
     low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))

@@ -45,12 +45,12 @@ class RecurrentBatchLayout:
 
     @property
     def padding_mask(self) -> str:
-        """Return the name of the padding mask; "." without padding."""
+        """Return the name of the padding mask; return "." if there is no padding."""
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
-        """Emit `[b, t, d]` as right-padded `[t, b, d]`; with `zero_padding`, padded positions are
-        zeros.
+        """Convert `[b, t, d]` to right-padded `[t, b, d]`; with `zero_padding`, padded positions
+        are zeros.
         """
         if known := _find_time_major_operand(self, x):
             return known
@@ -72,7 +72,7 @@ class RecurrentBatchLayout:
     def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
         """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on it)."""
         g = self.g
-        # A feature axis is never padded, even if its symbol is that of the batch.
+        # A feature axis is never padded, even if its length is the batch symbol.
         may_be_empty = [
             n < 2 and length in (self.batch, self.length) and not g.lengths.is_positive(length)
             for n, length in enumerate(shape)
@@ -86,7 +86,9 @@ class RecurrentBatchLayout:
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Remove the positions that `pad_empty_axes` added; `shape` is the leading axes of `x`."""
+        """Remove the positions that `pad_empty_axes` added; `shape` has the lengths of the leading
+        axes of `x`.
+        """
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
             return x
@@ -94,7 +96,9 @@ class RecurrentBatchLayout:
         return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
-        """Pad `lengths` as `pad_empty_axes` pads the batch axis; CUDA has no `Pad` for i32."""
+        """Pad `lengths` like `pad_empty_axes` pads the batch axis; CUDA has no `Pad` kernel for
+        i32.
+        """
         g = self.g
         if g.lengths.is_positive(self.batch):
             return lengths
@@ -130,7 +134,7 @@ def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | N
         if len(operands) < len(node.args):
             return None
     cached = [g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands]
-    # Another mask moves positions differently.
+    # A different mask moves positions differently.
     if any(mask != layout.padding_mask for mask, _ in cached):
         return None
     packed = [name for _, name in cached]
@@ -138,18 +142,18 @@ def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | N
 
 
 def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
-    """Return the operands of a node that are emitted."""
+    """Return the operands of a node that have been emitted already."""
     return [g.values.tensors[a] for a in node.args if a in g.values.tensors]
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
-    """Emit [1] if a length is 0, else [0]."""
+    """Emit the number of padding positions, i64[1]: 1 if a length is 0, else 0."""
     return g.emit_node("Max", g.emit_node("Sub", [1], g.emit_shape([length])), [0])
 
 
 def _emit_target_positions(layout: RecurrentBatchLayout) -> str:
-    """Emit the target index of each position: valid positions first, then padded ones, each in
-    their order. For `x . y`, where the second position is padding, the indices are 0 2 1.
+    """Emit the target index of each position: valid positions first, then padded positions, both in
+    their original order. If the second of three positions is padding, the indices are 0 2 1.
     """
     g, keep = layout.g, layout.keep
     assert keep is not None
@@ -192,7 +196,7 @@ def emit_ordered_weights(
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
 ) -> list[str | None]:
-    """Emit `W`, `U` and the biases in ONNX's gate order, outside loops if they are parameters."""
+    """Emit `W`, `U` and the biases in ONNX's gate order; parameters are reordered outside loops."""
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights computed inside a loop body are not visible outside.
@@ -205,7 +209,7 @@ def emit_ordered_weights(
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> str | None:
-    """Emit both biases concatenated, as ONNX takes them; zeros replace a missing one."""
+    """Emit both biases concatenated, as ONNX requires; zeros replace a missing bias."""
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
@@ -214,7 +218,7 @@ def _emit_joined_bias(
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
-    """Emit a weight whose gates, concatenated along `axis`, are in ONNX's order."""
+    """Emit a weight with its gates, which are concatenated along `axis`, in ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
         return weights.name
@@ -271,7 +275,7 @@ def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> t
 
 @dataclass(frozen=True)
 class _RecurrentLayer:
-    """One layer with its operands; quantized weights are `[in, gates]`."""
+    """A recurrent layer with its operands; quantized weights are `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.QuantizedLstm
@@ -280,18 +284,20 @@ class _RecurrentLayer:
 
     @cached_property
     def operands(self) -> ops.RecurrentOperands[Tensor]:
-        """The operands by name."""
+        """Return the operands by name."""
         is_quantized = isinstance(self.op, ops.QuantizedLstm)
         return ops.RecurrentOperands.from_operands(self.tensors, quantized=is_quantized)
 
     @property
     def layout(self) -> RecurrentBatchLayout:
-        """The sequence with its padding mask."""
+        """Return the batch and time axes of the sequence with its padding mask."""
         shape = self.operands.sequence.shape
         return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
-        """Return True if ONNX's operator can compute the layer with this feature ("" for none)."""
+        """Return True if ONNX's operator supports this layer and the feature ("" means no
+        feature).
+        """
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.layout.keep else ""
@@ -314,11 +320,12 @@ def _emit_layer(
 def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
     g, layout, x = layer.g, layer.layout, layer.operands
-    # the number of valid positions, i32[b]; None if all are valid
+    # the number of valid positions per sequence, i32[b]; None if all are valid
     lengths = emit_count(g, x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
-    # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
+    # ONNX states have a directions axis, here of length 1, because each direction is a separate
+    # layer.
     states = [_emit_initial_state(layout, state) for state in initial_states]
     packed = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0

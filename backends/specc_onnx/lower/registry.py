@@ -21,13 +21,11 @@ LoweredNames: TypeAlias = str | tuple[str, ...]
 LoweringRule: TypeAlias = Callable[..., LoweredNames]
 
 lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
-"""One rule per op; complete once `specc_onnx.lower.rules` is imported."""
+"""The lowering rule of each op; the table is complete once `specc_onnx.lower.rules` is imported."""
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or the nodes in `selected_nodes`, and restore the
-    emitter's site.
-    """
+    """Lower the nodes of `graph`, or only `selected_nodes`, and restore the emitter's site."""
     outer_site = g.site
     use_counts = count_users(graph)
     # The counts of the whole graph also apply to recomputed parts.
@@ -64,7 +62,7 @@ def lower_expansion(
     args: Sequence[Tensor | None],
     add_nodes: Callable[[Builder, Sequence[Value | None]], Sequence[Value]],
 ) -> tuple[str, ...]:
-    """Lower the IR nodes that `add_nodes` builds in place of an op with these operands."""
+    """Lower the IR nodes that `add_nodes` builds as the expansion of an op with these operands."""
     b = Builder()
     inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
@@ -88,7 +86,9 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return the ends of the pieces of each axis that static slices partition completely."""
+    """Return the ends of the pieces of each axis that is completely partitioned by static
+    slices.
+    """
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

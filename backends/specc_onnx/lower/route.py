@@ -1,12 +1,12 @@
-"""Lower mixture of experts: run each used expert once on its tokens.
+"""Lower mixture-of-experts layers: run each used expert once on its tokens.
 
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
-No tensor has tokens × experts elements, and only weights of used experts are read. Padded
-tokens get an expert index out of range. A few experts are unrolled into one `If` each, whose
-slices of the stacked weights a runtime packs at load time; many experts are a `Loop`, which
-copies them. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms
-unrolled, 512 tokens 31 and 25 ms (ONNX Runtime 1.31, one core).
+No tensor has tokens × experts elements, and only weights of used experts are read. Padded tokens
+get an expert id out of range. A few experts are unrolled into one `If` each, for which a runtime
+packs the slices of stacked weights at load time; many experts become a `Loop`, which copies the
+slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled; 512
+tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ def _can_inline_experts(
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> str:
-    """Emit the expert ids of each token, i64[n, k]; the id after the last expert means no
+    """Emit the expert ids of each token, i64[n, k]; an id equal to the number of experts means no
     expert.
     """
     no_expert = g.emit_length(op.num_experts)
@@ -120,7 +120,7 @@ class _ExpertEmitter:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
-        # ascending, so that a token's summation order does not depend on other tokens
+        # the order is ascending, so that a token's summation order does not depend on other tokens
         used_experts = g.emit_node("Squeeze", g.emit_node("NonZero", used_mask), [0])
         iterations = g.emit_node("Size", used_experts)
         return g.emit_node(
@@ -154,7 +154,7 @@ class _ExpertEmitter:
         return total
 
     def _emit_used_experts(self) -> str:
-        """Emit which experts have tokens, bool[experts + 1]; the last element is for no expert."""
+        """Emit which experts have tokens, bool[experts + 1]; the last element means no expert."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
         ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))
@@ -209,7 +209,7 @@ class _ExpertEmitter:
         return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Split a stacked weight outside loops, where a runtime can fold the split."""
+        """Split a stacked weight by expert outside loops, where a runtime can fold the split."""
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):
@@ -219,12 +219,12 @@ class _ExpertEmitter:
             ]
 
     def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
-        """Emit the expert's slice of a stacked weight."""
+        """Emit the slice of a stacked weight for one expert."""
         stored = self.g.values.narrow_weights.get(stacked.name, stacked.name)
         return self._cast_expert_part(stacked, self.g.emit_node("Gather", stored, expert, axis=0))
 
     def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
-        """Emit one expert's part of a stacked weight, cast to the computed type."""
+        """Emit one expert's part of a stacked weight, cast to the compute type."""
         values, dtype = self.g.values, stacked.dtype
         stored = values.narrow_weights.get(stacked.name)
         if stored is not None:

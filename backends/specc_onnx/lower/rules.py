@@ -1,4 +1,4 @@
-"""All lowering rules, and lowering by them. `lower` is complete once this module is imported."""
+"""The table `lower` of all lowering rules, which is complete once this module is imported."""
 
 from specc_onnx.lower import (  # noqa: F401  each module registers the rules of a family of ops
     attention,

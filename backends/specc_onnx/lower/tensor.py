@@ -1,7 +1,7 @@
 """Lower elementwise ops, reductions, reshapes and `Einsum`.
 
-ONNX's `Einsum` is used only for a repeated axis in one term: with an empty axis it crashes ONNX
-Runtime 1.31. Other einsums become transposes and matrix products.
+ONNX's `Einsum` is used only for a repeated axis in one term, because it crashes ONNX Runtime 1.31
+if an axis is empty. Other einsums become transposes and matrix products.
 """
 
 import string
@@ -121,7 +121,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
-    # a placeholder name: attention replaces it by the written buffer
+    # the name is a placeholder, which attention replaces with the updated buffer
     if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
@@ -165,7 +165,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
         return g.emit_node("Gather", table, emit_checked_indices(g, ids), axis=0)
-    # GatherND copies single elements: five times slower
+    # GatherND copies single elements, which is five times slower
     if op.axis == table.rank - 1:
         return g.emit_node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
     indices = emit_cast(
@@ -243,13 +243,13 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     left, right = op.equation.split("->")
     names = [tuple(term.split()) for term in left.split(",")]
     out = tuple(right.split())
-    # `i i -> i` is not a matrix product.
+    # an einsum such as `i i -> i` is not a matrix product
     if any(len(set(n)) < len(n) for n in names):
         return _emit_einsum_operator(g, args, names, out)
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed as soon as neither a later operand nor the result has it.
+        # An axis is summed once neither a later operand nor the result has it.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _multiply_terms(g, product, term, later)
     product = _sum_unshared_axes(g, product, set(out))
@@ -295,7 +295,7 @@ def _to_matrix(
 
 def _sum_unshared_axes(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
     """Sum a term over the axes that are not in `used_axes`."""
-    # From the last axis on, so that indices of earlier axes stay valid.
+    # Axes are summed from last to first, so that indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
         if term.axes[axis] not in used_axes:
             name = emit_reduce(g, "ReduceSum", term.tensor, axis)

@@ -37,7 +37,9 @@ def emit_reshape(
 def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
-    """Return a constant shape operand of `Reshape`; None if it must be computed at run time."""
+    """Return a constant shape operand for `Reshape`; return None if the shape must be computed at
+    run time.
+    """
     target = _plan_target_shape(source_shape, shape)
     static = [n for n in target if n is not None]
     # 0 copies an axis, so no actual length may be 0.
@@ -63,7 +65,7 @@ def _plan_target_shape(
 
 
 def emit_flatten(g: Emitter, x: Tensor) -> str:
-    """Emit `x` as `[n, d]`, with all axes but the last merged."""
+    """Merge all axes of `x` but the last: `[n, d]`."""
     return emit_reshape(g, x, (multiply_dims(x.shape[:-1]), x.shape[-1]))
 
 
@@ -116,7 +118,7 @@ def emit_count(
 
 
 def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Operand) -> str:
-    """Emit `Where`, or its logic for booleans, which ONNX Runtime's `Where` rejects."""
+    """Emit `Where`, or logical operators for booleans, which ONNX Runtime's `Where` rejects."""
     if dtype != "bool":
         return g.emit_node("Where", condition, yes, no)
     return g.emit_node(
@@ -144,8 +146,8 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = "") -> str:
-    """Emit a cast to `dtype`, unless the dtype of `x` is the same; `source_dtype` is the dtype if
-    `x` is a name.
+    """Emit a cast to `dtype`, unless `x` already has this dtype; `source_dtype` is the dtype of `x`
+    if `x` is a name.
     """
     if isinstance(x, Tensor):
         source_dtype, x = x.dtype, x.name
@@ -158,7 +160,7 @@ def emit_arange(g: Emitter, length: Dim) -> str:
 
 
 def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 1) -> str:
-    """Emit `x` with zeros appended along an axis of fewer than `min_length` positions."""
+    """Emit `x` with zeros appended along an axis that has fewer than `min_length` positions."""
     length = x.shape[axis]
     if g.lengths.get_lower_bound(length) >= min_length:
         return x.name
@@ -173,7 +175,7 @@ def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 
 
 
 def is_always_true(x: Tensor) -> bool:
-    """Return whether a boolean tensor is true everywhere for all inputs."""
+    """Return whether all elements of a boolean tensor are true for all inputs."""
     value = x.value
     while value is not None and value.node is not None:
         op = value.node.op
@@ -204,7 +206,7 @@ MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
 
 def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
-    """Emit indices in which negative ones are replaced by an index that is out of range."""
+    """Emit indices with negative values replaced by an index that is out of range."""
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.dtype
@@ -213,20 +215,20 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
-    """Replace negative indices at padded positions by 0."""
+    """Emit indices with negative values at padded positions replaced by 0."""
     zero = g.emit_constant(0, ids.dtype)
     is_padding = g.emit_node("And", g.emit_node("Not", keep), g.emit_node("Less", ids, zero))
     return g.emit_node("Where", is_padding, zero, ids)
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
-    """Return whether integers are nonnegative for all inputs."""
+    """Return whether an integer tensor is nonnegative for all inputs."""
     return SignAnalysis(g.lengths).are_nonnegative(value)
 
 
 @dataclass
 class SignAnalysis:
-    """Search for integers that are nonnegative because of the ops that compute them."""
+    """Analysis of which integer values are nonnegative, based on the ops that compute them."""
 
     lengths: LengthResolver
     known_signs: dict[Value, bool] = field(default_factory=dict)
@@ -248,7 +250,7 @@ class SignAnalysis:
         return self.known_signs[value]
 
     def _is_nonnegative_node(self, node: Node) -> bool:
-        """Return whether the results of a node are nonnegative, overflow aside."""
+        """Return whether the results of a node are nonnegative, ignoring overflow."""
         match node:
             case Node(ops.Constant(value=number)):
                 return number >= 0
@@ -257,7 +259,7 @@ class SignAnalysis:
                 bounds = self.lengths.lower_bounds
                 return is_never_negative(length.substitute(self.lengths.length_equations), bounds)
             case Node(ops.Cast(), (Value() as x,)):
-                # float casts are not followed: -0.5 becomes 0, -1.5 does not
+                # casts from floats are not analyzed: -0.5 becomes 0, but -1.5 becomes -1
                 is_integer = x.type.dtype in MAX_INTEGERS
                 return x.type.dtype == "bool" or (is_integer and self.are_nonnegative(x))
             case Node(ops.Arith(fn="max"), (a, b)):
@@ -269,7 +271,7 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands of an op whose results are nonnegative if these operands are; [None] if
+    """Return the operands that must be nonnegative so that the results of an op are; [None] if
     unknown.
     """
     match node:
@@ -291,5 +293,5 @@ def is_position_id_source(value: Value) -> bool:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True
         case ops.Sort() | ops.TopK():
-            return value.index == 1  # the first result holds values
+            return value.index == 1  # the first result contains values, the second indices
     return False

@@ -33,9 +33,9 @@ class OperandMismatchError(Exception):
 @dataclass(kw_only=True)
 class InferredTypes:
     """Inferred types of the values of a model at concrete `lengths`, and the values of small
-    integer `constants`. They must agree with the `declared_types` types. `unknown_lengths` are
-    declared lengths without a value in `lengths` (value, axis, formula). `is_reached` is False in a
-    branch that may not run.
+    integer `constants`. They must agree with `declared_types`. `unknown_lengths` are declared
+    lengths (value, axis, formula) without a value in `lengths`. `is_reached` is False in a branch
+    that may not run.
     """
 
     lengths: Mapping[str, int]
@@ -70,7 +70,9 @@ class InferredTypes:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Raise UnsoundModelError if an unknown symbol has two lengths or a formula is wrong."""
+        """Raise UnsoundModelError if an unknown symbol has two lengths or a length contradicts its
+        formula.
+        """
         lengths = dict(self.lengths)
         formulas = []
         for name, axis, text in self.unknown_lengths:
@@ -83,7 +85,7 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a dotted name is an axis of one carry; no formula refers to it
+            # a name with a dot is an axis of one carry, which no formula contains
             is_carry = "." in text
             if not is_carry:
                 _solve_formula(text, length, lengths)
@@ -117,7 +119,7 @@ def choose_distinct_lengths(
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Return a length for every symbol of `dims`: distinct primes above `lower_limits` and at most
-    `upper_limits`, or the nearest valid lengths; {} if there are no valid lengths.
+    `upper_limits`, or the nearest valid lengths. Return {} if there are no valid lengths.
     """
     all_dims = list(dims)
     fixed = {d.number for d in all_dims if d.number is not None}
@@ -125,7 +127,7 @@ def choose_distinct_lengths(
     primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
     lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
     if not lengths:
-        # A short position table may leave too few lengths for distinct ones.
+        # With a short position table there may be too few valid lengths to make them distinct.
         small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
         lengths = find_valid_lengths(graph, small)
     if not lengths:
@@ -142,7 +144,7 @@ def _choose_primes(
     lower_limits: Mapping[str, int],
     upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return ascending primes for the symbols, different from the `excluded_lengths` lengths."""
+    """Return ascending primes for the symbols that are not in `excluded_lengths`."""
     primes: dict[str, int] = {}
     # Smaller numbers are common as widths and head counts.
     number = 10
@@ -152,7 +154,7 @@ def _choose_primes(
         low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(low, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
-        # Lengths are large only where required.
+        # Only lengths with a high lower limit are large.
         number = number if has_limit else primes[symbol]
     return primes
 
@@ -165,7 +167,7 @@ def _find_prime(low: int, excluded: Collection[int]) -> int:
 
 
 def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
-    """Return a tensor type; None is an unknown length, or an unknown shape."""
+    """Return a tensor type; None means an unknown length or an unknown shape."""
     type_proto: TypeProto = helper.make_tensor_type_proto(element, shape)
     return type_proto
 
@@ -214,7 +216,7 @@ def _check_equal_length(name: str, axis: int, text: str, known: int | None, leng
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
     """Solve a formula for its only unknown symbol and add the symbol to `lengths`: with 5 `new`
-    positions and a length of 5, `new + past` gives 0 for `past`.
+    positions and a length of 5, `past` in `new + past` is 0.
     """
     unknown = _collect_formula_symbols(text) - lengths.keys()
     if len(unknown) != 1:
@@ -241,11 +243,13 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""A symbolic dimension; axes of carries whose length changes are dotted: `state.2`."""
+"""The name of a symbolic dimension; names of carry axes whose length changes contain a dot:
+`state.2`.
+"""
 
 
 def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
-    """Return how a declared type contradicts the inferred one; "" if it does not."""
+    """Return how a declared type contradicts the inferred type; return "" if it does not."""
     declared_element, inferred_element = (
         declared.tensor_type.elem_type,
         inferred.tensor_type.elem_type,
@@ -264,7 +268,7 @@ def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
 
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return the combined knowledge of two types that do not conflict."""
+    """Return a type with the known lengths of two types that do not conflict."""
     first, second = read_shape(a), read_shape(b)
     if first is None or second is None:
         return a if second is None else b

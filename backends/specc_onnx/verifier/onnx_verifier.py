@@ -1,7 +1,7 @@
 """Verify a built ONNX model: ONNX's checker, the type of every value, a load in ONNX Runtime.
 
-A copy is checked in which weights are inputs, so models of any size can be checked. A failure is
-a bug of specc, or a runtime that is too old for the requested opset.
+The verifier checks a copy in which weights are inputs, so models of any size can be checked. The
+cause of a failure is a bug of specc, or a runtime that is too old for the requested opset.
 
 ONNX's shape rules are applied node by node with concrete lengths and with folded integer
 constants, because whole-graph inference loses symbols after the first `Reshape`. Rules that ONNX
@@ -106,7 +106,7 @@ def _infer_node(inferred: InferredTypes, node: NodeProto) -> None:
 def _check_lengths_known(
     results: Sequence[TypeProto], operand_shapes: Sequence[list[int] | None]
 ) -> None:
-    """Raise OperandMismatchError if a length is unknown: ONNX's inference ignores invalid operands
+    """Raise OperandMismatchError if a length is unknown. ONNX's own inference ignores such operands
     without an error.
     """
     if any(has_unknown_length(t) for t in results):
@@ -152,7 +152,9 @@ def _infer_body(
 
 
 def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer both branches; return the types of the branch taken, or those common to both."""
+    """Infer both branches; return the types of the branch taken, or, if unknown, the types common
+    to both.
+    """
     condition = inferred.constants.get(node.input[0])
     taken = None if condition is None else bool(condition.all())
     outer_reached, branch_types = inferred.is_reached, []
@@ -167,8 +169,8 @@ def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Scan`: carries keep their types; other outputs get the scanned length as first
-    axis.
+    """Infer a `Scan`: carries keep their types; other outputs get a first axis with the scanned
+    length.
     """
     count = get_node_attribute(node, "num_scan_inputs")
     carries, scanned = list(node.input)[:-count], list(node.input)[-count:]
@@ -194,7 +196,7 @@ def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer a `Loop` from its first iteration. Carries may grow, so only lengths that are equal
-    before and after it are known. The carries bind the symbols of the body.
+    before and after the iteration are known. The carries bind the symbols of the body.
     """
     body = get_node_attribute(node, "body")
     counters, initial_types = list(body.input)[:2], [inferred.types[n] for n in node.input[2:]]
@@ -208,7 +210,8 @@ def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     final_types = _infer_body(inferred, body, [*(v.type for v in counters), *initial_types])[1:]
     inferred.check_unknown_lengths()
     inferred.lengths, inferred.unknown_lengths = outer_lengths, outer_unknown
-    # the second iteration gets these results: carries with a common symbol must still agree
+    # the inputs of the second iteration are these results: carries with a common symbol must still
+    # agree
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
         [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
@@ -219,7 +222,7 @@ def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _count_iterations(inferred: InferredTypes, node: NodeProto, body: GraphProto) -> int | None:
-    """Return the trip count of a `Loop` without an early exit, else None."""
+    """Return the trip count of a `Loop` without early exit; return None for other loops."""
     trip_count = inferred.constants.get(node.input[0])
     condition = body.input[1].name
     is_constant = any(
@@ -272,7 +275,9 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
-    """Run all checks. Raise E0923 if ONNX Runtime cannot load it, else UnsoundModelError."""
+    """Run all checks. Raise E0923 if ONNX Runtime cannot load the model, UnsoundModelError for
+    other failures.
+    """
     model = make_weights_inputs(built_model)
     verify_without_runtime(built_model, model)
     if load and built_model.target.provider == "cpu":
@@ -328,7 +333,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
             )
     inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_lengths)
-    # Long inputs may take other branches, so they are checked too.
+    # Long inputs may take different branches, so they are checked too.
     if built_model.branch_lengths and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_lengths.items()
     ):
@@ -357,7 +362,7 @@ def _infer_at_lengths(
 
 
 def _format_value_type(value: ValueInfoProto) -> str:
-    """Return a type as text, such as `float[batch, 8]`."""
+    """Format a type, such as `float[batch, 8]`."""
     tensor = value.type.tensor_type
     dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
     return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

@@ -30,10 +30,10 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # depend on values
+    # the result lengths depend on operand values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
-    # missing in older onnx packages
+    # older onnx packages lack shape inference for these operators
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
 """Operators whose result shape may be unknown although all operand shapes are known."""
@@ -46,10 +46,11 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorShapes:
-    """Shapes of an operator as a signature. `compute_lengths` computes lengths of named axes from
-    attributes and known lengths. `result_types` are the element types of results, as operand
-    indices or, unless `types_from_operands`, type codes. `operand_types` are required element types
-    by operand index; `required_attributes` are the attributes of the only form that specc emits.
+    """The signature of an operator: axis names of its operands and results. `compute_lengths`
+    computes lengths of named axes from attributes and known lengths. `result_types` are the element
+    types of results, as operand indices or, unless `types_from_operands`, type codes.
+    `operand_types` are required element types by operand index; `required_attributes` are the
+    attributes of the only form that specc emits.
     """
 
     signature: str
@@ -139,7 +140,7 @@ def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int
 
 
 def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
-    """Return the rule for the lengths of a recurrent layer with this many gates."""
+    """Return the length rule of a recurrent layer with `gates` gates."""
 
     def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
         h = a["hidden_size"]
@@ -197,7 +198,8 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Checks that input, weights and states of recurrent layers fit; ONNX's rule checks only the input.
+"""Checks that the shapes of input, weights and states of recurrent layers agree; ONNX's rule checks
+only the input.
 """
 
 
@@ -221,7 +223,9 @@ def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 def _check_reshape_count(
     inferred: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
-    """Check the number of elements, which ONNX's rule for `Reshape` does only with a -1."""
+    """Check the number of elements, which ONNX's rule for `Reshape` checks only if a length is
+    -1.
+    """
     before, after = inferred.get_static_shape(node.input[0]), read_shape(types[0])
     if before is None or after is None:
         return
@@ -241,7 +245,7 @@ SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
         for kind in RECURRENT_SHAPES
     },
 }
-"""Checks that ONNX's shape inference does not make."""
+"""Checks that ONNX's shape inference lacks."""
 
 
 ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
@@ -250,7 +254,9 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Fold the first result of `node` from operands or the first shape; None if unknown."""
+    """Compute the first result of `node` from constant operands or the first operand's shape; None
+    if unknown.
+    """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):
         return None
@@ -287,7 +293,8 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
     slices = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # A reversed slice ends before index 0 in ONNX at a very negative end, in NumPy at None.
+        # To include index 0, a reversed slice ends at a large negative index in ONNX, and at None
+        # in NumPy.
         beyond = step < 0 and end < -data.shape[axis]
         slices[axis] = slice(int(start), None if beyond else int(end), int(step))
     return data[tuple(slices)]
@@ -295,7 +302,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
     data, target = x
-    # 0 copies the operand's length at the same index
+    # in a `Reshape` shape, 0 copies the operand's length at the same index
     shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(target)]
     return data.reshape(shape)
 
@@ -312,7 +319,7 @@ def _fold_cast(x: list[Array], a: Attributes) -> Array | None:
 
 
 def _fold_constant_of_shape(x: list[Array], a: Attributes) -> Array | None:
-    # ONNX's default is the float 0.0, which is not folded
+    # ONNX's default value is the float 0.0, and floats are not folded
     one = read_constant_tensor(a["value"]) if "value" in a else None
     if one is None or np.prod(x[0]) > MAX_FOLDED_ELEMENTS:
         return None

@@ -1,4 +1,4 @@
-"""Read a model file: metadata, weights, memory use, and copies with extra outputs.
+"""Read a model file: its metadata, weights and memory use, and copies with extra outputs.
 
 Model files are untrusted: their size is limited before they are read, and external weights are
 read only from regular files in or below the model's directory.
@@ -95,11 +95,13 @@ class OnnxModelFile:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Metadata of the model by key."""
+        """Return the metadata of the model by key."""
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return external files with the minimum size of each in bytes, -1 if invalid."""
+        """Return the external files with the minimum size of each in bytes, or -1 if a size is
+        invalid.
+        """
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
@@ -111,8 +113,8 @@ class OnnxModelFile:
         return measure_weight_memory(self.model)
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, Array]:
-        """Return the values of each parameter, read from its initializer. Raise E0925 if it is
-        unreadable.
+        """Return the values of each parameter, read from its initializer. Raise E0925 if an
+        initializer is unreadable.
         """
         initializers = {t.name: t for t in self.model.graph.initializer}
         weights = {}
@@ -159,7 +161,7 @@ class OnnxModelFile:
         return has_per_tensor_activation_scales(self.model)
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> OrtModel:
-        """Open a copy without activation rounding."""
+        """Open a copy without activation quantization."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         return self._open_model(copy, provider, threads, without_activation_quantization=True)
@@ -170,7 +172,7 @@ class OnnxModelFile:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
         products = expose_quantized_products(copy)
-        # per-tensor scales depend on how threads split the tensor
+        # the scales depend on how threads split the tensor
         return self._open_model(copy, provider, threads=1), products
 
     def list_subgraphs(self) -> Subgraphs:
@@ -178,7 +180,7 @@ class OnnxModelFile:
         return list_subgraphs(self.model)
 
     def open_with_execution_counts(self, provider: str) -> OrtModel:
-        """Open a copy without activation rounding that also counts executions of subgraphs."""
+        """Open a copy without activation quantization that also counts executions of subgraphs."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         add_execution_counts(copy)
@@ -205,7 +207,7 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, dict[str, str]]:
         """Open a copy that also outputs attention weights, with output names by scope."""
         copy = _copy_model(self.model)
-        # the caller computes missing weights with the reference
+        # the caller computes missing attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = add_attention_outputs(copy, notes)
@@ -213,8 +215,8 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """Return the external files of a model with the minimum size of each in bytes, -1 if
-    invalid.
+    """Return the external files of a model with the minimum size of each in bytes, or -1 if a size
+    is invalid.
     """
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
@@ -250,7 +252,9 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Resolve a symbolic link to a model, unless its external files are next to the link."""
+    """Return the target of a symbolic link to a model, unless the external files are next to the
+    link.
+    """
     locations = [location for location, _ in file.list_external_files() if "\0" not in location]
     if not file.path.is_symlink() or (
         locations and all((file.path.parent / name).exists() for name in locations)
@@ -279,7 +283,9 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
-    """Yield every string of a message; bytes if it is not UTF-8, which protobuf accepts."""
+    """Yield every string of a message; yield bytes for a string that is not UTF-8, which protobuf
+    accepts.
+    """
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
         if isinstance(value, str | bytes):
@@ -322,7 +328,7 @@ def _iterate_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def _parse_byte_count(text: str) -> int:
-    """Parse a decimal number of bytes; -1 for invalid text."""
+    """Parse a decimal number of bytes; return -1 for invalid text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 
@@ -333,7 +339,7 @@ _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, l
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
-    """Return model bytes with the blank hash replaced by their hash, without copying them."""
+    """Replace the placeholder hash in model bytes with their hash, without copying the bytes."""
     at = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
     return [view[:at], hashlib.sha256(data).hexdigest().encode(), view[at + len(BLANK_HASH) :]]

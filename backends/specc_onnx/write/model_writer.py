@@ -1,6 +1,6 @@
 """Lower, verify and write graphs with their weights, tensor by tensor.
 
-Output is deterministic. Files get their final names once all are written, the `.onnx` last.
+Output is deterministic. Files get their final names once all are written; the `.onnx` file is last.
 `specc_onnx.write.package_writer` writes several graphs as a package.
 """
 
@@ -48,9 +48,9 @@ def write_model(
     side_files: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
     """Write `graph` as the model `path`. `metadata` returns the metadata of the built model;
-    `load=False` skips the load check in ONNX Runtime. `side_files` (suffix, content) are named by
-    their hash and replace those of the former model. Raise E0810 to E0815, E0821, E0823, E0824,
-    E0923, and the errors of `values`.
+    `load=False` skips the load check in ONNX Runtime. The names of `side_files` (suffix, content)
+    contain their hash; they replace the side files of the previous model. Raise E0810 to E0815,
+    E0821, E0823, E0824 or E0923, and the errors of `values`.
     """
     prepared = prepare_graphs(
         [graph],
@@ -73,7 +73,7 @@ def write_model(
 
 @dataclass(frozen=True)
 class PreparedGraphs:
-    """Verified graphs and the placement of their weights, before writing."""
+    """Verified graphs and the placement of their weights, ready to be written."""
 
     models: tuple[BuiltModel, ...]
     placement: WeightPlacement
@@ -90,7 +90,7 @@ def prepare_graphs(
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
-    """Plan weight storage, lower and verify graphs that are written to `directory` together."""
+    """Plan weight storage for, lower and verify graphs that are written to `directory` together."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(
@@ -103,7 +103,7 @@ def prepare_graphs(
         matrix_dtype=dtype,
     )
     if placement.plan.copied_tensors:
-        # the directory may not exist yet, so the nearest existing parent is checked
+        # the directory may not exist yet, so its nearest existing parent is checked
         existing = (f for f in (directory, *directory.parents) if f.exists())
         check_free_disk_space(next(existing, directory), placement.plan.copied_bytes)
     built = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
@@ -117,7 +117,7 @@ def prepare_graphs(
 def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterValues
 ) -> dict[str, WeightFileMetadata]:
-    """Return facts of linked checkpoints. Raise E0507 if their values contain NaN."""
+    """Return the metadata of linked checkpoints. Raise E0507 if their values contain NaN."""
     facts = {}
     hashes = (
         values.hash_checked_files(placement.plan.linked_tensors)
@@ -171,7 +171,7 @@ def write_prepared_graphs(
             )
             add_metadata(built_model.model, metadata_texts)
         out.write_entry(name, serialize_model(built_model.model))
-        # one graph at a time is in memory
+        # only one graph at a time is in memory
         if len(entries) > 1:
             for tensor in built_model.weights.values():
                 tensor.ClearField("raw_data")
@@ -179,7 +179,7 @@ def write_prepared_graphs(
 
 
 def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
-    """Return the facts about a built model for its metadata."""
+    """Return the facts about a built model that its metadata needs."""
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)

@@ -1,8 +1,8 @@
 """Write a package: several graphs with shared weights and `specc.json`.
 
-Names of weight files and some extras contain a content hash; entry files have fixed names.
-Entries are written last, `specc.json` at the very end, so that a reader finds the old package,
-the new one, or a hash mismatch.
+Names of weight files and some extras contain a content hash; entry files have fixed names. Entry
+files are written last, and `specc.json` after them, so that a reader finds the old package, the new
+package, or a hash mismatch.
 """
 
 import hashlib
@@ -55,8 +55,8 @@ def write_package(
     hash_on_every_load: bool = False,
 ) -> WrittenModel:
     """Write `graphs` by role into `directory`, replacing the package there. `stem` is the prefix of
-    the name of the weight file; with `hash_on_every_load`, content hashes are compared on every
-    load. Raise E0833 for a file that specc did not write, unless `force`, E0814 for one of the
+    the weight file's name; with `hash_on_every_load`, content hashes are compared on every load.
+    Raise E0833 for a file that specc did not write, unless `force`, E0814 for one of the
     `input_paths`, and the errors of `write_model`.
     """
     directory = normalize_output_path(directory)
@@ -100,7 +100,7 @@ def write_package(
 
 
 def _find_superseded_files(directory: Path, former_index: PackageIndex | None) -> Sequence[str]:
-    """Return the files of the former package that are no longer referenced."""
+    """Return the files of the previous package that are no longer referenced."""
     if former_index is None:
         return []
     return filter_unreferenced_files(
@@ -111,7 +111,7 @@ def _find_superseded_files(directory: Path, former_index: PackageIndex | None) -
 
 
 def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
-    """Return every file with its size; the index is last."""
+    """Return every file with its size; the package index is last."""
     sizes = [(directory / name, facts.bytes) for name, facts in index.files.items()]
     return (*sizes, (directory / INDEX_FILE, len(index.dump())))
 
@@ -174,7 +174,7 @@ def _find_unchanged_extras(
 
 
 def _list_former_files(former_index: PackageIndex | None) -> set[str]:
-    """Return the files that specc wrote for the former package."""
+    """Return the files that specc wrote for the previous package."""
     return set(former_index.files) - set(former_index.preexisting) if former_index else set()
 
 

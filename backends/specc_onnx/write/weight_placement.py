@@ -31,17 +31,17 @@ from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 
 MAX_INLINE_BYTES = 1 << 20
-"""Smaller weights are stored in the ONNX file itself, unless requested otherwise."""
+"""By default, weights with a smaller total size are stored in the ONNX file itself."""
 
 WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
-"""Storage types that a graph can cast to a wider type, and the first opset that can."""
+"""The first opset that can cast each storage type to a wider type."""
 
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """Where weights are stored: `pieces` in storage order, `ties` to the stored parameter,
-    `is_inline` if weights that are not linked are stored in each ONNX file, and `weight_files`, the
-    external files, once they are written.
+    """The placement of weights: `pieces` in storage order; `ties` map tied parameters to stored
+    ones; with `is_inline`, weights that are not linked are stored in each ONNX file; `weight_files`
+    are the external files once they are written.
     """
 
     pieces: Mapping[str, TensorPiece]
@@ -52,7 +52,7 @@ class WeightPlacement:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """Storage dtype of each weight."""
+        """Return the storage dtype of each weight."""
         return {name: piece.dtype for name, piece in self.pieces.items()}
 
 
@@ -92,7 +92,7 @@ def plan_weight_placement(
 
 
 def _needs_conversion(values: ParameterValues, name: str, dtype: str, matrix_dtype: str) -> bool:
-    """Return True if a matrix is converted to `matrix_dtype`, so that it cannot stay in the
+    """Return True if a matrix is converted to `matrix_dtype` and so cannot stay in the
     checkpoint.
     """
     is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
@@ -100,7 +100,9 @@ def _needs_conversion(values: ParameterValues, name: str, dtype: str, matrix_dty
 
 
 def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single: bool) -> bool:
-    """Return whether weights are stored in the ONNX file. Raise E0823 if they are too large."""
+    """Return whether weights are stored in the ONNX file. Raise E0823 if inline weights are too
+    large.
+    """
     total = sum(p.nbytes for p in pieces)
     small = total < MAX_INLINE_BYTES and is_single
     inline = storage == "inline" or (storage == "auto" and small)
@@ -145,8 +147,8 @@ def _make_piece(
     opset: int,
     reasons: dict[Path, str],
 ) -> TensorPiece:
-    """Return a weight in its storage dtype; it keeps the dtype of its file only if it may stay in
-    `directory`. `reasons` collects why files cannot be linked.
+    """Return a weight in its storage dtype. The weight keeps the dtype of its file only if it may
+    stay in `directory`. `reasons` collects why files cannot be linked.
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)

@@ -1,4 +1,4 @@
-"""Open GGUF files: tensors under the names of Hugging Face checkpoints."""
+"""Open GGUF files, with the tensor names of Hugging Face checkpoints."""
 
 import mmap
 import os
@@ -74,13 +74,14 @@ _GEMMA2_NAMES = {
 _PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _ROPE_CHANGES: Mapping[str, Change] = {"attn_q": "heads", "attn_k": "kv_heads"}
 ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
-"""Divisors of RoPE frequencies, which are settings in a config.json."""
+"""Tensors with divisors of RoPE frequencies, which are settings in a config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """An architecture of llama.cpp: the `model_type` of its config, names of the tensors in a layer
-    (`{}` is the expert), and those that llama.cpp changed; `offset_norms` are stored plus 1.
+    """An architecture of llama.cpp: the `model_type` of its config, the names of the tensors in a
+    layer (`{}` is the expert), and the tensors that llama.cpp changed; `offset_norms` are stored
+    with 1 added.
     """
 
     model_type: str
@@ -103,11 +104,11 @@ ARCHITECTURES = {
     "gemma3": Architecture(model_type="gemma3_text", layer_names=_GEMMA2_NAMES, offset_norms=True),
     "phi3": Architecture(model_type="phi3", layer_names=_PHI3_NAMES),
 }
-"""By `general.architecture`."""
+"""Architectures by `general.architecture`."""
 
 
 def select_architecture(header: GGUFHeader, path: str) -> Architecture:
-    """Return the architecture of a file. Raise E0419 for one that no spec reads."""
+    """Return the architecture of a file. Raise E0419 for an architecture that no spec supports."""
     name = header.metadata.get("general.architecture")
     if name == "llama" and header.metadata.get("llama.expert_count"):
         return _MIXTRAL
@@ -122,8 +123,8 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 
 class GGUFFile(TensorFile):
-    """An open GGUF file. A quantized tensor is the bytes of its blocks, named after it, `:` and its
-    type; what llama.cpp `changed` is restored in `get_array` and `read_tensor`.
+    """An open GGUF file. A quantized tensor appears as the bytes of its blocks, with the name of
+    the tensor, `:` and its type; `get_array` and `read_tensor` undo what llama.cpp `changed`.
     """
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
@@ -147,7 +148,7 @@ class GGUFFile(TensorFile):
     def _list_entries(
         self, tensor: StoredTensor, architecture: Architecture
     ) -> Iterator[TensorEntry]:
-        """Yield a tensor, or that of each expert, under the names of Hugging Face."""
+        """Yield a tensor, or the tensor of each expert, with the names of Hugging Face."""
         layer, part, ending = _split_name(tensor.name)
         offset = architecture.offset_norms and tensor.name.endswith("norm.weight")
         change = "offset" if offset else architecture.tensor_changes.get(part)
@@ -159,7 +160,9 @@ class GGUFFile(TensorFile):
             yield entry
 
     def read_rope_factors(self, name: str) -> list[float]:
-        """Return the values of one of `ROPE_TENSORS`; none if the file does not have it."""
+        """Return the values of one of `ROPE_TENSORS`; return no values if the file lacks the
+        tensor.
+        """
         stored = [t for t in self.header.tensors if t.name == name and t.type.block_size == 1]
         for entry in (_make_entry(tensor) for tensor in stored):
             raw = bytearray(entry.nbytes)
@@ -169,7 +172,9 @@ class GGUFFile(TensorFile):
         return []
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of the file; a copy if it must be restored."""
+        """Return the tensor as a read-only view of the file, or as a copy if llama.cpp changed
+        it.
+        """
         return self._restore(name, super().get_array(name))
 
     def read_tensor(self, name: str) -> Array:
@@ -192,7 +197,9 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Return `model.layers.N.` (empty for tensors of no layer), the part, and weight or bias."""
+    """Return the prefix `model.layers.N.` ("" for tensors outside layers), the part, and `weight`
+    or `bias`.
+    """
     found = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if found:
         return f"model.layers.{found[1]}.", found[2], found[3]
@@ -201,7 +208,7 @@ def _split_name(name: str) -> tuple[str, str, str]:
 
 
 def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
-    """Yield the tensor of each expert, whose bytes follow one another, or the tensor itself."""
+    """Yield the tensor of each expert, which are contiguous in the file, or the tensor itself."""
     if "{}" not in stem:
         yield replace(tensor, name=stem)
         return
@@ -212,7 +219,7 @@ def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
 
 
 def _make_entry(tensor: StoredTensor) -> TensorEntry:
-    """Return a tensor as the values of its type, or as the bytes of its blocks."""
+    """Return the entry of a tensor: values of its type, or the bytes of its blocks."""
     kind, shape = tensor.type, tensor.shape
     if kind.block_size == 1:
         return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)
@@ -221,7 +228,7 @@ def _make_entry(tensor: StoredTensor) -> TensorEntry:
 
 
 def _count_heads(metadata: Metadata, kind: str) -> int:
-    """Return the number of query or key heads; without a usable one 1."""
+    """Return the number of query or key heads; return 1 if the metadata has no valid number."""
     prefix = f"{metadata.get('general.architecture')}.attention.head_count"
     count = metadata.get(prefix)
     if kind == "kv_heads":
@@ -230,8 +237,8 @@ def _count_heads(metadata: Metadata, kind: str) -> int:
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Open a GGUF file and check its header. Fails with E0419, E0502, E0506, E0508, E0518
-    or E0802.
+    """Open a GGUF file and check its header. Raise E0419, E0502, E0506, E0508, E0518 or E0802 on
+    failure.
     """
     path = Path(path)
     fd = open_weights_file(path)
@@ -247,6 +254,6 @@ def open_gguf(path: str | Path) -> GGUFFile:
 
 @lru_cache(maxsize=1)
 def _read_header(path: Path, _: FileIdentity) -> GGUFHeader:
-    """Return the header of a file, which is parsed once for config, tokenizer and weights."""
+    """Return the header of a file. It is parsed once for config, tokenizer and weights."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return read_gguf_header(data, str(path))

@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH
 
 Metadata: TypeAlias = Mapping[str, object]
-"""Metadata by key: numbers, bools, strings and lists of them."""
+"""Metadata by key: numbers, booleans, strings and lists of these."""
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
@@ -25,7 +25,7 @@ MAX_AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """Element type of tensors: `block_size` elements are stored in `nbytes` bytes."""
+    """An element type of tensors: a block of `block_size` elements is stored in `nbytes` bytes."""
 
     name: str
     block_size: int = 1
@@ -48,7 +48,7 @@ OTHER_TYPES = {
     24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0",
     39: "mxfp4", 40: "nvfp4",
 }  # fmt: skip
-"""Names of the types that are refused."""
+"""Names of unsupported types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,18 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row, which holds whole blocks."""
+        """Return the size of a row in bytes; a row consists of whole blocks."""
         return self.shape[-1] // self.type.block_size * self.type.nbytes
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the tensor."""
+        """Return the size of the tensor in bytes."""
         return math.prod(self.shape[:-1]) * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GGUFHeader:
-    """Metadata and tensors of a file, and the header's bytes."""
+    """Metadata and tensors of a file, and the bytes of its header."""
 
     metadata: Metadata
     tensors: tuple[StoredTensor, ...]
@@ -81,12 +81,12 @@ class GGUFHeader:
 
 
 class _InvalidHeaderError(Exception):
-    """A header is invalid; the message states why."""
+    """Raised for an invalid header; the message states why."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Little-endian values of a file in order; none is read beyond its end."""
+    """A reader of little-endian values, which never reads beyond the end of the file."""
 
     data: mmap
     offset: int = field(default=len(MAGIC))
@@ -101,7 +101,7 @@ class _Reader:
         return start
 
     def read_numbers(self, codes: str) -> tuple[int, ...]:
-        """Read numbers by their `struct` codes."""
+        """Read numbers with the given `struct` codes."""
         form = f"<{codes}"
         return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
 
@@ -109,11 +109,11 @@ class _Reader:
         """Read a string."""
         (size,) = self.read_numbers("Q")
         start = self.skip(size)
-        # tokens of byte fallback vocabularies may be parts of characters
+        # tokens of byte-fallback vocabularies may be parts of UTF-8 characters
         return self.data[start : self.offset].decode(errors="replace")
 
     def read_value(self, type_code: int) -> object:
-        """Read a value of metadata."""
+        """Read a metadata value."""
         if type_code == STRING:
             return self.read_string()
         if type_code == ARRAY:
@@ -135,7 +135,7 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{form}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return the range of a count of things that take at least a byte each."""
+        """Return a range over `count` items; each item needs at least one byte of the file."""
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
                 f"its header counts {count} items, which the file cannot hold"
@@ -144,7 +144,9 @@ class _Reader:
 
 
 def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
-    """Parse a mapped file. Fails with E0506, or E0508 for an element type that is not read."""
+    """Parse a memory-mapped file. Raise E0506 if it is invalid, E0508 for an unsupported element
+    type.
+    """
     reader = _Reader(data)
     try:
         (version,) = reader.read_numbers("I")
@@ -165,7 +167,7 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
 
 
 def fail_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
-    """Raise E0506: the GGUF file is invalid."""
+    """Raise E0506 for an invalid GGUF file."""
     raise_error(
         "E0506",
         f"`{escape_text(path)}` is corrupted, or not a GGUF file",
@@ -194,7 +196,7 @@ def _read_alignment(metadata: Metadata) -> int:
 
 
 def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int, ...], int]:
-    """Read name, type, shape and offset in the data of a tensor."""
+    """Read name, type, shape and data offset of a tensor."""
     name = reader.read_string()
     what = f"the tensor `{escape_text(name)[:200]}`"
     (axes,) = reader.read_numbers("I")
@@ -229,7 +231,7 @@ def _fail_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Check that tensors have different names, lie in the file and do not overlap."""
+    """Check that tensors have distinct names, are inside the file and do not overlap."""
     names: set[str] = set()
     before: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):

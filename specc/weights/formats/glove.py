@@ -1,4 +1,4 @@
-"""GloVe text vectors."""
+"""Read GloVe word vectors in text format."""
 
 import math
 import os
@@ -15,23 +15,25 @@ from specc.ir.array import Array
 MAX_LINE_BYTES = 1 << 20
 MAX_WORDS = 1 << 24
 DEFAULT_TENSOR = "embedding.weight"
-"""Default name of the tensor of the vectors."""
+"""Default name of the tensor with the vectors."""
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Word vectors f32[words, d]; row n belongs to `words[n]`."""
+    """Word vectors f32[words, d]; row n is the vector of `words[n]`."""
 
     words: tuple[str, ...]
     array: Array
 
 
 class _InvalidLineError(Exception):
-    """A line is invalid; the message states why."""
+    """Raised for an invalid line; the message states why."""
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """Read vectors in file order. E0524 for an invalid line, or E0802."""
+    """Read vectors in file order. Raise E0524 for an invalid line, E0802 if the file is
+    unreadable.
+    """
     words: dict[str, int] = {}
     rows: list[Array] = []
     number = 0
@@ -85,7 +87,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
             f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}"
         )
     word = " ".join(fields[:-width])
-    # A number inside a word means that a line has one number too many.
+    # A number inside the word means that the line has too many numbers.
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
@@ -94,8 +96,8 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
 
 
 def _refuse_header(fields: list[str]) -> None:
-    """Refuse the first line of a word2vec file."""
-    # `400000 300`: number of words and dimensions
+    """Reject the header line of a word2vec file."""
+    # such as `400000 300`: number of words and dimension
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _InvalidLineError("this is the header of a word2vec file; GloVe files have none")
 
@@ -107,7 +109,7 @@ def _parse_row(fields: list[str]) -> Array:
         raise _InvalidLineError(
             f"`{escape_text(fields[numbers.index(None)][:40])}` is not a number"
         )
-    # 1e39 is a finite double and an infinite float
+    # 1e39 is finite in float64 and infinite in float32
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():
@@ -116,7 +118,7 @@ def _parse_row(fields: list[str]) -> Array:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a finite decimal number in `printf` format; None for anything else."""
+    """Parse a finite decimal number in `printf` format; return None for other text."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Decode quantized weights, also the blocks of GGUF: shapes, codes and scales.
+"""Decode quantized weights, including GGUF blocks, into shapes, codes and scales.
 
 Every value is `codes * scales`, computed in float32.
 """
@@ -35,7 +35,7 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class LayoutError(Exception):
-    """Tensors cannot be decoded to a weight; the message states why."""
+    """Raised if tensors cannot be decoded to a weight; the message states why."""
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
@@ -62,22 +62,22 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
 
 
 def check_equal_counts(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError if a count differs from the one that other tensors imply."""
+    """Raise LayoutError if a count differs from the count that other tensors imply."""
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 
 
 Parts: TypeAlias = Mapping[str, Array]
-"""The tensors of one weight by suffix; those of files are read when sliced."""
+"""The tensors of a weight by suffix; tensors in files are read when they are sliced."""
 Codes: TypeAlias = tuple[Array, Array]
 """Codes minus the zero point, and their scales; both broadcast to the weight's shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
-    """Settings of the quantization config: the block shape that shares one scale (None: inferred
-    from the tensors), the bits of a code, the group size (0: not given, -1: per channel), and the
-    offset that is added to stored zero points.
+    """Settings of the quantization config: the shape of the blocks that share one scale (None:
+    inferred from the tensors), the bits per code, the group size (0: not given, -1: per channel),
+    and the offset that is added to stored zero points.
     """
 
     block_shape: tuple[int, int] | None = None
@@ -88,11 +88,11 @@ class QuantizationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedLayout:
-    """Shape of a weight, the bits of a code and the group size along `axis`.
+    """The shape of a weight, the bits per code and the group size along `axis`.
 
     `is_uniform`: codes are integers with one scale per group. `is_symmetric`: there are no zero
-    points. Codes with both properties can be stored unchanged. `block_shape` is the shape that
-    shares one scale; `zero_offset` is added to stored zero points.
+    points. Codes with both properties can be stored unchanged. `block_shape` is the shape of the
+    blocks that share one scale; `zero_offset` is added to stored zero points.
     """
 
     shape: tuple[int, ...]
@@ -113,7 +113,7 @@ FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
 FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
 """Twice the value of each code of FP4 (E2M1), so that all are integers."""
 EXPONENT_BIAS = 127
-"""Bias of an exponent without sign and mantissa (E8M0)."""
+"""Exponent bias of E8M0, which has no sign and no mantissa."""
 
 
 def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
@@ -134,13 +134,13 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 def read_scales(stored: Array) -> Array:
     """Return scales as float32; bytes are exponents (E8M0)."""
     if stored.dtype == np.uint8:
-        with np.errstate(over="ignore"):  # found when values are checked to be finite
+        with np.errstate(over="ignore"):  # reported by the check for finite values
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
     return stored.astype(np.float32)
 
 
 def reshape_scale_grid(scales: Array, rank: int) -> Array:
-    """Return scales with the axes of the weight; one scale is a grid of 1 by 1."""
+    """Return scales with the axes of the weight; a single scale becomes a grid of 1 by 1."""
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
     if scales.ndim != rank:
@@ -154,7 +154,7 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
 def _infer_block_shape(
     shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """Return the lengths of the blocks that share a scale; those at the edges may be shorter."""
+    """Return the lengths of the blocks that share a scale; blocks at the edges may be shorter."""
     sizes = []
     for length, count, given in zip(shape, grid, block or (0, 0), strict=True):
         if given and -(-length // given) == count:
@@ -167,7 +167,7 @@ def _infer_block_shape(
 
 
 def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
-    """Return layout and decoder of weights whose scales are in the tensor `suffix`."""
+    """Return the layout and decoder of weights whose scales are in the tensor `suffix`."""
     weight = "" if suffix == "_scale_inv" else ".weight"
 
     def layout(parts: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
@@ -212,7 +212,7 @@ def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
 
 
 def infer_llm_int8_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-    """Describe LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
+    """Return the layout of LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
     return QuantizedLayout(shape=(lengths["out"], lengths["in"]), group_size=lengths["in"])
 
 
@@ -225,7 +225,7 @@ def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
 
 
 def infer_mxfp4_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-    """Describe MXFP4: the model multiplies by `[in, out]`, the file stores `[out, in]`."""
+    """Return the layout of MXFP4: the model uses `[in, out]`, the file stores `[out, in]`."""
     group = lengths["bytes"] * 2
     shape = lengths["experts"], lengths["groups"] * group, lengths["out"]
     return QuantizedLayout(shape=shape, group_size=group, axis=-2)
@@ -258,7 +258,7 @@ def _read_quant_state(parts: Parts) -> dict[str, Any]:
 
 
 def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Describe NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
+    """Return the layout of NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
     state = _read_quant_state(parts)
     shape = tuple(map(int, state["shape"]))
     count = math.prod(shape)
@@ -275,7 +275,7 @@ def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -
 
 
 def decode_bnb4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `table[q] * absmax`; nested scales are quantized to 8 bits themselves."""
+    """Decode `table[q] * absmax`; nested scales are themselves quantized to 8 bits."""
     state = _read_quant_state(parts)
     width = layout.shape[1]
     first, stop, _ = rows.indices(layout.shape[0])
@@ -302,14 +302,12 @@ DecodeBlocks: TypeAlias = Callable[[Array], Codes]
 
 
 def _decode_float16(raw: Array) -> Array:
-    """Return float16 values in pairs of bytes as float32."""
+    """Convert pairs of bytes, which are float16 values, to float32."""
     return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split bytes into fields of `bits` bits: those of `width` bytes follow each other, the lowest
-    first.
-    """
+    """Split each `width` bytes into fields of `bits` bits: first the lowest fields of all bytes."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
     fields = (parts >> shifts) & np.uint8((1 << bits) - 1)
@@ -331,7 +329,7 @@ def _decode_q8_0(blocks: Array) -> Codes:
 
 
 def _unpack_scales(packed: Array) -> tuple[Array, Array]:
-    """Return the eight scales and the eight minimums of 6 bits in 12 bytes."""
+    """Unpack eight 6-bit scales and eight 6-bit minimums from 12 bytes."""
     low, high, mixed = (packed[..., start : start + 4] for start in (0, 4, 8))
     scales = np.concatenate([low & 63, (mixed & 15) | ((low >> 2) & 48)], -1)
     minimums = np.concatenate([high & 63, (mixed >> 4) | ((high >> 2) & 48)], -1)
@@ -339,7 +337,7 @@ def _unpack_scales(packed: Array) -> tuple[Array, Array]:
 
 
 def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
-    """Decode `d * scale * q - dmin * minimum`; values with a minimum have the scale 1."""
+    """Decode `d * scale * q - dmin * minimum`; the scale of values with a minimum is 1."""
     sizes = _decode_float16(blocks[..., :4])
     scales, minimums = _unpack_scales(blocks[..., 4:16])
     groups = _reshape_groups(codes, 32).astype(np.float32)
@@ -376,12 +374,12 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
     "q5_k": (0, _decode_q5_k),
     "q6_k": (6, _decode_q6_k),
 }
-"""By type: the bits of a code (0: codes are not integers times a scale) and the decoder."""
+"""Bits per code (0: codes are not integers times a scale) and decoder of each type."""
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
 def make_block_decoder(marker_suffix: str, block_type: BlockType) -> tuple[InferLayout, Decode]:
-    """Return layout and decoder of weights stored as blocks in the tensor `marker_suffix`."""
+    """Return the layout and decoder of weights stored as blocks in the tensor `marker_suffix`."""
     bits, decode_blocks = DECODERS[block_type.name]
 
     def layout(parts: Parts, _: Lengths, __: QuantizationSettings) -> QuantizedLayout:

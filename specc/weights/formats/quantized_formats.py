@@ -1,4 +1,4 @@
-"""Formats of quantized weights: the tensors that make one weight. Each format is an entry of
+"""Formats of quantized weights: the tensors that store one weight. Each format is an entry of
 `WEIGHT_FORMATS`.
 """
 
@@ -47,8 +47,8 @@ def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
 
 
 def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
-    """Return the bits per code if 32-bit words hold `code_count` codes; `bits` is the value in the
-    config (0: not given).
+    """Return the bits per code if `word_count` 32-bit words contain `code_count` codes; `bits` is
+    the value in the config (0: not given).
     """
     found = [b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)]
     if not found:
@@ -58,7 +58,7 @@ def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int]
 
 
 def _infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
-    """Return the group size of rows of `width` values in `group_count` groups."""
+    """Return the group size if rows of `width` values have `group_count` groups."""
     given = width if settings.group_size < 0 else settings.group_size
     if given and -(-width // given) == group_count:
         return given
@@ -74,7 +74,9 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
 def _has_ordered_groups(
     group_index: Array | None, width: int, group_size: int, group_count: int
 ) -> bool:
-    """Return whether the groups of a row are in order. Files without act-order have no index."""
+    """Return whether the groups of a row are in order. Files without act-order have no group
+    index.
+    """
     if group_index is None:
         return True
     check_equal_counts("g_idx", len(group_index), width)
@@ -86,7 +88,9 @@ def _has_ordered_groups(
 def infer_gptq_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Describe GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
+    """Return the layout of GPTQ: `[in, out]`, codes packed along `in`, zero points packed along
+    `out`.
+    """
     bits = _infer_code_bits(lengths["out"], lengths["zero_words"], (4, 8, 2, 3), settings.bits)
     width = lengths.get("in", lengths["words"] * 32 // bits)
     _infer_code_bits(width, lengths["words"], (bits,), 0)
@@ -108,13 +112,15 @@ def infer_gptq_layout(
 
 
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:
-    """Return whether every zero point is the middle of the codes, as in symmetric weights."""
+    """Return whether every zero point is the middle of the code range, like in symmetric
+    quantization.
+    """
     middle = (1 << (bits - 1)) - settings.zero_offset
     return bool((unpack_codes(packed, bits) == middle).all())
 
 
 def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`, with the group of each input channel in `g_idx`."""
+    """Decode `(q - z) * s`; `g_idx` has the group of each input channel."""
     width, bits = layout.shape[1], layout.bits
     groups = parts.get(".g_idx", np.arange(width) // layout.group_size)
     zeros = unpack_codes(parts[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
@@ -127,7 +133,7 @@ def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 def infer_awq_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Describe AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
+    """Return the layout of AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
     check_equal_counts("the codes in a row of qweight", lengths["words"] * 8, lengths["out"])
     group_size = _infer_group_size(lengths["in"], lengths["groups"], settings)
     return QuantizedLayout(
@@ -139,7 +145,7 @@ def infer_awq_layout(
 
 
 def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`; the eight outputs of a word are stored in another order."""
+    """Decode `(q - z) * s`; the eight outputs of a word are stored in the order `AWQ_ORDER`."""
     first, stop, _ = rows.indices(layout.shape[0])
     words = slice(first // 8, -(-stop // 8))
     inside = slice(first - words.start * 8, stop - words.start * 8)
@@ -160,7 +166,7 @@ def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 def infer_packed_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Describe integers of compressed-tensors: `[out, in]`, packed along `in`."""
+    """Return the layout of integers of compressed-tensors: `[out, in]`, packed along `in`."""
     out, width = (int(length) for length in parts[".weight_shape"])
     check_equal_counts("the rows of weight_packed", lengths["out"], out)
     bits = _infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
@@ -199,7 +205,9 @@ def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Describe NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per byte."""
+    """Return the layout of NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per
+    byte.
+    """
     width = lengths["bytes"] * 2
     global_scale = parts.get(".weight_global_scale")
     if global_scale is not None:
@@ -209,7 +217,7 @@ def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) ->
 
 
 def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `q * s`, for NVFP4 divided by the global scale."""
+    """Decode `q * s`; for NVFP4 the scales are divided by the global scale."""
     codes = FP4_DOUBLED[unpack_codes(parts[".weight_packed"][rows], 4)]
     scales = read_scales(parts[".weight_scale"][rows]) / np.float32(2)
     if ".weight_global_scale" in parts:
@@ -236,7 +244,7 @@ class WeightFormat:
 
 
 def _make_gguf_format(block_type: BlockType) -> WeightFormat:
-    """Return the format of a block type of GGUF; quantized tensors are named after it."""
+    """Return the format of a GGUF block type, whose name is the suffix of quantized tensors."""
     marker_suffix = f":{block_type.name}"
     describe, decode = make_block_decoder(marker_suffix, block_type)
     return WeightFormat(

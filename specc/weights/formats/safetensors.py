@@ -32,10 +32,12 @@ from specc.weights.formats.safetensors_header import (
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """Device, inode, size and time of modification of a file."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""Metadata of a file with a spec's parameters under their own names: no `load` rules apply."""
+"""Metadata of a file with the names and shapes of a spec's parameters, to which no `load` rules
+apply.
+"""
 
 CHUNK_BYTES = 1 << 20
-"""Bytes read at once when a tensor is streamed: a multiple of every element's width."""
+"""Number of bytes read at once when a tensor is streamed; a multiple of every element width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class TensorEntry:
 
 
 class TensorFile(Closeable):
-    """An open safetensors file whose header has been checked. `transformed_tensors` tensors have
-    other values than the bytes that are stored.
+    """An open safetensors file whose header has been checked. The values of `transformed_tensors`
+    differ from the stored bytes.
     """
 
     transformed_tensors: Set[str] = frozenset()
@@ -98,7 +100,7 @@ class TensorFile(Closeable):
     def iterate_chunks(
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
-        """Yield the stored bytes of a tensor, or a range; each chunk is valid for two
+        """Yield the stored bytes of a tensor, or of a range; each chunk is valid for two
         iterations.
         """
         entry = self.tensors[name]
@@ -110,8 +112,8 @@ class TensorFile(Closeable):
     def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Yield bytes of a tensor, double-buffered: one buffer is used while the other is
-        filled.
+        """Yield bytes of a tensor with double buffering: the caller uses one buffer while the other
+        is filled.
         """
         self.check_unchanged()
         for done in range(0, count, CHUNK_BYTES):
@@ -122,11 +124,12 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order by tensor (those of none have no name), with the offset of each
-        chunk.
+        """Yield all bytes of the file in order, with the tensor name ("" for other bytes) and the
+        offset of each chunk in its tensor.
         """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
-        # one pair of buffers for all: the system would clear new memory for each tensor
+        # all tensors share a pair of buffers, because the system would clear new memory for each
+        # tensor
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
         at = 0
         for entry in [*order, TensorEntry("", "u8", (0,), self.size, 0)]:
@@ -188,7 +191,7 @@ class TensorFile(Closeable):
 
 
 def open_weights_file(path: Path) -> int:
-    """Return the descriptor of a regular file. Fails with E0802."""
+    """Open a regular file and return its descriptor. Raise E0802 if it is unreadable."""
     try:
         return open_regular_file(path)
     except UnreadableFileError as error:
@@ -204,12 +207,12 @@ def open_weights_file(path: Path) -> int:
 
 
 def open_tensors(path: str | Path) -> TensorFile:
-    """Open a safetensors file and check its header. Fails with E0502, E0506 or E0802."""
+    """Open a safetensors file and check its header. Raise E0502, E0506 or E0802 on failure."""
     path = Path(path)
     fd = open_weights_file(path)
     try:
         size = os.fstat(fd).st_size
-        # eight bytes of length, then `{`
+        # the file begins with eight bytes of length, then `{`
         head = read_at_offset(fd, 64, 0)
         if int.from_bytes(head[:8], "little") > MAX_HEADER_BYTES or head[8:].lstrip()[:1] != b"{":
             refuse_foreign_file(path, head, "a safetensors file")
@@ -232,9 +235,9 @@ def write_safetensors(
     *,
     force: bool = False,
 ) -> None:
-    """Write a safetensors file atomically. The same tensors give the same bytes in any order.
+    """Write a safetensors file atomically. The output does not depend on the order of the tensors.
 
-    A file that specc did not write is replaced only with `force` (E0833). The metadata name the
+    A file that specc did not write is replaced only with `force` (E0833). The metadata contains the
     producer, for `specc.io.file_signatures`. `SPEC_LAYOUT_METADATA` in the metadata means that
     names and shapes are those of the spec's parameters.
 
@@ -279,12 +282,12 @@ def _to_native_order(array: Array) -> Array:
 
 
 def read_identity(status: os.stat_result) -> FileIdentity:
-    """Return what changes when a file is written to or replaced."""
+    """Return a key that changes when a file is modified or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def refuse_foreign_file(path: Path, head: bytes, expected: str) -> None:
-    """Raise E0502 if a file that begins with `head` is of a known other format."""
+    """Raise E0502 if `head`, the first bytes of a file, belongs to another known format."""
     found = identify_foreign_file(head, escape_text(path.name))
     if found:
         what, help = found

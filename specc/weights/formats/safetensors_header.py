@@ -1,4 +1,4 @@
-"""Parse and check safetensors headers; element types."""
+"""Parse and check safetensors headers; define element types."""
 
 import re
 from dataclasses import dataclass
@@ -62,14 +62,14 @@ CONVERTIBLE_FLOATS = FLOAT_DTYPES & NUMPY_DTYPES.keys()
 NATIVE_ORDER_DTYPES = frozenset(
     ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type)
 )
-"""The types of ml_dtypes, which have native byte order only."""
+"""The types of ml_dtypes, which have only native byte order."""
 
 # no two types share a NumPy dtype
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
 def get_array_dtype(array: Array) -> str:
-    """Return specc's name of an array's dtype. E0508 if weights cannot have it."""
+    """Return specc's name of an array's dtype. Raise E0508 if weights cannot have this dtype."""
     name = array.dtype.name
     if name not in _BY_NAME:
         raise_error(
@@ -82,7 +82,7 @@ def get_array_dtype(array: Array) -> str:
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
-"""Upper bound of lengths and offsets, as for numbers in a spec."""
+"""Upper bound of lengths and offsets, which is also that of numbers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 """The exact fields of a tensor in the header."""
 
@@ -103,7 +103,9 @@ class _InvalidHeaderError(Exception):
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
-    """Read tensors in data order, metadata, and the header's bytes. Fails with E0506."""
+    """Return tensors in data order, metadata, and the bytes of the header. Raise E0506 if it is
+    invalid.
+    """
     try:
         data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
@@ -122,11 +124,11 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 
 
 def _read_header_bytes(fd: int, size: int) -> bytes:
-    """Read the header's JSON, whose length is in the first eight bytes."""
+    """Read the JSON of the header; the first eight bytes are its length."""
     if size < 8:
         raise _InvalidHeaderError(f"it has {size} bytes; a safetensors file has at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
-    # other files begin with any number, so this check comes before reading
+    # files of other formats may begin with any number, so the length is checked before reading
     if length > MAX_HEADER_BYTES:
         raise _InvalidHeaderError(
             f"it has a header length of {length} bytes; at most {MAX_HEADER_BYTES} are allowed"
@@ -137,7 +139,7 @@ def _read_header_bytes(fd: int, size: int) -> bytes:
             "file is truncated"
         )
     data = read_at_offset(fd, length, 8)
-    if len(data) != length:  # it has shrunk since its size was read
+    if len(data) != length:  # the file has shrunk since its size was read
         raise _InvalidHeaderError("the file is truncated inside the header")
     return data
 
@@ -153,7 +155,7 @@ def _parse_fields(data: bytes) -> dict[str, Json]:
     except NestingTooDeepError:
         raise _InvalidHeaderError("its header is nested too deeply") from None
     except UnicodeDecodeError as error:
-        # 8 for the length field: the offset in the file
+        # plus 8 bytes of the length field: the offset in the file
         raise _InvalidHeaderError(f"its header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
         # invalid JSON, an integer of thousands of digits, NaN
@@ -179,10 +181,10 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
     tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
         raise _InvalidHeaderError("a tensor has no name")
-    # JSON can contain a lone surrogate, which is not allowed in names
+    # JSON can contain lone surrogates, which are not allowed in names
     if has_lone_surrogate(name):
         raise _InvalidHeaderError(f"{tensor_label} has half of a surrogate pair in its name")
-    # other fields might change the meaning of these
+    # unknown fields might change the meaning of the known ones
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _InvalidHeaderError(
             f"{tensor_label} must have exactly the fields dtype, shape and data_offsets"
@@ -204,7 +206,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
 
 
 def _check_dtype(tensor_label: str, dtype: Json) -> str:
-    """Return the dtype of a tensor as its file names it."""
+    """Return the dtype name of a tensor from its file."""
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _InvalidHeaderError(
             f"{tensor_label} has the unknown dtype {escape_text(repr(dtype)[:40])}"
@@ -213,7 +215,7 @@ def _check_dtype(tensor_label: str, dtype: Json) -> str:
 
 
 def _parse_offsets(tensor_label: str, value: Json) -> tuple[int, int]:
-    """Parse the first byte of a tensor and the one after its last."""
+    """Parse the begin and end offsets of a tensor."""
     offsets = _parse_lengths(value)
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _InvalidHeaderError(
@@ -227,16 +229,18 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
     count = 1
     for dim in shape:
         count *= dim
-        if count >= MAX_LENGTH:  # checked step by step: a later 0 must not hide it
+        if count >= MAX_LENGTH:  # checked at each step, as a later 0 would hide an overflow
             raise _InvalidHeaderError(f"{tensor_label} has more elements than any file can hold")
     bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
-    if bits % 8:  # types of 4 and 6 bits are packed
+    if bits % 8:  # types of 4 and 6 bits are packed into bytes
         raise _InvalidHeaderError(f"{tensor_label} of {dtype} does not fill whole bytes")
     return bits // 8
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Return a JSON list of non-negative integers, else None; true and 1.0 are rejected."""
+    """Return a JSON list of non-negative integers as lengths, else None; `true` and 1.0 are
+    rejected.
+    """
     if not isinstance(value, list):
         return None
     numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
@@ -244,7 +248,9 @@ def _parse_lengths(value: Json) -> list[int] | None:
 
 
 def _check_ranges(tensors: list[RawTensor], size: int) -> None:
-    """Check that data ranges have no gaps or overlaps and end at the end of the file."""
+    """Check that data ranges have no gaps or overlaps, and that the last range ends at the end of
+    the file.
+    """
     at = 0
     for t in tensors:
         if t.begin != at:
