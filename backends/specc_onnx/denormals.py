@@ -1,10 +1,10 @@
 """Flush denormals to zero on the calling thread.
 
 A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
-them does not change results, because softmax sums also contain terms near 1. ONNX Runtime's option
-`session.set_denormal_as_zero` applies to its thread pool but not to the calling thread, which also
-computes. This module sets the mode through C's `fenv.h`, if the platform has it, and restores it
-after every run, so that NumPy on the same thread keeps its denormals.
+them does not change results, because every softmax sum also contains a term of 1. ONNX Runtime's
+option `session.set_denormal_as_zero` applies to its thread pool but not to the calling thread,
+which also computes. This module sets the mode through C's `fenv.h`, if the platform has it, and
+restores it after every run, so that NumPy on the same thread keeps its denormals.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class FloatMode:
 
 @cache
 def get_float_mode() -> FloatMode | None:
-    """Return the flush-to-zero mode of this platform, tested once; None if unsupported."""
+    """Return the flush-to-zero mode of this platform (tested once), or None if unsupported."""
     control = FLUSH_CONTROL_BITS.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
         return None

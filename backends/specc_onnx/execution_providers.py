@@ -194,8 +194,8 @@ CPU.
 
 
 def get_ort_provider(provider: str) -> str:
-    """Return ONNX Runtime's provider name. Raise E0921 for an unknown name, E0922 if it is not
-    installed.
+    """Return ONNX Runtime's provider name. Raise E0921 for an unknown provider, E0922 for a
+    provider that is not installed.
     """
     ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
     installed = [

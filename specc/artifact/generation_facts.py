@@ -118,7 +118,7 @@ def convert_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
 
 
 def parse_bounds(data: object) -> dict[str, LengthBound]:
-    """Return bounds from JSON data; invalid ones are ignored."""
+    """Return bounds from JSON data; invalid bounds are ignored."""
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
@@ -185,7 +185,7 @@ def parse_generation_metadata(
 
 
 def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
-    """Return the chunks of a stream; None for generation."""
+    """Return the chunks of a stream; return None for a generative model."""
     told = fields.get_optional("chunks")
     if told is None:
         return None
@@ -376,7 +376,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
 def compute_max_context_length(
     bounds: Mapping[str, LengthBound], symbol: str, known: Mapping[str, int]
 ) -> int | None:
-    """Return the maximum of `symbol` given the `known` lengths; None if unlimited."""
+    """Return the maximum of `symbol` given the `known` lengths, or None if it is unlimited."""
     found = []
     for text, bound in bounds.items():
         try:

@@ -184,7 +184,7 @@ class Manifest:
 
     @property
     def generate_section(self) -> GenerateSection | None:
-        """Return the `generate` section of the spec; None if it is invalid."""
+        """Return the `generate` section of the spec, or None if it is invalid."""
         return parse_generation(self.generation)
 
     def dump(self) -> str:

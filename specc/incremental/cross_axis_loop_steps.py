@@ -1,7 +1,7 @@
 """Build the decode step of a loop over another axis: its states and their initial values.
 
-The encoder graph runs the loop once more and collects the initial values; its body then processes
-prefix positions only, or none.
+The encoder graph runs the loop once more and collects the initial values; in this run, the body
+processes only prefix positions, or no positions.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {

@@ -211,8 +211,8 @@ class StepGraphBuilder:
         (self._build_time_axis_node if moves else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node on the time axis for the demanded positions; then slice each result to
-        what is needed, or append it to the cached positions.
+        """Build a node on the time axis for the demanded positions; then slice each result to the
+        needed positions, or append it to the cached positions.
         """
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)

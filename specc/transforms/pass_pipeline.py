@@ -1,7 +1,7 @@
 """The passes of `compile`, by name and in order.
 
-    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ narrow ─ what is lowered
-                       (if asked)                       │  (each if asked, each graph)
+    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ narrow ─ lowering
+                       (optional)                       │  (optional, for each graph)
                                                         └─ prove ─ step ─ encode
 
 A pass maps a `PassState` to another. With `VERIFY_AFTER_PASSES`, graphs are verified

@@ -146,7 +146,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change the formats of an LSTM's weights to those of products in a loop."""
+    """Change the formats of an LSTM's weights to the formats of products in a loop."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)

@@ -170,7 +170,7 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite a scan to a smaller one, or return None if nothing expensive can be moved out."""
+    """Rewrite a scan to a smaller one; return None if no expensive op can be moved out."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)

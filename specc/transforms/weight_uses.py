@@ -1,8 +1,8 @@
 """Collect how each weight is used: in matrix products, as an embedding table, in loops.
 
-    linear(x, w, b)                        w lies as [out, in]
-    matmul(x, w)                           as [in, out]
-    einsum("b n i, i o -> b n o", x, w)    as its letters say
+    linear(x, w, b)                        w is [out, in]
+    matmul(x, w)                           w is [in, out]
+    einsum("b n i, i o -> b n o", x, w)    layout by axis names
 
 A weight can be quantized if only linear layers and token embeddings read it, possibly transposed or
 sliced along its output features. A stack of matrices can be quantized if each expert reads one
@@ -274,7 +274,7 @@ def _map_body_views(
 
 
 def apply_to_weight_view(node: Node, view: WeightView) -> WeightView | None:
-    """Return the view of a weight after a transpose or slice; None for other ops."""
+    """Return the view of a weight after a transpose or slice; return None for other ops."""
     match node.op:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)

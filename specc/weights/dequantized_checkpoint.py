@@ -127,7 +127,7 @@ def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield every quantized weight. Raise E0532 for one that cannot be decoded."""
+    """Yield every quantized weight. Raise E0532 for a weight that cannot be decoded."""
     taken: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -220,8 +220,8 @@ class _ScaleView(DequantizedCheckpoint):
 
 
 def find_reusable_group_sizes(values: ParameterValues) -> Mapping[str, int]:
-    """Return the group size of each parameter whose codes can be stored as they are: symmetric
-    4-bit integers in groups along the last axis.
+    """Return the group size of each parameter whose codes can be stored unchanged: symmetric 4-bit
+    integers in groups along the last axis.
     """
     if not isinstance(values, CheckpointBinding):
         return {}

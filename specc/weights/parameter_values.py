@@ -380,7 +380,7 @@ class ValuesOverlay:
         return source(name, dtype)
 
     def is_replaced(self, name: str) -> bool:
-        """Return True if the values of a parameter are not those of `base`."""
+        """Return True if the values of a parameter differ from `base`."""
         return False
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:

@@ -225,7 +225,7 @@ class GenerationContext:
         read = {a for node, _ in graph.nodes for a in node.args if a}
         read |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
-            # `encode` lists all inputs of the spec; those without users may be unbound.
+            # `encode` has all inputs of the spec; inputs without users may be unbound.
             if name in tensors or value in read:
                 g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].padding_side

@@ -79,8 +79,8 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
-    """Return the input default that computes whether a generated token is valid; None if all tokens
-    are valid. Raise E0944 if the default reads other inputs than the token.
+    """Return the input default that computes whether a generated token is valid; return None if all
+    tokens are valid. Raise E0944 if the default reads other inputs than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.
@@ -271,7 +271,7 @@ def _emit_next_mask(
         lower_nodes(g, default)
         g.bodies.open_bodies[-1].types = types
         newest = g.values.tensors[default.outputs[name]].name
-    # An input covers either all positions or those of this step.
+    # An input has either all positions or only the positions of this step.
     if name in context.derived.full_length_inputs:
         return g.emit_node("Concat", mask, newest, axis=time_axis)
     return newest

@@ -192,7 +192,7 @@ def lower_encoder(context: GenerationContext) -> None:
 
 def _emit_begin_token(context: GenerationContext) -> str | None:
     """Emit the start tokens for an absent prompt, and its mask. Return whether the prompt is
-    absent, bool[1]; None if generation starts without a token.
+    absent, bool[1]; return None if generation starts without a token.
     """
     g = context.g
     g.site = LoweringSite(("start",))
@@ -312,8 +312,8 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
 
 
 def find_empty_prompts(context: GenerationContext) -> str | None:
-    """Emit whether each prompt contains only padding, bool[batch, 1]; None without a padding
-    mask.
+    """Emit whether each prompt contains only padding, bool[batch, 1]; return None if there is no
+    padding mask.
     """
     mask, g = find_prompt_mask(context), context.g
     if mask is None:

@@ -173,7 +173,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
 
 
 def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
-    """Emit the best finished hypotheses: earlier ones and those that finish in this step."""
+    """Emit the best finished hypotheses, including those that finish in this step."""
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
     leading = g.emit_constant([[c < n for c in range(step.candidates)]], "bool")

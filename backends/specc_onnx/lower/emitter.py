@@ -292,7 +292,7 @@ class Emitter:
             known = self.values.constants.get(name)
             if known and known.raw_data == proto.raw_data and known.dims == proto.dims:
                 return name
-            # the name may belong to another constant of this shape, or to a value
+            # a different constant of this shape, or a value, may already have this name
             if name not in self.names.used:
                 break
         proto.name = name

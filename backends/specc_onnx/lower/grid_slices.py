@@ -165,13 +165,15 @@ def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
 
 
 def _map_grid_axes(dependences: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
-    """Return the axes of an operand that become those of the result."""
+    """Return the axes of an operand that become the given axes of the result."""
     query, key = (None if a is None else _map_operand_axis(dependences, operand, a) for a in axes)
     return query, key
 
 
 def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int) -> int | None:
-    """Return the operand axis that becomes `axis` of the result; None if it is broadcast."""
+    """Return the operand axis that becomes `axis` of the result, or None if the operand is
+    broadcast.
+    """
     return next(
         (
             dependence.operand_axis

@@ -250,7 +250,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `GRU`; the weights of an update gate that selects the new state are negated."""
-    # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without another operator
+    # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
     gates = GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
     layer = _RecurrentLayer(g, op, args, gates)

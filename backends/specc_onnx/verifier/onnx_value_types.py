@@ -94,7 +94,7 @@ class InferredTypes:
                 _check_equal_length(name, axis, text, known, length)
 
     def get_shape(self, name: str) -> PartialShape | None:
-        """Return the lengths of a value; None if its rank is unknown."""
+        """Return the lengths of a value, or None if its rank is unknown."""
         return read_shape(self.types[name])
 
     def get_element_type(self, name: str) -> int:
@@ -173,7 +173,7 @@ def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypePr
 
 
 def read_shape(type: TypeProto) -> PartialShape | None:
-    """Return the lengths of a type; None if its rank is unknown."""
+    """Return the lengths of a type, or None if its rank is unknown."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return None

@@ -254,8 +254,8 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Compute the first result of `node` from constant operands or the first operand's shape; None
-    if unknown.
+    """Compute the first result of `node` from constant operands or the first operand's shape;
+    return None if it is unknown.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):

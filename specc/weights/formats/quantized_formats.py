@@ -231,7 +231,7 @@ class WeightFormat:
     """A format of `methods` (`quant_method` in the config).
 
     A tensor named `name + mark` belongs to the weight `name + weight`. `parts` are the dimension
-    patterns of the tensors by suffix, `optional_parts` those of optional tensors.
+    patterns of required tensors by suffix; `optional_parts` are the patterns of optional tensors.
     """
 
     methods: tuple[str, ...]

@@ -274,7 +274,7 @@ def _iterate_file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[byt
 def _to_native_order(array: Array) -> Array:
     """Convert between little-endian and native byte order; a no-op on little-endian machines.
 
-    NumPy's own dtypes carry their byte order; those of ml_dtypes are always native.
+    NumPy's own dtypes have a byte order; dtypes of ml_dtypes are always native.
     """
     if get_array_dtype(array) in NATIVE_ORDER_DTYPES:
         return array.byteswap() if sys.byteorder == "big" else array
