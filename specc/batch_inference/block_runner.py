@@ -1,4 +1,4 @@
-"""Compute one block of rows to a part file."""
+"""Compute one block of rows and write it to a part file."""
 
 import json
 import os
@@ -41,9 +41,9 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """Number of crashes by rows of a block; `current_key` are the rows in progress. A journal that
-    another live process writes is `is_read_only` and only read. `lock_descriptor` is a file
-    descriptor.
+    """Journal of the number of crashes by rows of a block; `current_key` are the rows in progress.
+    If a different live process writes the journal, it is `is_read_only`. `lock_descriptor` is a
+    file descriptor.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """Open the journal of a block, counting the crash that it records."""
+        """Open the journal of a block and count the crash that it records."""
         try:
             journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
@@ -64,7 +64,7 @@ class CrashJournal:
             died, now = found.get("died"), found.get("now")
             counts = died.items() if isinstance(died, dict) else ()
             journal.crash_counts = {k: n for k, n in counts if isinstance(n, int)}
-            # the process that began this did not complete it and holds no lock any more
+            # the process that started these rows did not complete them and no longer holds the lock
             if isinstance(now, str) and now:
                 journal.crash_counts[now] = journal.crash_counts.get(now, 0) + 1
         return journal
@@ -102,8 +102,8 @@ class CrashJournal:
 
 
 def lock_journal(path: Path) -> int | None:
-    """Return the locked file descriptor, None without locks. Raise BlockingIOError if it is
-    locked, E0811 to E0815 if it cannot be created.
+    """Return the locked file descriptor, or None on a system without locks. Raise BlockingIOError
+    if the file is locked, and E0811 to E0815 if it cannot be created.
     """
     try:
         import fcntl
@@ -144,7 +144,7 @@ def append_journal_line(path: Path, line: str) -> None:
 
 
 def _read_last_line(path: Path) -> object:
-    """Return the last complete line; None without a journal."""
+    """Return the last complete line, or None if there is no journal."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -172,7 +172,7 @@ Report = Callable[[int], None]
 
 @dataclass
 class BlockRunner:
-    """Computes blocks of one plan with a model that is opened once."""
+    """Runner that computes the blocks of one plan with a model that is opened once."""
 
     plan: JobPlan
     out: Path
@@ -195,10 +195,11 @@ class BlockRunner:
     def run_block(self, block_number: int, report: Report = lambda rows: None) -> BlockStatistics:
         """Compute one block. Raise E0802 or E0881 if its file is gone or has changed."""
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
-        if existing_statistics is not None:  # by another process that works on the same plan
+        if existing_statistics is not None:  # by a different process with the same plan
             report(existing_statistics.rows)
             return existing_statistics
-        # started rows are in the journal, so that the next worker knows a row that crashed this one
+        # the journal has the started rows, so that the next worker knows which row crashed this
+        # worker
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{block_number:06}.now") as journal:
             with translate_os_errors(
                 Path(self.plan.files[self.plan.blocks[block_number].file_index].path)
@@ -220,7 +221,7 @@ class BlockRunner:
         return block.statistics
 
     def _read_columns(self, block_number: int) -> ColumnValues:
-        """Return the columns that are needed. Raise E0881 for a file that has changed."""
+        """Return the required columns. Raise E0881 if the file has changed."""
         block = self.plan.blocks[block_number]
         file = self.plan.files[block.file_index]
         path = Path(file.path)
@@ -229,7 +230,7 @@ class BlockRunner:
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
         copied = [c.name for c in self.plan.copied_columns]
-        # one column may be read for two inputs, and be copied to the output
+        # one column may be used for two inputs and also be copied to the output
         column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
@@ -239,8 +240,8 @@ class BlockRunner:
 
 @dataclass(kw_only=True)
 class BlockInProgress:
-    """A block in progress: results of its rows in `results`. `first_row_number` is the index of its
-    first row in all data, which seeds sampling.
+    """A block in progress with the results of its rows. `first_row_number` is the index of its
+    first row in the data set, which seeds sampling.
     """
 
     model: RowModel
@@ -267,7 +268,7 @@ class BlockInProgress:
             else:
                 self._record_error(number, row)
         self.report(self.statistics.rows - len(readable_rows))
-        # sequences end at different times, so that their batches are not fixed in advance
+        # sequences end at different times, so their batches are not fixed in advance
         if self.model.uses_continuous_batching:
             readable_rows = self._generate_continuously(readable_rows)
         memory = self.model.cost_formulas.estimate_bytes
@@ -283,8 +284,8 @@ class BlockInProgress:
         self.statistics.padding += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
-        """Generate texts by continuous batching, those of one shape together, the shortest first.
-        Return the rows that crashed a process.
+        """Generate texts by continuous batching, grouped by shape, the shortest first. Return the
+        rows that crashed a process.
         """
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
@@ -297,7 +298,7 @@ class BlockInProgress:
         texts, first = self.model.row_generator, self.first_row_number
         lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
-        # sequences are numbered globally, the journal counts within its block
+        # sequence indices are global, but journal indices are relative to the block
         def record_begun_rows(numbers: Sequence[int]) -> None:
             self.journal.record_started_rows([number - first for number in numbers])
 
@@ -321,7 +322,7 @@ class BlockInProgress:
     ) -> int:
         """Return the multiply-adds of a generated text with its prompt."""
         taking, count = self.model.row_reader, len(generated[0].tokens)
-        # prompt and generated tokens are one sequence of one input
+        # prompt and generated tokens are one sequence of the same input
         is_prompt = taking.input_signature.sequence_input in taking.input_columns
         return self.model.cost_formulas.estimate_multiply_adds(
             1, input_length + count if is_prompt else max(input_length, count)
@@ -330,14 +331,14 @@ class BlockInProgress:
     def _choose_batch_size(self, max_length: int) -> int:
         """Return the batch size for texts of this length."""
         memory, limits = self.model.cost_formulas.estimate_bytes, self.limits
-        # one sequence is always generated: no memory limit shortens it
+        # a batch has at least one sequence, whatever the memory limit is
         count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
         while count > 1 and memory(count, max_length) > limits.max_bytes:
             count -= 1
         return count
 
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
-        """Compute a batch; row by row where something is wrong with one of them."""
+        """Compute a batch, or its rows one by one if a row fails."""
         row_numbers = [row.row_number for row in batch]
         # a process crashed in this batch before: only row by row shows which row it was
         if self.journal.have_crashed_repeatedly(row_numbers):
@@ -359,7 +360,9 @@ class BlockInProgress:
         return None
 
     def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
-        """Compute the rows of a failed batch one by one; a single row has the error."""
+        """Compute the rows of a failed batch one by one; if there is only one row, record the
+        error.
+        """
         if len(batch) == 1:
             return self._record_error(batch[0].row_number, error)
         for row in batch:

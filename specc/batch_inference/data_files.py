@@ -27,27 +27,27 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row: a file without line ends must not fill the memory."""
+"""Maximum size of a row in bytes: a file without line ends must not fill the memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, integer_bound=None)
 """Limits on the nesting of a row's values, which are written out again."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""A quoted value; the group is the closing quote, empty if it is missing."""
+"""Pattern of a quoted value; the group is the closing quote, or "" if it is missing."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The UTF-8 byte order mark."""
 
 
 class FileLine(NamedTuple):
-    """A row of a file: its bytes with the line end, and the offset of the next one."""
+    """A line of a file: its bytes including the line end, and the offset of the next line."""
 
     data: bytes
     next_offset: int
 
 
 def read_lines(path: Path) -> Iterator[FileLine]:
-    """Yield the lines of a file, also blank ones. Raise E0871 if a line is too long."""
+    """Yield the lines of a file, including blank lines. Raise E0871 if a line is too long."""
     with path.open("rb") as file:
         at = 0
         while data := file.readline(MAX_ROW_BYTES + 1):
@@ -68,8 +68,8 @@ def split_blocks(
     start_offset: int = 0,
     is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Return blocks of at most `max_rows` lines from byte `start_offset`; lines that are not
-    `is_row` are no rows.
+    """Return blocks of at most `max_rows` rows from byte `start_offset`; `is_row` tells whether a
+    line is a row.
     """
     blocks, start, at, after = list[RowBlock](), 0, start_offset, start_offset
     count = row_count = 0
@@ -104,7 +104,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
-    """Return the lines of a block without line ends; a final line end starts no further line."""
+    """Return the lines of a block without line ends; a final line end does not start a line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
@@ -141,8 +141,8 @@ class JsonLinesFile(DataFile):
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
-                # most values have the type of the previous row; not for integers, since large ones
-                # have another type
+                # most values have the type of the previous row; integers are excluded, since large
+                # integers have a different type
                 if before.get(name) is type(item) is not int:
                     continue
                 before[name] = type(item)
@@ -185,7 +185,7 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the names, and where the next row begins. Raise E0872 for a first row without
+        """Return the names and the offset of the next row. Raise E0872 if the first row has no
         names.
         """
         record = next(_join_lines(read_lines(self.path)), None)
@@ -224,7 +224,7 @@ class CsvFile(DataFile):
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
-    """Yield lines, joined until every quote is closed; blank ones are skipped."""
+    """Yield lines, joined until every quote is closed; skip blank lines."""
     record, after, size, inside = list[bytes](), 0, 0, False
     for line in lines:
         if not inside and not line.data.strip(b"\r\n"):
@@ -275,8 +275,8 @@ def find_image_files(directory: Path) -> list[Path]:
 
 
 class ImageDirectory(DataFile):
-    """A directory of images, as a table: `image` is the file, `path` its path relative to the
-    directory.
+    """A directory of images as a table: column `image` is the file, column `path` its path relative
+    to the directory.
     """
 
     def read_columns(self) -> tuple[TableColumn, ...]:
@@ -327,8 +327,8 @@ def open_data_file(path: Path) -> DataFile:
 
 
 def find_data_files(paths: Sequence[str]) -> list[Path]:
-    """Return the files and image directories to read, in order. Raise E0802 if one is not
-    readable, E0873 for a directory of neither tables nor images.
+    """Return the files and image directories to read, in order. Raise E0802 if one is not readable,
+    and E0873 for a directory without tables and images.
     """
     found: list[Path] = []
     for name in paths:

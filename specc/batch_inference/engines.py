@@ -58,7 +58,9 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """Counts rows and reports them at intervals: a message per row would cost more than the row."""
+    """Reporter of completed rows, which it counts and reports at intervals, since a message per row
+    would cost more than the row.
+    """
 
     output: TextIO
     unreported_rows: int = 0
@@ -115,7 +117,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """Progress: more rows, a completed block, or a worker that is `is_worker_ready`."""
+    """Progress: completed rows, a completed block, or a worker that has started."""
 
     rows: int = 0
     statistics: BlockStatistics | None = None
@@ -152,14 +154,14 @@ class _Worker:
     def send_block(self, block_number: int) -> None:
         """Send the worker a block number, or `END_MARKER`."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has exited, which its responses will show
+        with suppress(BrokenPipeError):  # it has exited, as its responses will show
             self.process.stdin.write(f"{block_number}\n".encode())
             self.process.stdin.flush()
 
 
 @dataclass(kw_only=True)
 class LocalEngine:
-    """Worker processes that compute the blocks of a plan."""
+    """Engine that computes the blocks of a plan in worker processes."""
 
     out: Path
     worker_count: int
@@ -203,13 +205,13 @@ class LocalEngine:
         worker.send_block(END_MARKER if worker.block_number is None else worker.block_number)
 
     def _read_journal(self, block_number: int | None) -> bytes:
-        """Return the content of a block's journal, b"" if there is none."""
+        """Return the content of a block's journal, or b"" if there is none."""
         with suppress(OSError):
             return (self.out / PLAN_DIRECTORY / f"{block_number or 0:06}.now").read_bytes()
         return b""
 
     def _handle_message(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle a message of a worker; an empty one means that it exited."""
+        """Handle a message of a worker; an empty message means that the worker exited."""
         data = os.read(worker.output.fileno(), 1 << 16)
         *lines, worker.partial_line = (worker.partial_line + data).split(b"\n")
         for line in lines:
@@ -236,7 +238,7 @@ class LocalEngine:
                 raise _decode_failure(failure)
 
     def _handle_exit(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle the exit of a worker: another one takes its block."""
+        """Handle the exit of a worker: a different worker takes over its block."""
         status = worker.wait_for_exit()
         self.live_workers.remove(worker)
         if worker.block_number is None:
@@ -298,7 +300,7 @@ class RayActor:
         self.blocks: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute the blocks with these numbers; return statistics or an error of each as JSON."""
+        """Compute the blocks with these indices; return statistics or an error of each as JSON."""
         results = []
         for number in batch["id"]:
             try:
@@ -311,7 +313,7 @@ class RayActor:
 
 @dataclass
 class RayEngine:
-    """Ray actors, on this machine or on the cluster at `address`; each has
+    """Engine of Ray actors, on this machine or on the cluster at `address`; each actor has
     `gpus_per_worker` GPUs.
     """
 
@@ -357,7 +359,7 @@ class RayEngine:
         return ray
 
     def import_ray(self) -> Any:
-        """Return Ray, connected to a cluster. Raise E0888 otherwise."""
+        """Return Ray, connected to a cluster. Raise E0888 if that fails."""
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray
@@ -376,10 +378,10 @@ class RayEngine:
         return ray
 
     def _check_reachable(self) -> None:
-        """Raise E0888 for an address without a listener, for which Ray would wait for minutes."""
+        """Raise E0888 if no process listens at the address, since Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():
-            return  # a name that Ray knows, such as `auto`
+            return  # a name that Ray resolves, such as `auto`
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as fault:

@@ -1,4 +1,4 @@
-"""Types of columns and their values; the interface of a data set format."""
+"""Types of columns and their values, and the interface of a data set format."""
 
 import os
 from abc import ABC, abstractmethod
@@ -24,8 +24,8 @@ NULL_TYPE = "null"
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """Values of type `element_type` in nested lists of `list_sizes`, None for any:
-    `ColumnType("f32", (None, 8))`.
+    """A column type: values of `element_type` in nested lists of `list_sizes`, where None is any
+    size, e.g. `ColumnType("f32", (None, 8))`.
     """
 
     element_type: str
@@ -37,7 +37,7 @@ class ColumnType:
 
     @staticmethod
     def parse(text: str) -> "ColumnType":
-        """Parse the text that `str` of a column type gives."""
+        """Parse the text that `str` of a column type returns."""
         of, _, rest = text.partition("[")
         sizes = rest.removesuffix("]").split(", ") if rest else []
         return ColumnType(of, tuple(None if s == "n" else int(s) for s in sizes))
@@ -57,7 +57,7 @@ def to_python_value(value: object) -> Any:
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the kind of a column that contains both; "" means no values."""
+    """Return the element type of a column that contains both types; "" means no values."""
     if not first or first == second:
         return second
     if not second:
@@ -66,7 +66,7 @@ def merge_element_types(first: str, second: str) -> str:
 
 
 def infer_element_type(value: object) -> str:
-    """Return the kind of a JSON or table value; "" for a missing value."""
+    """Return the element type of a JSON or table value, or "" for a missing value."""
     match value:
         case None:
             return ""
@@ -102,8 +102,8 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """`row_count` consecutive rows from `first_row`: `offset` and `byte_count` locate them in a
-    text file, `row_group` is the Parquet row group.
+    """A block of `row_count` consecutive rows from `first_row`: `offset` and `byte_count` locate
+    them in a text file, `row_group` is the Parquet row group.
     """
 
     file_index: int

@@ -1,4 +1,4 @@
-"""A batch inference job: check, plan, run on an engine, report."""
+"""A batch inference job: check it, plan it, run it on an engine, and report."""
 
 import errno
 import json
@@ -69,7 +69,7 @@ class JobReport:
     @property
     def rows_per_second(self) -> float:
         """Return the rows per second of this run, since the first worker started."""
-        # blocks of an earlier run took no time of this one
+        # blocks of an earlier run took no time in this run
         done = self.rows - self.resumed_rows
         return done / max(self.seconds - self.startup_seconds, 1e-9)
 
@@ -80,8 +80,8 @@ class JobReport:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Return the compute time predicted from the first block and the cost formulas; None for
-        one block.
+        """Return the compute time predicted from the first block and the cost formulas, or None if
+        there is only one block.
         """
         seconds, work = self.block_costs[0] if self.block_costs else (0.0, 0)
         if len(self.block_costs) < 2 or not work:
@@ -129,7 +129,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
             report.add_block(done)
             report.resumed_rows += block.row_count
     report.rows = report.resumed_rows
-    # an earlier run may have had more errors than this one allows
+    # an earlier run may have had more errors than this run allows
     _check_errors(request, report)
     on_progress(report)
     with _note_complete_parts(report):
@@ -143,7 +143,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # from killed processes
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # left by killed processes
         left.unlink(missing_ok=True)
     report.end_time = time.monotonic()
     return report
@@ -208,7 +208,7 @@ def _run_engine(
 def count_available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     count = os.cpu_count()
-    with suppress(AttributeError):  # not every system reports which CPUs the process may use
+    with suppress(AttributeError):  # some systems do not report which CPUs the process may use
         count = len(os.sched_getaffinity(0))
     return count or 1
 

@@ -54,9 +54,9 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """`input_columns` is the column of each input, `copied_columns` are copied, `result_columns`
-    computed; `settings` are those of generation. `static_batching_reason` (why batches are static)
-    and `has_batch_shared_scales` are not stored.
+    """Plan of a job. `input_columns` maps inputs to columns, `copied_columns` are copied,
+    `result_columns` are computed; `settings` are the generation settings. `static_batching_reason`
+    (why batches are static) and `has_batch_shared_scales` are not stored.
     """
 
     model: str
@@ -111,7 +111,9 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Return the plan in a directory, if any. Raise E0802 if unreadable, E0876 if invalid."""
+    """Return the plan in a directory, if any. Raise E0802 if it is unreadable, and E0876 if it is
+    invalid.
+    """
     path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
@@ -137,7 +139,7 @@ def _fail_damaged(path: Path) -> NoReturn:
 
 
 def _parse_plan(data: object) -> JobPlan:
-    """Parse a plan from JSON data. Raises several exception types for invalid data."""
+    """Parse a plan from JSON data. Invalid data raises various exception types."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
     return JobPlan(
@@ -166,7 +168,7 @@ def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
 
 
 def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
-    """Raise E0875 if a directory contains the parts of another plan. The notes have both values
+    """Raise E0875 if a directory contains the parts of a different plan. The notes show both values
     of a difference if they are short.
     """
     a, b, notes = existing_plan.to_json(), requested_plan.to_json(), []
@@ -186,7 +188,9 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
 
 
 def hash_model(path: Path) -> str:
-    """Return the SHA-256 of a model file or package index, which hold the hashes of other files."""
+    """Return the SHA-256 of a model file or package index, which contain the hashes of all other
+    files.
+    """
     file = path / INDEX_FILE if is_package_directory(path) else path
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
@@ -218,9 +222,9 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63
 
 @dataclass(kw_only=True)
 class BlockStatistics(Record):
-    """Rows, errors by row, positions and padding of a block; rows with NaN or infinity that JSON
-    Lines store as null (`null_rows`); `seconds` computed, and multiply-adds (`work`) by the cost
-    formulas.
+    """Statistics of a block: rows, errors by row, positions, padding, rows with NaN or infinity
+    that JSON Lines store as null (`null_rows`), compute time in `seconds`, and multiply-adds
+    (`work`) by the cost formulas.
     """
 
     tag = "block"
@@ -258,13 +262,13 @@ def write_part(
 
 
 def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockStatistics | None:
-    """Return the statistics of a block; None if it is not complete."""
+    """Return the statistics of a block, or None if it is not complete."""
     if not (out / plan.get_part_file(block_number)).is_file():
         return None
     try:
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
-    # whatever is wrong with the description, the block is simply computed again
+    # if the description is invalid, the block is recomputed
     except (OSError, ValueError, Failed):
         return None
 
@@ -272,7 +276,9 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
 def encode_part(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
-    """Return a part file of these columns, and in how many rows NaN or infinity became null."""
+    """Return a part file of these columns, and the number of rows in which NaN or infinity became
+    null.
+    """
     if output_format == "parquet":
         convert_json_columns_to_text(columns, values)
         return encode_parquet(columns, values), 0
@@ -317,7 +323,7 @@ def _to_json_text(value: object) -> object:
 
 
 def _to_json_fallback(value: object) -> object:
-    """Return a value that JSON lacks: arrays as lists, bytes as base64, others as text."""
+    """Convert a value that JSON lacks: arrays to lists, bytes to base64, others to text."""
     value = to_python_value(value)
     match value:
         case bytes():

@@ -1,4 +1,4 @@
-"""Plan a job: choose files, columns and results."""
+"""Plan a job: choose its files, columns and results."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -41,8 +41,8 @@ DEFAULT_COLUMNS = ("text", "image")
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A requested job. `input_columns` is the column of each input; `copied_columns` are copied
-    columns, None for all.
+    """A requested job. `input_columns` maps each input to its column; `copied_columns` are the
+    copied columns, or None for all columns.
     """
 
     model: str
@@ -110,7 +110,7 @@ def make_plan(request: JobRequest) -> JobPlan:
 
 
 def _check_csv_columns(model: RowModel, columns: Mapping[str, str], files: Sequence[Path]) -> None:
-    """Raise E0906 for an input of numbers in a CSV file, whose values are text."""
+    """Raise E0906 for a numeric input from a CSV file, since CSV values are text."""
     reading = model.input_signature.reading
     records = {name: reading.get_input_reading(name) for name in columns}
     numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]
@@ -133,9 +133,11 @@ def _list_files(request: JobRequest) -> list[Path]:
 
 
 def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
-    """Return the columns of all files. Raise E0884 if one has others; JSON lines may lack some."""
+    """Return the columns of all files. Raise E0884 if they differ, except that JSON Lines may lack
+    some.
+    """
     known: dict[str, ColumnType] = {}
-    # whether a column may be missing in every file so far
+    # true if columns may be missing in all files so far
     lacked = True
     for path in files:
         reader = open_data_file(path)
@@ -154,7 +156,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
                 helps=["process files with equal columns in one job"],
             )
         known = {n: kind for n, kind in both.items() if kind is not None}
-    # a column that is null in every file may hold any value
+    # a column that is null in every file has any type
     kinds = {n: ColumnType("json") if k.element_type == NULL_TYPE else k for n, k in known.items()}
     return {n: TableColumn(n, kind) for n, kind in kinds.items()}
 
@@ -166,8 +168,8 @@ def _merge_columns(
     earlier_may_lack_columns: bool,
     file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
-    """Merge the columns of files; None for a conflict. `earlier_may_lack_columns`,
-    `file_may_lack_columns`: earlier files, this file may lack columns.
+    """Merge the columns of files, or return None if they conflict. `earlier_may_lack_columns` and
+    `file_may_lack_columns` tell whether earlier files and this file may lack columns.
     """
     made = {}
     for name in {**earlier_columns, **file_columns}:
@@ -180,13 +182,13 @@ def _merge_columns(
 
 
 def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> ColumnType | None:
-    """Return the kind of a column that has these kinds in two files; None for a conflict."""
+    """Return the type of a column that has these types in two files, or None if they conflict."""
     if first is None or second is None or first == second:
         return second if first is not None else None
     # a column of nulls is compatible with any type
     if NULL_TYPE in (first.element_type, second.element_type):
         return first if second.element_type == NULL_TYPE else second
-    # one file may contain 1 and another 1.5: JSON has one number type
+    # one file may contain 1 and a different file 1.5: JSON has one number type
     numbers = {"i64", "f64"}
     plain = not first.list_sizes and not second.list_sizes
     return (
@@ -197,7 +199,7 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
-    """Return the output format: the requested one, else that of the input."""
+    """Return the output format: the requested format, else the format of the input."""
     tables = any(p.suffix.lower() == ".parquet" for p in files)
     to = request.output_format or ("parquet" if tables else "jsonl")
     if to not in OUTPUT_FORMATS:
@@ -212,15 +214,15 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Return inputs named like columns, else `text` or `image` for the only open input. Raise
-    E0880.
+    """Map inputs to columns of the same name, else `text` or `image` to the only unmapped input.
+    Raise E0880 if an input has no column.
     """
     opened = open_compiled(request.model, graph=request.graph, provider=request.provider)
     input_signature = opened.input_signature
     named = {n: n for n in input_signature.graph.inputs if n in columns}
     if named:
         return named
-    # missing values are filled in from the columns that identify rows
+    # padding masks need no column, since they are computed from the padded inputs
     beside = {find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs}
     required = [n for n in input_signature.required_inputs if n not in beside]
     usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
@@ -265,12 +267,12 @@ def _select_copied_columns(
     input_columns: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
-    """Return the columns that are copied. Raise E0885 for a missing column, E0886 for one that
-    has the name of an output.
+    """Return the copied columns. Raise E0885 for a missing column, and E0886 for a column that has
+    the name of an output.
     """
     outputs = {c.name for c in results}
     if request.copied_columns is None:
-        # input images are too large to be written again
+        # input images are too large to be copied to the output
         images = {"image"} & {*input_columns.values()}
         return tuple(column for n, column in columns.items() if n not in images | outputs)
     for name in request.copied_columns:

@@ -50,7 +50,7 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 @dataclass
 class ParquetFile(DataFile):
-    """A file of row groups. The last row group is cached for the next block."""
+    """A Parquet file of row groups. The most recent row group is cached for the next block."""
 
     cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 
@@ -60,7 +60,7 @@ class ParquetFile(DataFile):
         try:
             return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
         except PermissionError:
-            raise  # not known to be damaged
+            raise  # the file is not known to be corrupted
         except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
             note = escape_text(str(fault).splitlines()[0])[:200]
             self._fail_damaged("is not a readable Parquet file", note)
@@ -80,7 +80,7 @@ class ParquetFile(DataFile):
         return tuple(TableColumn(f.name, _infer_column_type(f.type)) for f in schema)
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Yield blocks of at most `max_rows` rows, none across two groups."""
+        """Yield blocks of at most `max_rows` rows that do not cross row groups."""
         metadata = self.arrow_file.metadata
         found, start = [], 0
         for group in range(metadata.num_row_groups):
@@ -124,14 +124,18 @@ def _convert_values(name: str, column: Arrow) -> list[object]:
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
-    """Return whether times are in nanoseconds, which pyarrow converts as other packages allow."""
+    """Return whether times are in nanoseconds, whose conversion by pyarrow depends on other
+    packages.
+    """
     types = import_pyarrow().types
     timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(timed) and type.unit == "ns"
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """Convert an Arrow value; to a string if Python has no such time, to `BadRow` if that fails."""
+    """Convert an Arrow value: to a string if Python cannot represent it, and to `UnreadableRow` if
+    that fails.
+    """
     if not value.is_valid:
         return None
     with suppress(ValueError, OverflowError):
@@ -176,7 +180,7 @@ def _has_dictionary(type: Arrow) -> bool:
 
 
 def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
-    """Encode rows as a Parquet file with one row group; equal rows give equal bytes."""
+    """Encode rows as a Parquet file with one row group; equal rows produce equal bytes."""
     pa = import_pyarrow()
     arrays = [_convert_column(c.type, values[c.name]) for c in columns]
     names = [_decode_utf8(c.name) for c in columns]
@@ -217,7 +221,7 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
 
 
 def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) -> Arrow | None:
-    """Return arrays and nulls as Arrow lists, None for other values."""
+    """Convert arrays and nulls to Arrow lists, or return None for other values."""
     arrays = [v for v in values if isinstance(v, np.ndarray)]
     is_null = [v is None for v in values]
     if not arrays or not column_type.list_sizes or len(arrays) + sum(is_null) < len(values):
@@ -253,7 +257,7 @@ def _convert_lists(
 
 
 def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
-    """Group flat values into Arrow lists: of fixed `size`, or of the given lengths."""
+    """Group flat values into Arrow lists of fixed `size` or of the given lengths."""
     pa = import_pyarrow()
     if size is not None:
         return pa.FixedSizeListArray.from_arrays(values, size)

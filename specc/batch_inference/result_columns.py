@@ -1,4 +1,4 @@
-"""Model results as columns: scores, embeddings, labels, text."""
+"""Convert model results to columns: scores, embeddings, labels, text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from specc.runtime.attention_weights import AttentionLocation, find_attentions
 from specc.runtime.generation import GenerationResult
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
-"""The error of a row without results, else empty."""
+"""The error of a row without results, or "" for other rows."""
 
 ATTENTION_PREFIX = "attention."
 """Prefix of the names of attention weight columns; the scope follows."""
@@ -38,8 +38,8 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphResultColumns:
-    """Results of a graph, row by row. `reading` formats outputs; those in `raw_outputs` are
-    numbers, or with the prefix `attention.` the weights of an attention by scope.
+    """Result columns of a graph. `reading` formats outputs; outputs in `raw_outputs` are returned
+    as numbers, and names with the prefix `attention.` are attention weights by scope.
     """
 
     graph: Graph
@@ -48,7 +48,7 @@ class GraphResultColumns:
 
     def list_selected_outputs(self) -> list[tuple[str, OutputReading]]:
         """Return the selected outputs with their formats."""
-        # by default, everything
+        # by default, all outputs
         shows = list(self.reading.outputs)
         if not shows and not self.raw_outputs:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
@@ -69,7 +69,7 @@ class GraphResultColumns:
                     helps=[f"its outputs are {known}"],
                 )
             type = self.graph.outputs[name].type
-            # one mean over the whole batch belongs to no single row
+            # a mean over the whole batch belongs to no single row
             if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
                 raise_error(
                     "E0879",
@@ -90,8 +90,8 @@ class GraphResultColumns:
         return find_attentions(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
-        """Return heads, queries and keys of an attention column. Raise E0879 for none, or one in
-        a loop.
+        """Return heads, queries and keys of an attention column. Raise E0879 if there is no such
+        attention or if it is in a loop.
         """
         known = self.attentions
         place = known.get(name.removeprefix(ATTENTION_PREFIX))
@@ -139,15 +139,15 @@ class GraphResultColumns:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Which lengths depend on rows; `is_left_padded` maps each padded input to whether it is on the
-    left.
+    """The lengths that depend on rows. `is_left_padded` maps each padded input to whether it is
+    padded on the left.
     """
 
     graph: Graph
     is_left_padded: Mapping[str, bool]
 
     def remove_padding(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
-        """Return a result without the padding of each axis."""
+        """Return a result without the padding along each axis."""
         row_lengths = self._compute_lengths(row)
         for axis, dim in enumerate(shape):
             try:
@@ -155,7 +155,7 @@ class LengthPadding:
             except DimError:
                 continue  # a length that does not depend on the row
             if length < value.shape[axis]:
-                # growing sequences are padded on the left, so that their ends are aligned
+                # generated sequences are padded on the left, so that their ends are aligned
                 left = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
                 start = value.shape[axis] - length if left else 0
                 value = value.take(range(start, start + length), axis)
@@ -186,7 +186,7 @@ class LengthPadding:
 
 def _list_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
     match record:
-        # usually a plain column, which every table reader can group by
+        # a single value becomes a plain column, which every table reader can group by
         case LabelsOutput(top=1):
             yield TableColumn(f"{name}.label", ColumnType("text"))
             yield TableColumn(f"{name}.score", ColumnType("f64"))
@@ -234,7 +234,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
             notes=[f"its shape per row is {list(value.shape)}, expected {due}"],
         )
     shares = compute_probabilities(scores)[0]
-    # the first of equal scores, on every machine
+    # the first index if several scores are equal, on every machine
     best = np.argsort(-shares, kind="stable")[: record.top]
     labels = [record.labels[i] if record.labels else str(i) for i in best]
     return labels, [float(shares[i]) for i in best]

@@ -1,4 +1,4 @@
-"""Rows of data as model inputs, grouped into batches by length within memory limits."""
+"""Convert rows of data to model inputs, and batch them by length within memory limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,23 +31,23 @@ UNREADABLE_ROW_CODE = "E0877"
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """Model inputs of one row: arrays without a batch axis."""
+    """The model inputs of one row, as arrays without a batch axis."""
 
     row_number: int
     arrays: Arrays
 
     def get_padded_length(self, padded_inputs: Sequence[str]) -> int:
-        """Return the padded length: the maximum over its inputs."""
+        """Return the padded length, which is the maximum over the inputs."""
         return max((len(self.arrays[n]) for n in padded_inputs), default=1)
 
     def get_batch_shape(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the lengths that must be equal in a batch."""
+        """Return the lengths that must be equal within a batch."""
         return tuple(a.shape[1:] if n in padded_inputs else a.shape for n, a in self.arrays.items())
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows and batches them. `input_columns` maps each input to its column."""
+    """Reader that converts rows and batches them. `input_columns` maps each input to its column."""
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]
@@ -60,7 +60,7 @@ class RowReader:
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return whether it is the generated input, which is padded on the declared side."""
+        """Return whether an input is the generated input, which is padded on the declared side."""
         return (
             self.is_generative
             and name == self.input_signature.sequence_input
@@ -68,7 +68,7 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Yield every row or its error: first errors from reading the file."""
+        """Yield every row or its error; errors from reading the file take precedence."""
         broken = _find_unreadable_rows(table)
         # the column is read at once for all valid rows
         readable_rows = [number for number in range(count) if number not in broken]
@@ -83,7 +83,7 @@ class RowReader:
         return [broken.get(number) or converted_rows[number] for number in range(count)]
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
-        """Return the values of a column or their errors, row by row."""
+        """Return the value or the error of a column for each row."""
         together = self._convert_whole_column(name, values)
         if together is not None:
             return [*together]
@@ -96,8 +96,8 @@ class RowReader:
         return found
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """Convert a column at once, in half the time; None if a value needs to be converted by
-        itself.
+        """Convert a column at once, which takes half the time. Return None if a value must be
+        converted separately.
         """
         record = self.input_signature.reading.get_input_reading(name)
         type_ = self.input_signature.graph.inputs[name].type
@@ -111,7 +111,7 @@ class RowReader:
         return None
 
     def _convert_array(self, name: str, value: object) -> Array:
-        """Convert one row of an input. Raise E09xx."""
+        """Convert the value of one row for an input. Raise E09xx if it is invalid."""
         graph, reading = self.input_signature.graph, self.input_signature.reading
         record, column = reading.get_input_reading(name), f"the column `{self.input_columns[name]}`"
         if value is None:
@@ -128,7 +128,7 @@ class RowReader:
             title = f"{column} has {_format_axes(made.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
-        # as alone: together with others it would be converted to their type
+        # converted separately: in one array with others it would be cast to their type
         return cast_exactly(made, type.dtype, name)
 
     def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
@@ -170,7 +170,7 @@ def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
 
 
 def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
-    """Convert lists of integers to arrays; None if a list has other values."""
+    """Convert lists of integers to arrays, or return None if a list has other values."""
     lists = [value for value in values if isinstance(value, list)]
     flat = [*chain.from_iterable(lists)]
     if not {*map(type, flat)} <= {int}:
@@ -183,7 +183,7 @@ def _format_axes(count: int) -> str:
 
 
 def _decode_pixels(value: object, record: ImageRecord) -> Array:
-    """Decode an image from its path or bytes, as tables contain them."""
+    """Decode an image from its path or bytes in a table."""
     if record.sizing not in ("", "square"):
         title = "images whose number of tokens depends on their size cannot be read from a column"
         raise Failed(Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",)))
@@ -198,7 +198,7 @@ def _decode_pixels(value: object, record: ImageRecord) -> Array:
 
 
 FLOAT_BYTES = 4
-"""Size of a float32 value."""
+"""Size of a float32 value in bytes."""
 
 MAX_PADDING, MAX_UNCHECKED_ROWS = 1.15, 8
 """Maximum ratio of padded to real positions, and the number of rows up to which it is ignored."""
@@ -208,7 +208,7 @@ Cost = Callable[[int, int], int]
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
-    """Group rows that agree in all lengths except padded ones, the shortest first."""
+    """Group rows with equal unpadded lengths, the shortest rows first."""
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
         groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
@@ -221,19 +221,19 @@ def make_batches(
     limits: BatchLimits,
     estimate_bytes: Cost,
 ) -> list[list[InputRow]]:
-    """Return batches of rows that agree in all lengths except padded ones; a row beyond a limit
-    is alone.
+    """Return batches of rows with equal unpadded lengths; a row that exceeds a limit is a batch of
+    its own.
     """
     found = []
     for group in group_by_shape(rows, padded_inputs):
         batch: list[InputRow] = []
         content = 0
-        for row in group:  # the longest row comes last, so it decides
+        for row in group:  # the longest row comes last, so it determines the padded length
             count, longest = len(batch) + 1, row.get_padded_length(padded_inputs)
             content += longest
             positions = count * longest
             little_padding = count <= MAX_UNCHECKED_ROWS or positions <= MAX_PADDING * content
-            # a full batch is asked first, as fewer rows take less
+            # the full batch is tried first, since fewer rows need less memory
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
@@ -251,7 +251,7 @@ def make_batches(
 
 
 def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tuple[int, int]:
-    """Return the number of positions of a batch and the number of padded ones."""
+    """Return the number of positions of a batch, and how many of them are padding."""
     lengths = [row.get_padded_length(padded_inputs) for row in rows]
     positions = len(rows) * max(lengths, default=0)
     return positions, positions - sum(lengths)
@@ -259,14 +259,16 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class CostFormulas:
-    """A graph's memory and work as formulas of rows and length, which other lengths equal."""
+    """Memory and work of a graph as formulas of the batch size and the length; all other lengths
+    are set to that length.
+    """
 
     batch_symbol: str
     element_counts: tuple[Dim, ...]
     multiply_adds: Dim
     length_equations: dict[str, Dim] = field(default_factory=dict)
     cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """Cache: few different lengths occur."""
+    """Cache of evaluated formulas, since few different lengths occur."""
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
@@ -310,7 +312,7 @@ class CostFormulas:
 
 
 def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
-    """Count the elements that a node reads and writes; of attention also its weights."""
+    """Count the elements that a node reads and writes, including the weights of attention."""
     held = [a for a in node.args if a is not None and a.node is not None]
     numbers = [multiply_dims(v.type.shape) for v in (*held, *results)]
     if isinstance(node.op, ops.Attend):
@@ -321,6 +323,6 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
 
 def get_batch_symbol(graph: Graph) -> Dim | None:
     """Return the batch size: the first length of the first input."""
-    # a scalar input is a setting such as a temperature, not a row
+    # a scalar input is a setting such as a temperature, not a batch
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
     return first.shape[0] if first else None

@@ -38,7 +38,7 @@ class RowGenerator:
 
     @property
     def static_batching_reason(self) -> str:
-        """Return why continuous batching is not possible; "" if it is."""
+        """Return why continuous batching is not possible, or "" if it is possible."""
         return explain_static_batching(self.generator, self.settings)
 
     @property
@@ -67,15 +67,18 @@ class RowGenerator:
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
-        """Generate rows together; `first_row` plus the row seeds sampling. Raise E09xx."""
+        """Generate for a batch of rows; `first_row` plus the index of a row seeds its sampling.
+        Raise E09xx if an input is invalid.
+        """
         stream = self.generator.begin(self.row_reader.batch_inputs(rows), self.settings)
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
 
 
 @dataclass
 class RowModel:
-    """Computes rows: outputs of a graph, or generated text. `input_columns` is the
-    column of each input, `settings` those of generation, `raw_outputs` outputs given as numbers.
+    """Model that computes rows: outputs of a graph or generated text. `input_columns` maps each
+    input to its column, `settings` are the generation settings, and `raw_outputs` are outputs that
+    are returned as numbers.
     """
 
     opened: OpenedModel
@@ -130,7 +133,7 @@ class RowModel:
                     f"the model has no input `{name}`",
                     helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
-        # sequences that begin with a start token need no prompt column
+        # sequences that begin with a start token do not need a prompt column
         begins = self.is_generative and self._needs_no_prompt()
         beside = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
         for name in input_signature.required_inputs:
@@ -152,8 +155,8 @@ class RowModel:
 
     @cached_property
     def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The result columns. Raise E0731 to E0733 for settings, E0879 for outputs of a
-        generative model.
+        """The result columns. Raise E0731 to E0733 for invalid settings, and E0879 if outputs of a
+        generative model are selected.
         """
         generator = self.opened.generator
         if not self.is_generative or generator is None:
@@ -169,7 +172,9 @@ class RowModel:
 
     @cached_property
     def row_generator(self) -> RowGenerator:
-        """Return the generator of the rows with its settings. Raise E0731 to E0733."""
+        """Return the generator of the rows with its settings. Raise E0731 to E0733 for invalid
+        settings.
+        """
         generator = self.opened.generator
         assert generator is not None, "it generates"
         return RowGenerator(generator, self.row_reader, generator.resolve_settings(self.settings))
@@ -191,13 +196,13 @@ class RowModel:
     @property
     def _cost_graph(self) -> Graph:
         scoring = self.opened.scoring_model
-        # a model with the decoding loop has no whole graph to compute costs from
+        # a standalone generator has no full-forward graph to compute costs from
         if scoring is not None and scoring.manifest.decoding is None:
             return scoring.manifest.graph
         return self.input_signature.graph
 
     def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
-        """Return the results of a batch row by row. Raise E09xx."""
+        """Return the results of each row of a batch. Raise E09xx for invalid inputs."""
         if isinstance(self.formatter, GeneratedResultColumns):
             made = self.row_generator.start_generation(rows, first_row).results()
             return [self.formatter.format_row(row) for row in made]

@@ -72,7 +72,7 @@ def _list_other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
 
 
 def _list_trial_values(checked: CheckedSpec) -> list[str]:
-    """List the config values of the trials, such as `layers = 2`."""
+    """List the config values of the trials, e.g. `layers = 2`."""
     return sorted({f"{k} = {v}" for t in checked.trials for k, v in t.trial_values.items()})
 
 

@@ -91,7 +91,7 @@ def _compile(args: Namespace) -> CompileReport:
 
 
 def parse_output_path(text: str) -> str:
-    """Parse an output path; it must not be empty."""
+    """Parse an output path; reject an empty one."""
     if not text:
         raise ArgumentTypeError("it has no name")
     return text
@@ -99,7 +99,7 @@ def parse_output_path(text: str) -> str:
 
 def _check_option_combinations(args: Namespace) -> None:
     """Raise E0753 for options that do not apply to the other options."""
-    # All other naming schemes name KV caches, which the full graph does not have.
+    # All other export profiles name KV caches, which the full graph does not have.
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",

@@ -14,8 +14,8 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Completion candidates: fixed `values`, the output of `specc _complete dynamic_kind`, and
-    file names.
+    """Completion candidates: fixed `values`, the output of `specc _complete dynamic_kind`, and file
+    names.
     """
 
     values: tuple[str, ...] = ()

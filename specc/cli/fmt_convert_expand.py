@@ -238,7 +238,7 @@ def _outline_graph(graph: Graph) -> str:
 
 
 def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
-    """Return the graphs of `file` at the path of `spec`; empty if it is invalid."""
+    """Return the graphs of `file` at the path of `spec`, or an empty list if `file` is invalid."""
     path = spec.program.module.path
     try:
         return _print_graphs(open_spec(Source(path, print_dsl(file)), library=spec.library))

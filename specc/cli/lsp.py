@@ -31,11 +31,11 @@ def run_lsp(args: Namespace) -> int:
             "serving an editor needs the package pygls",
             helps=["install specc with the extra `lsp`"],
         )
-    # takes a third of a second, which no other command needs
+    # imported here: the import takes a third of a second, and no other command needs it
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # this protocol is not typed by hand
+        # the user started the server in a terminal, but users do not type this protocol
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer

@@ -300,7 +300,7 @@ def _discard_output() -> None:
 
 
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
-    """Return E0804 for a lack of memory, E0805 for another system error."""
+    """Return E0804 if memory is exhausted, and E0805 for any other system error."""
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)
@@ -317,7 +317,7 @@ def _parse_arguments(
         raise SystemExit(2)
     name = argv[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
-        # each of these exits
+        # each of these options exits
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):

@@ -252,7 +252,9 @@ def format_progress(report: JobReport) -> str:
 
 
 def format_times(report: JobReport) -> str:
-    """Format the run time: startup, work, computation, and the prediction of the cost formulas."""
+    """Format the run time: startup, total work, computation, and the time that cost formulas
+    predict.
+    """
     work = max(report.seconds - report.startup_seconds, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work:.1f} compute",

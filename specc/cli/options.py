@@ -158,7 +158,7 @@ def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
 
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:
-    """Open the spec of a command line; `weights` is the checkpoint to load."""
+    """Open the spec that a command line names; `weights` is the checkpoint to load."""
     print_shadow_note(arguments.spec)
     return open_spec(
         read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
@@ -257,7 +257,7 @@ def _find_option(name: str, options: Collection[str]) -> str | None:
 
 
 def _format_commands(option: str, options_by_command: Mapping[str, Collection[str]]) -> str:
-    """Format the commands that have an option; "" if no command has it."""
+    """Format the commands that have an option, or return "" if no command has it."""
     commands = [
         f"`specc {command}`" for command, flags in options_by_command.items() if option in flags
     ]

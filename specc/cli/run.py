@@ -159,7 +159,7 @@ def run_run(args: Namespace) -> int:
 def _run_opened(
     opened: OpenedModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run an opened model: for its task, streaming, generating, or one forward pass."""
+    """Run an opened model: for its task, as a stream, by generation, or for one forward pass."""
     input_signature = opened.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
@@ -234,7 +234,7 @@ def _stream_chunks(
     """
     streamer = open_stream(opened)
     if outputs.attention:
-        require_attention_model(opened)  # raise its error first
+        require_attention_model(opened)  # its E0931 precedes E0977
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, chunk_size)
@@ -256,7 +256,7 @@ def _is_printed_in_pieces(stream: GenerationStream) -> bool:
 
 
 def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
-    """Generate and print: a single sequence during generation, several sequences at the end."""
+    """Generate; print a single sequence during generation, and several sequences at the end."""
     if outputs.attention:
         require_attention_model(opened)  # report a missing graph before generating
     prints_pieces = _is_printed_in_pieces(stream)

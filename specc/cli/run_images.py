@@ -1,4 +1,4 @@
-"""The option `--image` of `specc run`: images of one prompt or chat."""
+"""The option `--image` of `specc run`: the images of one prompt or chat."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 
 def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a task with those of `--image` by name."""
+    """Return the arguments of a task, with the images of `--image` added by name."""
     named = [f"image={path}" for path in images if any(s.name == "image" for s in task.slots)]
     return [*named, *arguments]
 
@@ -19,9 +19,10 @@ def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str])
 def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
-    """Return the arguments of a run with those of `--image` by name, and the user message. A prompt
-    without image placeholders becomes the message if the model has a chat template, otherwise the
-    placeholders are put before it. Raise E0910 if the model takes no images.
+    """Return the arguments of a run, with the images of `--image` added by name, and the user
+    message. A prompt without image placeholders becomes the message if the model has a chat
+    template, otherwise the placeholders are put before it. Raise E0910 if the model takes no
+    images.
     """
     if not images or chat is not None:
         return [*arguments], chat

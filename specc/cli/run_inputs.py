@@ -64,7 +64,7 @@ class _InputCollector:
     sizes: list[ImageSize] = field(default_factory=list)
 
     def add_argument(self, name: str, word: str) -> None:
-        """Assign an argument to an input; a file of named arrays may serve several."""
+        """Assign an argument to an input; a file of named arrays may provide several inputs."""
         record = self.model.reading.get_input_reading(name)
         # the suffix alone decides, whether or not the file exists
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
@@ -93,7 +93,7 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(piece)
 
     def _read_arrays(self, name: str, word: str) -> None:
-        """Add the arrays of a file: named ones to their inputs, an unnamed one to `name`."""
+        """Add each named array of a file to the input of that name, an unnamed array to `name`."""
         self.files.append(word)
         try:
             arrays_found = dict(_read_values(word))
@@ -146,7 +146,7 @@ class _InputCollector:
         return _BatchElements(_list_sequences(listed, escape_text(word)[:60]))
 
     def _list_images(self, name: str, word: str, record: ImageRecord) -> _BatchElements:
-        """Return the path of one image, or those in a JSON list of images of one prompt."""
+        """Return the path of one image, or the paths in a JSON list of images of one prompt."""
         several = has_several_images(self.model.graph, name, record)
         listed = parse_json_items(word, ("[",)) if several else None
         paths = [word] if listed is None else _check_image_paths(listed, name, word)
@@ -231,8 +231,8 @@ def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> 
 
 
 def _list_rows(pieces: Sequence[Piece]) -> list[object]:
-    """Return the values of batch elements that are not arrays; a single image among lists of images
-    is the only one of its prompt.
+    """Return the values of batch elements that are not arrays; among lists of images, a single
+    image is the only image of its prompt.
     """
     rows = [row for piece in pieces if isinstance(piece, _BatchElements) for row in piece.rows]
     if not any(isinstance(row, list) for row in rows):
@@ -241,11 +241,11 @@ def _list_rows(pieces: Sequence[Piece]) -> list[object]:
 
 
 def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split `name=word`. Raise E0910 for a misspelled input name."""
+    """Split `name=value`. Raise E0910 for a misspelled input name."""
     name, equals, rest = word.partition("=")
     if equals and name in names:
         return name, rest
-    # text may contain `=`: only a name similar to that of an input is an error
+    # a text may contain `=`: only a name that is similar to an input name is an error
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = find_similar_name(name, names) if looks_like_name else None
     if suggestion and not exists(word):
@@ -257,7 +257,7 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
 def _batch_values(
     model: ModelInputs, name: str, arrays: Sequence[Array], rows: Sequence[object]
 ) -> dict[str, Array]:
-    """Concatenate arrays along the batch axis, or encode and batch texts and other `rows`, with a
+    """Concatenate arrays along the batch axis, or encode and batch texts and other `rows`; add a
     padding mask if there is padding. Raise E0912 if their shapes differ.
     """
     if not arrays:
@@ -310,7 +310,7 @@ READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = t
 
 def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = False) -> Array | None:
     """Parse a number or a list as JSON; return None for a file name. Raise E0906 for any other
-    word, with `text_hint` as an additional help.
+    argument, with `text_hint` as additional help.
     """
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)

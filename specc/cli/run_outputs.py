@@ -235,7 +235,7 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
 
 
 def _format_score(value: float) -> str:
-    """Format a probability in percent; a value outside 0 to 1 as a number."""
+    """Format a probability in percent, and a value outside 0 to 1 as a number."""
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
@@ -288,4 +288,4 @@ TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
     "fill-mask": _list_candidate_cells,
     "sentence-similarity": _list_vector_cells,
 }
-"""The function that formats predictions, by task; for all other tasks labels with scores."""
+"""The function that formats predictions, by task; other tasks have labels with scores."""

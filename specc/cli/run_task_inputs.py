@@ -67,7 +67,7 @@ def read_lines(word: str) -> list[str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise_error("E0112", f"{name} is not UTF-8 text")
-    # A newline at the end of a file ends its last line and does not begin another.
+    # A newline at the end of a file ends its last line and does not start a new line.
     return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
 
 
@@ -116,7 +116,7 @@ def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, 
 
 
 def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
-    """Return the slot of an unnamed argument: the first empty slot, or a slot for many values."""
+    """Return the slot of an unnamed argument: the first empty slot or variadic slot."""
     required = [slot for slot in remaining if not slot.optional]
     for slot in required:
         if slot.is_variadic or slot.name not in found:
@@ -145,7 +145,7 @@ def _list_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value
 
 
 def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return the items of a JSON list, or a list with a JSON object; None for any other
+    """Return the items of a JSON list, a JSON object as a list of one item, or None for any other
     argument.
     """
     if not word.startswith(opening):
@@ -167,8 +167,8 @@ def _is_number_list(value: object) -> bool:
 def _assign_value(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
-    """Yield a value with its slot: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair, or a
-    string. Raise E0906 for any other value.
+    """Yield a value with its slot. A value is `{"text": …, "text_pair": …}`, a pair `["one",
+    "two"]`, or a string. Raise E0906 for any other value.
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():

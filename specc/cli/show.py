@@ -121,7 +121,7 @@ def _format_typed(name: str, type: Type, sizes: Mapping[str, int]) -> dict[str, 
 
 
 def _format_dim(dim: Dim, sizes: Mapping[str, int]) -> int | str:
-    """Convert to an integer, or a formula in the notation of the language."""
+    """Convert a dimension to an integer, or to a formula in the syntax of the language."""
     dim = dim.substitute(sizes)
     return str(dim) if dim.number is None else dim.number
 
@@ -246,7 +246,9 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the graphs after the pass that `--print-after` names; by default before any pass."""
+    """Return the graphs after the pass that `--print-after` names, or the unmodified graphs by
+    default.
+    """
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
         listed = f"the passes are {', '.join(names)}"
@@ -337,7 +339,7 @@ def _is_whole_package(args: Namespace) -> bool:
 
 
 def _read_manifest(args: Namespace) -> "Manifest | None":
-    """Return the manifest of a compiled model; None for a spec."""
+    """Return the manifest of a compiled model, or None for a spec."""
     if not is_compiled(args.spec):
         return None
     return read_compiled_manifest(args.spec, args.graph)

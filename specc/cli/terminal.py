@@ -25,7 +25,7 @@ from specc.version import __version__
 STDIN_NAME = "-"
 """The path argument for standard input."""
 MAX_STDIN_BYTES = 2**20
-"""Maximum size in bytes of a spec from standard input, as for files."""
+"""Maximum size in bytes of a spec from standard input, equal to the limit for files."""
 
 
 def read_standard_input(max_bytes: int) -> bytes:
@@ -86,9 +86,9 @@ def get_output_style() -> OutputStyle:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
-    """Print diagnostics to stderr; JSON and SARIF to stdout, even if there are none.
+    """Print diagnostics to stderr as text, or to stdout as JSON or SARIF even if there are none.
 
-    Merges identical diagnostics, and shows advice in the syntax of the file.
+    Identical diagnostics are merged, and advice is shown in the syntax of the file.
     """
     if get_output_style().quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
@@ -141,8 +141,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return whether to color messages: by `--color`, NO_COLOR or FORCE_COLOR, by default on a
-    terminal.
+    """Return whether to color messages, as `--color`, NO_COLOR or FORCE_COLOR say; the default is
+    to color on a terminal.
     """
     if choice != "auto":
         return choice == "always"

@@ -174,7 +174,7 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
-    # a model of which nothing was compared is not reported as correct
+    # if nothing was compared, the model is not reported as correct
     verify_results.agrees = (
         True if any(round.is_compared for round in verify_results.rounds) else None
     )
@@ -233,7 +233,7 @@ DIFF_OPTIONS = {
     "graph": "select a graph",
 }
 DIFFERENCE_STATUS = 4
-"""The exit status if there is a difference, as for `verify`."""
+"""The exit status if there is a difference, like for `verify`."""
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
@@ -270,7 +270,7 @@ def _difference_to_json(
 
 
 def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
-    """Load one side of a comparison. Raise E0956 for a standalone generator, E0957 for config
+    """Load one side of a comparison. Raise E0956 for a standalone generator, and E0957 for config
     options of a compiled model.
     """
     name = Path(path).name or path

@@ -26,18 +26,17 @@ MIN_SCORE = float(np.finfo(np.float32).min)
 """The lowest score of a sequence; minus infinity marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
-"""Returns whether a sequence ends with its newest token for another reason than a stop token: a
-stop string."""
+"""Predicate on the tokens of a sequence: whether the newest token completes a stop string."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeamHypothesis:
-    """A hypothesis of beam search. `tokens` are the generated ones, including a stop token;
-    `has_ended` is False at the length limit.
+    """A hypothesis of beam search. `tokens` are the generated tokens, including a stop token;
+    `has_ended` is False if the length limit ended it.
 
-    `score` is the sum of log-probabilities (after a repetition penalty) over
-    `len(tokens) ** length_penalty`. `log_probs` are each token's log-probability under the raw
-    model, if requested.
+    `score` is the sum of log-probabilities (after a repetition penalty) over `len(tokens) **
+    length_penalty`. `log_probs` are the log-probabilities of the tokens under the raw model, if
+    requested.
     """
 
     tokens: tuple[int, ...]
@@ -48,7 +47,9 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis: its summed score, and fields as in `BeamHypothesis`."""
+    """An unfinished hypothesis with its summed score; other fields are those of
+    `BeamHypothesis`.
+    """
 
     tokens: tuple[int, ...] = ()
     score: float = 0.0
@@ -57,13 +58,13 @@ class _Beam:
 
 @dataclass(slots=True)
 class _PromptSearch:
-    """Beam search of one prompt: live `beams`, and `finished` finished hypotheses, best first."""
+    """Beam search of one prompt: the live `beams` and the `finished` hypotheses, best first."""
 
     prompt_index: int
     """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The row of the logits that each beam continues."""
+    """The index in the logits of the sequence that each beam continues."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -76,10 +77,10 @@ def search_beams(
     padding_mask: Bools | None = None,
     ends_sequence: EndsSequence | None = None,
 ) -> list[list[BeamHypothesis]]:
-    """Return, for each row of `prompt` i64[rows n], its `settings.num_return_sequences` best
-    hypotheses, best first; fewer only if fewer exist.
+    """Return the `settings.num_return_sequences` best hypotheses of each prompt in `prompt`
+    i64[batch n], best first, or fewer if fewer exist.
 
-    `padding_mask` bool[rows n] is the padding mask. The prompt is fed once for all beams of a row,
+    `padding_mask` bool[batch n] is the padding mask. Each prompt is fed once for all its beams,
     which then branch.
     """
     assert prompt.ndim == 2, "a prompt is [rows, tokens]"
@@ -94,7 +95,7 @@ def search_beams(
     while True:
         position = _locate_beams(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
-        # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
+        # A finished search is removed from the batch with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
@@ -173,7 +174,7 @@ def _advance_beams(
         for flat_index in flat_indices:
             row, token = divmod(int(flat_index), vocab)
             if sums[row, token] == -np.inf:
-                break  # impossible; the remaining ones are not better
+                break  # probability zero; the remaining candidates are not better
             parent = search.beams[row]
             beam = _Beam(
                 tokens=(*parent.tokens, token),
@@ -191,8 +192,8 @@ def _sort_candidates(
     settings: GenerationSettings,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Move finished hypotheses to the results and the others to the beams. `candidates` are the
-    candidates, best first, each with its parent row.
+    """Move finished hypotheses to the results and the others to the beams. `candidates` are sorted,
+    best first, each with the index of its parent beam.
     """
     is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
     unfinished: list[tuple[int, _Beam]] = []
@@ -202,11 +203,11 @@ def _sort_candidates(
         )
         if not ended and not is_last_step:
             unfinished.append((row, beam))
-        # an end among the later candidates is not kept: transformers considers them only to find
-        # enough beams that continue
+        # a finished hypothesis among the later candidates is dropped: transformers considers these
+        # only to find enough beams that continue
         elif position < settings.num_beams:
             search.finished.append(_make_hypothesis(beam, ended, settings))
-    # stable: the first of equal scores
+    # stable: the first index if several scores are equal
     search.finished = sorted(search.finished, key=lambda h: -h.score)[: settings.num_beams]
     unfinished = unfinished[: settings.num_beams]
     search.parent_indices, search.beams = (
@@ -235,9 +236,9 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 def _is_decided(search: _PromptSearch, settings: GenerationSettings) -> bool:
     """Return whether a full list of finished hypotheses is final.
 
-    With `early_stopping` it is as soon as it is full. Otherwise it is when the best beam cannot
-    enter it: at its current length, or with "never" and a length penalty above 0 at the maximum
-    length, where the penalty helps it most.
+    With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when
+    the best beam cannot enter it at its current length, or, with "never" and a length penalty above
+    0, at the maximum length, which maximizes the normalized score.
     """
     if len(search.finished) < settings.num_beams:
         return False

@@ -30,15 +30,16 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Number of tokens that are decoded again with each new one, and how many of them are kept as
-context when older ones are dropped."""
+"""Maximum number of tokens that are decoded again with each new token, and the number of tokens
+that are kept as context when older tokens are dropped.
+"""
 
 
 class Detokenizer:
-    """Incremental detokenization of one sequence: `feed` returns text that is final.
+    """Incremental detokenizer of one sequence; `feed` returns text that is final.
 
-    `stopped`: a stop string occurred; no more text follows. A possible prefix of a stop string, or
-    part of a character, is held back until decided; `flush` returns the rest.
+    `stopped` is true after a stop string; no more text follows. A possible prefix of a stop string
+    or part of a character is held back until more tokens arrive; `flush` returns the rest.
     """
 
     def __init__(self, decode: Decode, stop_strings: Iterable[str] = ()) -> None:
@@ -57,9 +58,9 @@ class Detokenizer:
             return ""
         self._tokens.extend(tokens)
         text = self._decode(self._tokens)
-        # A byte-fallback tokenizer decodes an incomplete run of bytes to replacement characters: of
-        # the nine bytes of 日本語, eight give eight of them, although the first two characters were
-        # complete.
+        # A byte-fallback tokenizer decodes an incomplete run of bytes to replacement characters:
+        # the first eight of the nine bytes of 日本語 become replacement characters, although two
+        # characters are complete.
         sure = len(text.rstrip(REPLACEMENT_CHARACTER))
         new = text[self._emitted : sure]
         self._emitted = max(self._emitted, sure)
@@ -95,7 +96,7 @@ class Detokenizer:
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
-    """Return where the first complete stop string begins, the longest of several."""
+    """Return the start of the stop string that ends first (of the longest if several end there)."""
     ends = [(at + len(stop), at) for stop in stop_strings if (at := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
 
@@ -125,7 +126,7 @@ def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Se
 
 
 class BatchDetokenizer:
-    """Detokenize a batch; `feed` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
+    """Detokenizer of a batch; `feed` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         wanted = tuple(stop_strings)
@@ -134,10 +135,10 @@ class BatchDetokenizer:
         self._fresh = [""] * batch_size
 
     def feed(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Process i64[rows] new tokens and bool[rows] ended rows → bool[rows] newly met stop
-        strings.
+        """Process new tokens i64[batch] and ended sequences bool[batch]. Return the sequences that
+        now reach a stop string, bool[batch].
 
-        The token that ends a row is a stop token, which is not part of its text.
+        The token that ends a sequence is a stop token, which is not part of its text.
         """
         stopped = np.zeros(len(self._texts), np.bool_)
         for row, text in enumerate(self._texts):
@@ -171,13 +172,15 @@ def decode_steps(
     observer: DecodeObserver | None = None,
     sample_indices: Sequence[int] = (),
 ) -> Iterator[DecodeStep]:
-    """Yield the tokens after `prompt` i64[rows n] step by step, until every row has ended.
+    """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
-    `padding_mask` bool[rows n] is the padding mask; the stepper has its own. The last token of each
-    row is never fed. Log-probabilities are of the raw model, before penalty, temperature and
-    filters. The seed samples a row by its index, or by that in `sample_indices`.
+    `padding_mask` bool[batch n] is the padding mask; the stepper has its own. The last token of
+    each sequence is never fed. Log-probabilities are computed by the raw model, before penalty,
+    temperature and filters. The seed and the batch index, or the index in `sample_indices`,
+    determine the sampling of a sequence.
 
-    `settings.strategy` is greedy or sample; `specc.decode.beam_search.search_beams` is the third.
+    `settings.strategy` is greedy or sample; `specc.decode.beam_search.search_beams` implements
+    beam.
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
     assert prompt.ndim == 2, "a prompt is [rows, tokens]"
@@ -200,7 +203,7 @@ def decode_steps(
         tokens = np.where(ended, settings.padding_token, chosen)
         scores = compute_token_log_probs(logits, chosen, ended) if settings.log_probs else None
         if seen is not None:
-            # also for finished rows: nothing of them is read any more
+            # includes finished sequences, whose results are no longer read
             seen[rows, chosen] = True
         for text, token in zip(sequences, chosen, strict=False):
             text.append(int(token))
@@ -220,10 +223,11 @@ def choose_next_tokens(
     position: DecodePosition,
     uniform: Floats | None = None,
 ) -> Ints:
-    """Choose the next token of every row, i64[rows], from logits f32[rows vocab]; tokens in `seen`
-    bool[rows vocab] are penalized.
+    """Choose the next token of every sequence, i64[batch], from logits f32[batch vocab]; tokens in
+    `seen` bool[batch vocab] are penalized.
 
-    `uniform` f32[rows] are the sampling uniforms; by default those of the seed and batch index.
+    `uniform` f32[batch] are the sampling uniforms; the default depends on the seed and the batch
+    index.
     """
     if seen is not None:
         logits = apply_repetition_penalty(logits, seen, settings.repetition_penalty)

@@ -1,4 +1,4 @@
-"""Merge and check the generation settings of spec and caller; their types for Python callers."""
+"""Generation settings: types for Python callers, and merging and checking of spec and caller."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -24,7 +24,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 
 
 class GenerationArguments(TypedDict, total=False):
-    """Generation settings as keyword arguments, see docs/generation.md. None means not given."""
+    """Generation settings as keyword arguments (see docs/generation.md). None means not given."""
 
     strategy: Literal["greedy", "sample", "beam"] | None
     max_tokens: int | None
@@ -65,7 +65,7 @@ LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_toke
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
 DEFAULT_NUM_BEAMS = 4
-"""Default number of beams, or the number of requested sequences, if larger."""
+"""Default number of beams; the number of requested sequences is used if it is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class GenerationSettings:
 
     @property
     def padding_token(self) -> int:
-        """The token after the end of a sequence in a batch: pad, else the first stop, else 0."""
+        """The padding token after the end of a sequence: pad, else the first stop token, else 0."""
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
@@ -135,11 +135,11 @@ def merge_settings(
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
     which take precedence. None means not given.
 
-    The spec's strategy options apply only while the strategy is the spec's. Options of one strategy
-    (`temperature`, `num_beams`) select it if the caller names none.
+    The spec's strategy options apply only if the strategy is the spec's strategy. Options of one
+    strategy (`temperature`, `num_beams`) select it if the caller names none.
 
-    Reports all errors: E0731 for unknown names, E0732 for values out of range, E0733 for
-    conflicting settings.
+    Raise all errors: E0731 for unknown names, E0732 for values out of range, E0733 for conflicting
+    settings.
     """
     checked_settings = {k: v for k, v in caller_settings.items() if v is not None}
     if errors := [*check_spec_settings(spec_settings), *_iterate_setting_errors(checked_settings)]:
@@ -168,7 +168,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
 def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Merge the settings of spec and caller by Python name; values are checked already."""
+    """Merge the settings of spec and caller by Python name; values are already checked."""
     kind, inside = parse_strategy(spec_settings.get("strategy") or "greedy")
     strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or kind
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
@@ -191,10 +191,10 @@ def _rename_settings(
 
 
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
-    """Return the strategy that the given options imply, if unique.
+    """Return the strategy that the given options imply if it is unique.
 
-    A seed alone implies none, nor does `renormalize_logits`, which has no effect outside beam
-    search.
+    A seed alone implies no strategy. Neither does `renormalize_logits`, which has no effect outside
+    beam search.
     """
     owners = {
         OPTIONS_BY_NAME[name].strategies
@@ -207,7 +207,7 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return E0733 for options of another strategy, and for more sequences than beams."""
+    """Return E0733 for options of a different strategy and for more sequences than beams."""
     found = []
     for name in given_settings:
         owners = OPTIONS_BY_NAME[name].strategies

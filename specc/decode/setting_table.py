@@ -1,4 +1,4 @@
-"""The table of generation settings: names, ranges, and where each may be set."""
+"""The table of generation settings: names, ranges, and whether a spec can set them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,21 +8,21 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""Minimum temperature and penalty: logits divided by less overflow float32."""
+"""Minimum temperature and penalty: division of logits by smaller values overflows float32."""
 MAX_FACTOR = 1e6
 """Maximum temperature and penalty: larger values have no further effect."""
 MAX_BEAMS = 1024
 """Maximum number of beams: each step ranks beams × vocabulary scores and keeps every beam's state
 in memory."""
 MAX_LENGTH_PENALTY = 20
-"""The maximum length penalty: no power of a length overflows float64 with it."""
+"""Maximum length penalty: with it, no power of a length overflows float64."""
 MAX_STOP_TOKENS = 1024
 """Maximum number of stop tokens: each adds one candidate per beam to beam search."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingValues:
-    """The values of a setting: a description, and a predicate."""
+    """The valid values of a setting: a description and a predicate."""
 
     description: str
     accepts: Callable[[object], bool]
@@ -32,8 +32,8 @@ class SettingValues:
 class GenerationOption:
     """One setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are those it belongs to; none: it applies to all. `foreign_names` are its names in
-    other programs, for suggestions.
+    `strategies` are the strategies that it belongs to; if empty, it applies to all. `foreign_names`
+    are its names in other programs, for suggestions.
     """
 
     name: str
@@ -44,7 +44,7 @@ class GenerationOption:
 
 
 def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> TypeGuard[int]:
-    """Return whether this is an integer in the range; booleans are not."""
+    """Return whether a value is an integer in the range; booleans are not integers."""
     return (
         not isinstance(value, bool)
         and isinstance(value, Integral)
@@ -53,7 +53,7 @@ def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> Type
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Return whether this is a finite number; booleans are not."""
+    """Return whether a value is a finite number; booleans are not numbers."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
     except OverflowError:  # an integer that overflows float
@@ -117,14 +117,14 @@ def _make_count_values(minimum: int) -> SettingValues:
 
 
 def _make_optional_count_values(zero_meaning: str) -> SettingValues:
-    """Describe an integer, where 0 means `zero_meaning`."""
+    """Describe an integer setting for which 0 means `zero_meaning`."""
     return SettingValues(
         f"an integer from 1 to 2**53, or 0 for {zero_meaning}", lambda v: is_int_in_range(v, 0)
     )
 
 
 def _make_general_option(name: str, values: SettingValues, *foreign_names: str) -> GenerationOption:
-    """Make a setting outside the strategy, with the same name in specs."""
+    """Make a setting that belongs to no strategy and has the same name in specs."""
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
     )
@@ -195,7 +195,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         name="log_probs",
         spec_name="",
         strategies=(),
-        # only Python callers can pass it, as True or False
+        # only Python callers can set it, to True or False
         values=replace(BOOLEAN_VALUE, description="True or False"),
         foreign_names=("logprobs", "log_probabilities", "output_scores"),
     ),
@@ -240,9 +240,9 @@ OPTIONS_BY_NAME: Mapping[str, GenerationOption] = {o.name: o for o in GENERATION
 GENERAL_OPTIONS: Mapping[str, GenerationOption] = {
     o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and not o.strategies
 }
-"""Settings outside the strategy, by spec word."""
+"""Settings that belong to no strategy, by spec name."""
 STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
     s: {o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and s in o.strategies}
     for s in STRATEGIES
 }
-"""Settings in each strategy's parentheses, by spec word."""
+"""Settings of each strategy, written in its parentheses, by spec name."""

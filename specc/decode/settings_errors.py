@@ -37,7 +37,7 @@ def make_unknown_setting_error(
     setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `noun` completes "there is no …"."""
-    # the name in another program is more helpful than a similarly spelled one
+    # the equivalent of a different program's name is more helpful than a similar name
     named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
         setting_name
@@ -56,7 +56,7 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, known: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Suggest where an option belongs; an `is_strategy_option` may belong to another strategy."""
+    """Suggest where an option belongs; a strategy option may belong to a different strategy."""
     owners = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if owners and not is_strategy_option:
         return (f"`{setting_name}` is an argument of the strategy: {owners[0]}({setting_name}=…)",)
@@ -67,7 +67,7 @@ def _suggest_owner(
 
 
 def _has_option(strategy: str, setting_name: str) -> bool:
-    """Return whether a strategy has an option of that word, or Python name."""
+    """Return whether a strategy has an option with that spec name or Python name."""
     return any(setting_name in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 
@@ -100,7 +100,7 @@ TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
 
 @dataclass(frozen=True, slots=True)
 class VocabularySizes:
-    """Number of tokens that the input takes and that are generated; None if unknown."""
+    """Vocabulary sizes of the input and of the logits, or None if unknown."""
 
     input_size: int | None = None
     output_size: int | None = None
@@ -111,7 +111,7 @@ class VocabularySizes:
         """Return E0732 if the setting `setting_name` names a token outside the vocabulary."""
         size = self._get_vocabulary_size(setting_name)
         tokens = convert_to_list(value)
-        if setting_name in ("begin", "bad_words_ids"):  # one token or several for each position
+        if setting_name in ("begin", "bad_words_ids"):  # one or several tokens per position
             tokens = [token for item in tokens for token in convert_to_list(item)]
         wrong = [t for t in tokens if size is not None and is_int_in_range(t, size)]
         if not wrong:
@@ -124,7 +124,7 @@ class VocabularySizes:
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
-        """Return the number of tokens that a setting chooses from; None if it names no token."""
+        """Return the vocabulary size that a setting refers to, or None if it names no token."""
         if setting_name in ("start", "pad"):
             return self.input_size
         return self.output_size if setting_name in TOKEN_SETTINGS else None
@@ -142,8 +142,8 @@ def check_spec_settings(
 ) -> list[Diagnostic]:
     """Return every error in a spec's `generate` settings, given as plain data.
 
-    `spans` maps "stop" to the span of a setting, "stop name" to its name's, and
-    "strategy.num_beams" and "strategy.num_beams name" to those of strategy options.
+    `spans` maps "stop" to the span of a setting's value and "stop name" to the span of its name;
+    "strategy.num_beams" and "strategy.num_beams name" do the same for strategy options.
     """
     span_by_name = spans or {}
     found: list[Diagnostic | None] = []
@@ -185,7 +185,7 @@ def _find_strategy_errors(
         for setting_name, value in options.items()
     ]
     sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
-    # both are integers once neither is invalid
+    # both values are integers if neither is invalid
     if (
         kind == "beam"
         and not any(found)
@@ -218,14 +218,14 @@ def _find_option_error(
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
-    """Return name and options of `"greedy"` or `{"kind": "beam", "num_beams": 4}`."""
+    """Return the name and the options of `"greedy"` or `{"kind": "beam", "num_beams": 4}`."""
     if isinstance(setting, Mapping):
         return setting.get("kind"), {str(k): v for k, v in setting.items() if k != "kind"}
     return setting, {}
 
 
 def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Suggest a fix for a value that was probably meant to disable something."""
+    """Suggest a fix for a value that was probably meant to disable the setting."""
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "
         "temperature near 0 would",
@@ -236,7 +236,7 @@ def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]
 
 
 def _format_value(value: object) -> str:
-    """Format a value as it is written in a spec."""
+    """Format a value in spec syntax."""
     if isinstance(value, str):
         return _quote_name(f'"{value}"')
     return _quote_name(str(value).lower() if isinstance(value, bool) else str(value))

@@ -1,4 +1,6 @@
-"""Choose the next token: banned and forced tokens, temperature, top-k, top-p, min-p, typical."""
+"""Choose the next token: banned and forced tokens, temperature, and filters such as top-k and
+top-p.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,30 +19,30 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 class Stepper(Protocol):
-    """A model with its decode state for a batch. Fed tokens stay: the next call continues after
-    them.
-    """
+    """A model with its decode state for a batch. Each call continues after the earlier tokens."""
 
     def step(self, tokens: Ints) -> Floats:
-        """Feed new tokens i64[rows n], first the whole prompt → f32[rows vocab], the logits after
-        the last.
+        """Feed new tokens i64[batch n], first the whole prompt. Return f32[batch vocab], the logits
+        after the last token.
 
-        An empty prompt is for a model with prefix positions.
+        An empty prompt requires a model with prefix positions.
         """
         ...
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder the batch: row r continues from `rows[r]`; i64[m], more or fewer than before."""
+        """Reorder the batch: element r continues from element `rows[r]`. `rows` is i64[m], where m
+        may differ from the batch size.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One step of a batch: `tokens` i64[rows], `log_probs` f32[rows] if requested, `has_ended`
-    bool[rows].
+    """One step of a batch: `tokens` i64[batch], `log_probs` f32[batch] if requested, `has_ended`
+    bool[batch].
 
-    `has_ended` is true from the token that ends a row, inclusive; later steps of that row hold
-    filler, with log-probability 0.
+    `has_ended` is true from the token that ends a sequence on; later steps of that sequence are
+    padding with log-probability 0.
     """
 
     tokens: Ints
@@ -63,12 +65,12 @@ def check_logits(
     is_unfinished: Sequence[bool] | Bools,
     sequence_indices: Sequence[int] = (),
 ) -> Floats:
-    """Return f32[rows vocab]. E0961 if an unfinished row has no finite maximum. `sequence_indices`
-    maps each row to its sequence, by default its index.
+    """Return f32[batch vocab]. Raise E0961 if the maximum logit of an unfinished sequence is not
+    finite. `sequence_indices` maps each batch index to its sequence; the default is the identity.
     """
     logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"a stepper returns logits [rows, vocab], not {logits.shape}"
-    maxima = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
+    maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the row is NaN
     is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
     if is_invalid.any():
         row = int(np.flatnonzero(is_invalid)[0])
@@ -78,7 +80,7 @@ def check_logits(
 
 
 def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
-    """Return E0961: the sequence `sequence_index` cannot continue."""
+    """Return E0961, since the sequence `sequence_index` cannot continue."""
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
@@ -89,8 +91,9 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePosition:
-    """The decode position: the number of generated tokens per sequence, `step`; of prompt tokens,
-    `prompt_lengths` i64[rows]; and all tokens, `sequences`, if a rule needs them.
+    """The decode position: `step` is the number of generated tokens per sequence, `prompt_lengths`
+    i64[batch] are the numbers of prompt tokens, and `sequences` are all tokens if a rule needs
+    them.
     """
 
     step: int
@@ -138,7 +141,7 @@ def mask_disallowed_tokens(
 
 
 def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Allow only these tokens; a single one, which is certain, gets score 0."""
+    """Allow only these tokens; a single token, which is certain, gets score 0."""
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return made
@@ -147,7 +150,7 @@ def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
 def _find_banned_tokens(
     shape: tuple[int, ...], settings: GenerationSettings, position: DecodePosition
 ) -> Bools | None:
-    """Return the disallowed tokens, bool[batch vocab]: early stop tokens, repeated n-grams; or
+    """Return the disallowed tokens, bool[batch vocab] (early stop tokens, repeated n-grams), or
     None.
     """
     early = position.prompt_lengths + position.step < settings.min_length
@@ -193,7 +196,7 @@ def _find_banned_completions(
 def find_penalized_tokens(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
-    """Return the tokens that are penalized from the start; None for a penalty of 1."""
+    """Return the tokens that are penalized from the start, or None for a penalty of 1."""
     return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
 
 
@@ -211,8 +214,8 @@ def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = No
 def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Floats:
     """Penalize repeated tokens: `x / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, which only divides; negative logits are
-    multiplied, as in later implementations, or they would increase.
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, only divide. Negative logits are multiplied
+    like in later implementations, since division would increase them.
     """
     if penalty == 1:
         return logits
@@ -234,10 +237,10 @@ times longer."""
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidates:
-    """The tokens to sample from, most probable first: `tokens` i64[rows k], `probabilities`
-    f64[rows k].
+    """The tokens to sample from, most probable first: `tokens` i64[batch k], `probabilities`
+    f64[batch k].
 
-    Dropped ones have probability 0 and come last; the rows need not sum to 1.
+    Dropped tokens have probability 0 and come last; probabilities need not sum to 1.
     """
 
     tokens: Ints
@@ -245,16 +248,18 @@ class TokenCandidates:
 
 
 def find_top_k_indices(values: Floats, k: int) -> Ints:
-    """Return the indices i64[rows min(k, n)] of the k largest, descending, ties in order."""
+    """Return the indices i64[batch min(k, n)] of the k largest values, descending; ties keep index
+    order.
+    """
     k = min(k, values.shape[1])
-    # Sorting all is faster than selecting a quarter first.
+    # Sorting all values is faster than selecting a quarter of them first.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
-    # All that are at least the k-th largest, which may be more than k.
+    # All values that are at least the k-th largest, of which there may be more than k.
     thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     found = np.empty((len(values), k), np.int64)
     for row, threshold in enumerate(thresholds):
-        # ascending, so that a stable sort keeps the first of equals first
+        # ascending, so that a stable sort keeps the first index if several values are equal
         candidates = np.flatnonzero(values[row] >= threshold)
         found[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
     return found
@@ -277,7 +282,7 @@ def compute_log_softmax_f32(logits: Floats) -> Floats:
 
 
 def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCandidates:
-    """Filter penalized logits f32[rows vocab], in the order temperature, top-k, softmax, top-p,
+    """Filter penalized logits f32[batch vocab] in the order temperature, top-k, softmax, top-p,
     min-p, typical, epsilon, eta.
 
     Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the smallest set of top tokens whose
@@ -294,10 +299,10 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     probabilities = compute_softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         preceding = np.zeros_like(probabilities)
-        # The cumulative probability before a token must be below p: the one that reaches it is
-        # included, and there is always one.
+        # The cumulative probability before a token must be below p: the token that reaches p is
+        # included, and there is always at least one token.
         preceding[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
-        # p in float32 as in the graph: 0.9 is a different number there.
+        # p is rounded to float32 like in the graph, where 0.9 is a different number.
         probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)
     if settings.min_p > 0:
         probabilities = np.where(
@@ -309,8 +314,8 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
 
 
 def _filter_by_distribution(probabilities: Float64s, settings: GenerationSettings) -> Float64s:
-    """Apply filters on the whole distribution to f64[rows k], most probable first; the last two
-    always keep the first token.
+    """Apply filters on the whole distribution to f64[batch k], most probable first; the last two
+    filters always keep the first token.
     """
     if settings.typical_p < 1:
         probabilities = _filter_typical(probabilities, settings.typical_p)
@@ -359,7 +364,7 @@ def _drop_below(probabilities: Float64s, bound: float | Float64s) -> Float64s:
 def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
     """Return one token per sequence: the first whose cumulative probability exceeds `u · sum`."""
     sums = np.cumsum(candidates.probabilities, axis=1)
-    # Times the sum, because the remaining probabilities sum to less than 1.
+    # `u` is multiplied by the sum, because the remaining probabilities sum to less than 1.
     exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
@@ -370,7 +375,7 @@ def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return the uniform random numbers f32[n] of pairs of sequence index and step."""
+    """Return uniform random numbers f32[n] for pairs of sequence index and step."""
     key = derive_stream_key(seed, "sample")
     words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40

@@ -23,7 +23,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """The grid of image patches, which follow `prefix_tokens` such as a class token."""
+    """The grid of image patches, which come after `prefix_tokens` such as a class token."""
 
     rows: int
     columns: int
@@ -32,8 +32,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MapAxis:
-    """The queries or keys of a map: a label per position, the duration of audio in seconds, the
-    patch grid of an image.
+    """The query or key axis of a map: a label per position, the duration of audio in seconds, and
+    the patch grid of an image.
     """
 
     role: Role
@@ -44,7 +44,7 @@ class MapAxis:
     @property
     def caption(self) -> str:
         """Format `generated, 14 tokens`."""
-        # a token before the patches is not one of them
+        # a token before the patches is not a patch
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -74,8 +74,8 @@ class AttentionMap:
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the weights, with minus infinity for masked zeros."""
-        # weights of the model are shown even where its mask disagrees
+        """Return the weights with minus infinity at masked zeros."""
+        # nonzero weights are shown even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
@@ -87,7 +87,7 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """The attention maps of one input, and the image `u8[rows, columns, 3]`, if there is one."""
+    """The attention maps of one input, and the image `u8[height, width, 3]` if there is one."""
 
     model: str
     input_text: str

@@ -153,7 +153,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
     left_room = 16 + query_side.measure_widest_label() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
-    # a single head is named if it was selected among others
+    # a single head has a title if it was selected from several
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = [
         [
@@ -236,7 +236,7 @@ def _draw_key_labels(side: _Side, x: float, y: float, *, is_rotated: bool) -> It
 
 def _get_cell_size(cells: int, heads: int) -> float:
     """Return the cell size in points, chosen for panel size and readable labels."""
-    # width of a panel in points: the more heads, the less each gets
+    # width of a panel in points, which decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
     return max(preferred, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
@@ -272,8 +272,8 @@ MAX_PIXELS = 384
 
 
 def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
-    """Draw the image, and overlay attention on it: per head, of the class token or averaged over
-    patches; or per generated token, averaged over heads.
+    """Draw the image with overlaid attention: per head (of the class token, or averaged over
+    patches), or per generated token (averaged over heads).
     """
     maps = list(list_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
@@ -321,7 +321,7 @@ def list_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Double
         for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
-    # a class token aggregates what classification uses; without one, patches do
+    # classification reads the class token if there is one, and otherwise the patches
     of_query = attention.queries.grid
     rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
     if len(rows) > 1:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 
-# viridis: perceptually uniform, readable in gray and with color vision deficiency
+# viridis: perceptually uniform, readable in grayscale and with color vision deficiency
 COLOR_STOPS = np.array(
     [(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140),
      (40, 174, 128), (94, 201, 98), (173, 220, 48), (253, 231, 37)],
@@ -100,7 +100,7 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of weights `f[rows, columns]` over the image in gray; large weights are
+    """Blend the colors of weights `f[rows, columns]` over the grayscale image; large weights are
     opaque.
     """
     height, width = image.shape[:2]

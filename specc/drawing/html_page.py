@@ -115,7 +115,7 @@ def _(mark: LineMark) -> str:
 
 
 def _format_attributes(**values: float | str) -> str:
-    """Format SVG attributes, with `-` for `_`; empty ones are omitted."""
+    """Format SVG attributes, with `-` for `_`; omit empty attributes."""
     return " ".join(
         f'{name.replace("_", "-")}="{escape(v) if isinstance(v, str) else _format_number(v)}"'
         for name, v in values.items()
@@ -339,7 +339,7 @@ def _axis_to_json(axis: MapAxis) -> Json:
 
 
 def _image_to_json(plot: AttentionMaps) -> Json:
-    """Convert the image to JSON: base64 of its RGB bytes; None without an image."""
+    """Convert the image to JSON with base64 RGB bytes, or return None without an image."""
     if plot.image is None:
         return None
     pixels = scale_image(plot.image, 1, MAX_PIXELS)

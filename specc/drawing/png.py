@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
 """PNG text chunk by which `specc.io.file_signatures` recognizes images that specc wrote."""
-COLOR_TYPE = {1: 0, 3: 2}  # channels: gray, red-green-blue
+COLOR_TYPE = {1: 0, 3: 2}  # channels: grayscale, RGB
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return an image `u8[rows, columns]` or `u8[rows, columns, 1|3]` as a PNG file."""
+    """Encode an image `u8[height, width]` or `u8[height, width, 1|3]` as a PNG file."""
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     rows, columns, channels = pixels.shape
@@ -37,8 +37,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "an image has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
-    # each line minus the previous one (filter 2), modulo 256, since labels and maps repeat
-    # downwards
+    # subtract the previous line modulo 256 (filter 2), since labels and maps repeat vertically
     up = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), up]).tobytes()
     chunks = (
@@ -73,7 +72,7 @@ MISSING_GLYPH = "\U0010fffe"
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """Render a PNG file. Raise E0902 without Pillow, E0953 if it has too many pixels."""
+    """Render a PNG file. Raise E0902 without Pillow, and E0953 if it has too many pixels."""
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
@@ -215,7 +214,9 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _find_font(character: str) -> int | None:
-    """Return the index of the first font that has a glyph for a character, or None without one."""
+    """Return the index of the first font that has a glyph for a character, or None if no font has
+    one.
+    """
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

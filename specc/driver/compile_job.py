@@ -74,10 +74,10 @@ class CompileJob:
     """A spec with its weights open, and the options of the compile.
 
     `model` is the elaborated spec; `graph` is its graph with the requested taps and inlined
-    defaults, as the manifest shows it. `values` are its parameters. `directories` are the
-    directories searched for a tokenizer, `reading` the preprocessing of inputs and display of
-    outputs, `remarks` notes from files next to the weights. `quantize` is what the spec and
-    the options request. `attention_forms` is filled with how the backend lowers each attention.
+    defaults, as the manifest shows it. `values` are its parameters. `directories` are searched for
+    a tokenizer, `reading` is the preprocessing of inputs and the display of outputs, `remarks` are
+    notes from files next to the weights. `quantize` is what the spec and the options request.
+    `attention_forms` is filled with how the backend lowers each attention.
     """
 
     spec: OpenedSpec
@@ -138,7 +138,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         adapter=options.adapter,
     )
     with closing(load_parameter_values(spec, graph, sources)) as values:
-        # quantized weights have a layout of their own
+        # quantized weights have their own layout
         if not choices["quantize"].weight_request:
             graph, values = keep_stored_order(graph, values)
         yield CompileJob(
@@ -163,7 +163,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
 def _choose_target(spec: OpenedSpec, options: CompileOptions) -> dict[str, Any]:
     """Return the backend, the target and the quantization request of a compile.
 
-    Raise E0801 if the backend cannot be loaded, E0822 for an unknown target, E0753 if other
+    Raise E0801 if the backend cannot be loaded, E0822 for an unknown target, E0753 if external
     quantizers cannot read its models, and the errors of the `quantize` section.
     """
     quantize = merge_quantize_options(spec.program, options.precision)
@@ -206,10 +206,10 @@ class LoweringJob(CompileJob):
 
     `simplified_graph` is the graph that targets lower, not yet quantized. `decision` says which
     weights are quantized, `norm_folds` which norms are folded into linear layers first.
-    `unquantized_values` are the parameters before quantization, `quantized` those of the decision
-    (None if there are none), `narrow_dtypes` the parameters stored with more bits than they are
-    computed with. Calibration adds `int4_method`, how int4 weights were quantized, and
-    `kv_cache_scales`, those of the KV cache by parameter name.
+    `unquantized_values` are the parameters before quantization, `quantized` are the quantized
+    parameters (None if there are none), `narrow_dtypes` are the compute dtypes of parameters that
+    are stored with more bits. Calibration adds `int4_method`, the quantization method of int4
+    weights, and `kv_cache_scales`, the scales of KV caches by parameter name.
     """
 
     simplified_graph: Graph
@@ -242,8 +242,8 @@ class LoweringJob(CompileJob):
 
     @property
     def manifest_graph(self) -> Graph:
-        """Return the full graph for the manifest: that of the spec, or the converted one if it has
-        casts to 16 bits.
+        """Return the full graph for the manifest: the graph of the spec, or the converted graph if
+        it has casts to 16 bits.
         """
         converted = self.convert_dtype(self.simplified_graph)
         return self.graph if converted is self.simplified_graph else converted
@@ -274,10 +274,10 @@ STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
 def plan_lowering(job: CompileJob) -> LoweringJob:
     """Simplify the graph and decide how its weights are stored and computed with.
 
-    Raise E0850 to E0853 and E0963 for quantization that is not possible.
+    Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
     weight_request = job.quantize.weight_request
-    # runtimes of the standard operators decide themselves to round activations too
+    # runtimes of the standard operators decide themselves whether to quantize activations too
     keeps_stored_codes = (
         weight_request is None
         and not job.quantize.dequantizes_checkpoint

@@ -18,12 +18,12 @@ from specc.driver.spec_loader import OpenedSpec
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Return the job of `--graphs all` without the graphs that its model does not support,
-    and a remark that says which were skipped and why.
+    """Return the job of `--graphs all` without the graphs that its model does not support, and a
+    remark that lists the skipped graphs with reasons.
 
-    A model without a `generate` section has only `score`. A streaming model has no
-    `generate`, nor has a model whose generation settings cannot be exported, or a target
-    that cannot run loops.
+    A model without a `generate` section has only `score`. There is no `generate` graph if the model
+    is a streaming model, if its generation settings cannot be exported, or if the target cannot run
+    loops.
     """
     model, graphs = job.model, job.options.graphs
     # generation settings given as options need the `generate` graph
@@ -40,7 +40,7 @@ def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
-    """Return why the self-contained `generate` graph cannot be built; empty if it can."""
+    """Return why the self-contained `generate` graph cannot be built, or "" if it can."""
     model = job.model
     if model.generation is None and model.streaming is None:
         return f"no `generate` section reads the results of the graph `{model.graph.name}`"
@@ -80,7 +80,7 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
 
 
 def _check_decode_loop_support(job: CompileJob) -> None:
-    """Raise E0934: such a target computes wrong results without an error."""
+    """Raise E0934 if the target computes wrong results for decode loops without an error."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
     others = [part for part in job.options.graphs if part != "generate"] or ["step"]

@@ -44,21 +44,23 @@ PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
 
 
 PROFILES = ("specc", "hf", "genai")
-"""`specc`: works for every model; `hf`: Optimum and transformers.js; `genai`: onnxruntime-genai."""
+"""Export profiles: `specc` for every model, `hf` for Optimum and transformers.js, `genai` for
+onnxruntime-genai.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """Options of `compile`.
 
-    The parameters come from `weights`, the seed `init`, or the spec's own file; a missing
-    head is initialized from the seed `init_missing`, and the `adapter` directory is merged.
-    `dtype` is the storage type of float32 matrices, `f16`, `bf16` or `f32`; empty keeps
-    that of the checkpoint. `weights_as` is `link`, `copy`, `inline`, or empty for the best.
-    `graphs` are those of a package (`PACKAGE_GRAPHS`), none for a single model file;
-    `io_names` is the export profile (`specc.driver.profiles`), `generation_config` the settings
-    of `generate` (`specc.decode.generation_settings`). `precision` overrides the spec's
-    `quantize` section; `for_quantizers` prepares the model for external quantizers.
+    The parameters come from `weights`, the seed `init`, or the spec's own file; a missing head is
+    initialized from the seed `init_missing`, and the `adapter` directory is merged. `dtype` is the
+    storage type of float32 matrices, `f16`, `bf16` or `f32`; "" keeps the dtype of the checkpoint.
+    `weights_as` is `link`, `copy`, `inline`, or "" for automatic choice. `graphs` are the graphs of
+    a package (`PACKAGE_GRAPHS`), or empty for a single model file; `io_names` is the export profile
+    (`specc.driver.profiles`), `generation_config` holds the settings of `generate`
+    (`specc.decode.generation_settings`). `precision` overrides the spec's `quantize` section;
+    `for_quantizers` prepares the model for external quantizers.
     """
 
     output: str
@@ -115,7 +117,7 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
 class CompileReport:
     """Result of `compile`: the files written with their sizes, remarks and warnings.
 
-    `attention_forms` lists how each attention is lowered, and why.
+    `attention_forms` lists how each attention is lowered, with the reason.
     """
 
     path: Path
@@ -216,7 +218,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
 """The fields of `QuantizeOptions`."""
 COMPILE_OPTIONS: Mapping[str, Option] = {
     "graphs": Option(
-        # `parse_graph_names` checks what Python gives
+        # `parse_graph_names` checks the values of Python callers
         OptionKind("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
         "PARTS",
         "compile a package of these graphs, comma-separated: score (full forward pass), encode and "
@@ -300,11 +302,11 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
         *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
     ),
 }
-"""The options of `COMPILE_OPTIONS` as the help groups them."""
+"""The options of `COMPILE_OPTIONS`, grouped like in the help."""
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of `compile` from checked arguments, of Python or the command line."""
+    """Return the options of `compile` from checked arguments of Python or of the command line."""
     values = {
         n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
         for n, value in arguments.items()

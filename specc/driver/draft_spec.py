@@ -1,4 +1,6 @@
-"""Draft a spec from a checkpoint directory: nearest built-in spec, its config, differences."""
+"""Draft a spec from a checkpoint directory: the most similar built-in spec, its config,
+differences.
+"""
 
 import json
 import re
@@ -42,9 +44,9 @@ MAX_LISTED_LINES = 12
 class SpecDraft:
     """Draft that extends the built-in spec `base`, with values from config.json.
 
-    `graph` is the graph that the checkpoint's class selects. `unmapped` lists, a line each,
-    differences between checkpoint and draft. `is_known_model_type` is whether the spec declares the
-    checkpoint's model_type.
+    `graph` is the graph that the checkpoint's class selects. `unmapped` lists the differences
+    between checkpoint and draft, one per line. `is_known_model_type` is true if the spec declares
+    the checkpoint's model_type.
     """
 
     file: ast.File
@@ -100,7 +102,7 @@ def draft_spec(
 
 
 def _list_tensor_names(directory: str) -> frozenset[str]:
-    """Return the tensor names of a checkpoint; empty if it has no weights yet."""
+    """Return the tensor names of a checkpoint, or nothing if it has no weights yet."""
     try:
         with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
@@ -112,15 +114,15 @@ def _list_tensor_names(directory: str) -> frozenset[str]:
 
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition, str]:
-    """Elaborate a built-in spec with the values of a config.json, of any model_type. The text
-    is its graph for the class in `architectures`, empty if it has none.
+    """Elaborate a built-in spec with the values of a config.json, of any model_type. The returned
+    text is its graph for the class in `architectures`, or "" if it has none.
     """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open(base), library), data)
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
-    with suppress(Failed):  # the classes of another family are unknown to this spec
+    with suppress(Failed):  # the spec does not know the classes of a different model family
         graph = find_graph_for_architecture(program, data)
     # the symbolic check is skipped: built-in specs pass it
     model = elaborate_model(program, library, reader, graph)
@@ -130,12 +132,12 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
 def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[OpenedSpec, ModelDefinition]:
-    """Return the spec whose parameter names are most similar to the tensor names, among
-    those that read most of the config keys; of equals the one for the class in
+    """Return the spec whose parameter names are most similar to the tensor names, among the specs
+    that read most of the config keys. If several are equal, prefer the spec for the class in
     `architectures`. Raise E0948 if there is none.
     """
     known_key_counts = count_known_keys(data)
-    # keys such as `vocab_size` are in every config.json: two in common mean nothing
+    # keys such as `vocab_size` are in every config.json: two common keys mean nothing
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = list_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
@@ -164,14 +166,14 @@ def _find_nearest_spec(
 
 
 def _extract_name_patterns(names: frozenset[str]) -> set[str]:
-    """Return the last three components of names with layer indices as `{i}`: prefixes
-    differ between families.
+    """Return the last three components of names, with layer indices as `{i}`. Prefixes are dropped,
+    since they differ between model families.
     """
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
 
 def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the chosen spec by path, where a `use` allows several."""
+    """Yield the chosen spec by path, for each `use` that allows several."""
     for part in program.used_specs:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
@@ -182,8 +184,8 @@ def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[
 def _find_differing_values(
     spec: OpenedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the config values that differ from those of the base spec, as literals by path:
-    those that an instance reproduces, and the rest.
+    """Return the config values that differ from the base spec, as literals by path: first the
+    values that an instance reproduces, then the others.
     """
     types = {path: entry.type for path, entry in spec.program.list_fields_by_path().items()}
     base = spec.spec_name
@@ -230,7 +232,7 @@ def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[
 
 
 def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
-    """Return a value as a literal of the language; None if it has none."""
+    """Return a value as a literal of the language, or None if it has none."""
     match value:
         case None:
             return "none"
@@ -258,8 +260,9 @@ def _has_string_type(type: ast.TypeName | None) -> bool:
 def _evaluate_instance_config(
     base: str, values: Mapping[str, str], name: str
 ) -> dict[str, object] | None:
-    """Return the checked config of an instance with these values, or of the base spec if there
-    are none, without elaborating its graph; None if it is invalid or lacks required values.
+    """Return the checked config of an instance with these values, or of the base spec if there are
+    none, without elaborating its graph. Return None if the config is invalid or lacks required
+    values.
     """
     with suppress(Failed):
         instance = SpecInstance(name=name, extends=base, values=values, omits_defaults=True)
@@ -273,7 +276,7 @@ def _evaluate_instance_config(
 def _iterate_binding_errors(
     spec: OpenedSpec, model: ModelDefinition, names: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the errors of binding the checkpoint, in short."""
+    """Yield short descriptions of the errors of binding the checkpoint."""
     if not names:
         yield "weights: the directory has no readable weights"
         return

@@ -47,7 +47,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     length = graph.inputs[sequence_input].type.shape[1]
     others = {n for n, v in graph.inputs.items() if length in v.type.shape}
     if others - {sequence_input, mask}:
-        return False  # inputs whose values for left padding are unknown
+        return False  # inputs whose values at left-padded positions are unknown
     if not mask:
         return _has_fixed_size_states(derived)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
@@ -87,7 +87,7 @@ def _can_pad_left(state: DecodeState) -> bool:
 
 
 def require_generation(model: ModelDefinition) -> GenerateSection:
-    """Return the `generate` section. Raise E0701 if there is none, E0977 for a streaming
+    """Return the `generate` section. Raise E0701 if there is none, and E0977 for a streaming
     model.
     """
     if model.generation is None and model.streaming is not None:
@@ -111,7 +111,9 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
 
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the length of the generated or streamed input. Raise E0701 if there is none."""
+    """Return the time symbol: the length of the generated or streamed input. Raise E0701 if there
+    is none.
+    """
     model = job.model
     stream = model.streaming if model.generation is None else None
     return find_time_symbol(
@@ -127,10 +129,10 @@ def derive_graphs(
     defaults: Graph | None = None,
     allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
-    """Derive `encode` and `step` for the output that is sampled from, and for outputs
+    """Derive `encode` and `step` for the output that tokens are sampled from, and for outputs
     available at the same step.
 
-    With `allows_empty_prompt` and no start token the first token is sampled from prefix positions,
+    With `allows_empty_prompt` and no start token, the first token is sampled from prefix positions
     if there are any. Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.derive_with_passes(
@@ -155,8 +157,8 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
 def build_generation_metadata(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationMetadata:
-    """Return the metadata for the generation runtime; `in_place` are the states that are
-    buffers.
+    """Return the metadata for the generation runtime; `in_place` are the states that are updated in
+    place.
     """
     return replace(
         build_step_metadata(job, derived, require_generation(job.model)),
@@ -189,7 +191,7 @@ def build_step_metadata(
 
 
 def describe_random_weights(job: CompileJob) -> RandomWeights | None:
-    """Return which weights are random: all of them, those of a new head, or None."""
+    """Return which weights are random: all weights, the weights of a new head, or None."""
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomWeights(seed)
@@ -260,16 +262,16 @@ def build_generator_source(
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:
-    """Return the spec's settings, overridden by those of the options."""
+    """Return the spec's settings, overridden by the settings in the options."""
     return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
 
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Settings that the `generate` graph does not support: they need the sorted distribution."""
+"""Settings that the `generate` graph does not support, since they need a sorted distribution."""
 
 
 def check_exportable_settings(settings: GenerationSettings) -> None:
-    """Raise E0733 for settings of `UNSUPPORTED_SETTINGS`."""
+    """Raise E0733 for settings in `UNSUPPORTED_SETTINGS`."""
     requested, default_values = asdict(settings), asdict(GenerationSettings())
     for name in UNSUPPORTED_SETTINGS:
         if requested[name] != default_values[name]:
@@ -286,8 +288,8 @@ def check_exportable_settings(settings: GenerationSettings) -> None:
 def _check_token_settings(
     graph: Graph, generation: GenerateSection, settings: Mapping[str, object]
 ) -> None:
-    """Raise E0703 unless tokens are sampled from logits, and the error of a setting that
-    names a token beyond the vocabulary.
+    """Raise E0703 unless tokens are sampled from logits. Raise the error of a setting that names a
+    token outside the vocabulary.
     """
     size = get_vocabulary_size(graph, generation)
     below = graph.input_facts[generation.sequence_input].upper_bound
@@ -300,14 +302,14 @@ def _check_token_settings(
 def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     """Return the size of the vocabulary that tokens are sampled from.
 
-    Raise E0703 if the generated input is not token ids, or the output not logits.
+    Raise E0703 if the generated input is not token ids, or if the output is not logits.
     """
     sequence_type = graph.inputs[generation.sequence_input].type
     source = graph.outputs[generation.logits_output].type
     size = source.shape[-1].number if source.shape else None
     ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
-        # a pointer network, which points at the positions of another input
+        # a pointer network, which points at the positions of a different input
         raise_error(
             "E0703",
             f"`{generation.logits_output}` points at {source.shape[-1]} positions of an input, not "

@@ -17,9 +17,9 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 def describe_graph(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
 ) -> MetadataTexts:
-    """Return the metadata of a graph. One that is not `is_full_forward` is derived: its inputs have
-    no preprocessing, and it does not generate by itself. The `sources` of the spec stand in the
-    index of a package, or in the metadata of a single file.
+    """Return the metadata of a graph. A graph that is not `is_full_forward` is a derived graph: its
+    inputs have no preprocessing, and it does not generate by itself. The `sources` of the spec are
+    stored in the index of a package, or in the metadata of a single file.
     """
     # a file without a span has no source text to embed; it is still listed
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
@@ -53,8 +53,8 @@ def build_manifest(
     decode_settings: Mapping[str, object] | None = None,
     scoring_graph: Graph | None = None,
 ) -> dict[str, str]:
-    """Return the metadata texts with the manifest of a model of `job`; `graph` is what it
-    computes.
+    """Return the metadata texts with the manifest of a model of `job`; `graph` is the graph of the
+    model.
 
     The manifest of a self-contained generator (`decode_settings`) has the spec's inputs, no inlined
     defaults and no attentions; `scoring_graph` is the graph that `verify` decodes with.
@@ -62,7 +62,7 @@ def build_manifest(
     model, described = job.model, scoring_graph or graph
     kept = job.decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted))
-    # a generator computes its defaults in any case, and does not list them
+    # a generator always computes its defaults, and does not list them
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
         name=model.name,
@@ -96,11 +96,11 @@ def build_manifest(
 
 
 def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
-    """Return the initializer of each parameter; none for one whose shape alone is used (an
-    axis of a decoded graph).
+    """Return the initializer of each parameter. A parameter of which only the shape is used (an
+    axis of a decoded graph) has none.
     """
     plan = job.decision.plan
-    # of a quantized parameter that of its integers
+    # for a quantized parameter, the initializer of its integers
     stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
     return {
         n: emitted.initializer_names[i] for n, i in stored.items() if i in emitted.initializer_names

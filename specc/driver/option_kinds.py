@@ -1,6 +1,7 @@
 """Kinds of options and arguments, and their declaration for `argparse`.
 
-The command line declares its flags by tables of these, Python checks its arguments by them.
+The command line declares its flags from tables of these kinds; the Python API checks its arguments
+with the same tables.
 """
 
 import os
@@ -14,8 +15,8 @@ from specc.io.safe_read import escape_text
 
 
 class OptionKind(NamedTuple):
-    """Kind of option: what Python callers may give, in words and as a predicate; the
-    declaration for `argparse`; and the conversion to the value that `CompileOptions` holds.
+    """Kind of option: a description and a predicate of the values that Python callers may pass, the
+    declaration for `argparse`, and the conversion to the value that `CompileOptions` holds.
     """
 
     description: str
@@ -25,8 +26,8 @@ class OptionKind(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One option. `flag` is set where it is not the name, `extra_arguments` are further arguments
-    of the declaration, such as its default.
+    """One option. `flag` is set if it differs from the name; `extra_arguments` are further
+    arguments of the declaration, such as its default.
     """
 
     kind: OptionKind
@@ -40,7 +41,7 @@ def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], in
     """Return a parser of integers within bounds; `noun` names them in messages."""
 
     def parse(text: str) -> int:
-        # `isdigit` accepts digits of other scripts, `int` no more than 4300 digits
+        # `isdigit` accepts digits of other scripts, and `int` accepts at most 4300 digits
         plain = text.isascii() and text.isdigit() and len(text) <= 20
         if not plain or not minimum <= int(text) <= maximum:
             raise ArgumentTypeError(f"{noun} must be an integer from {minimum} to {maximum}")
@@ -66,7 +67,7 @@ def _is_int(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Return whether a value is an integer from 0 to 2**31 - 1."""
-    # `in range` would compare a string with every integer of it
+    # `in range` would compare a string with every integer in the range
     return _is_int(value) and value in range(2**31)
 
 
@@ -80,7 +81,9 @@ def _is_string_list(value: object) -> bool:
 
 
 def make_choice_kind(choices: Iterable[str], default: str = "") -> OptionKind:
-    """Return the kind of one of some words; Python callers may give the empty string too."""
+    """Return the kind of an option with fixed choices; Python callers may also pass the empty
+    string.
+    """
     choices = tuple(choices)
     return OptionKind(
         "one of " + ", ".join(f'"{word}"' for word in choices),
@@ -101,7 +104,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A switch that overrides the spec: False is the default, then the spec decides."""
+"""A switch that overrides the spec; if it is False (the default), the spec's value applies."""
 COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
 OPTIONAL_INTEGER = OptionKind(
     "None or an integer",
@@ -152,7 +155,7 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
 def check_argument_kinds(
     kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
-    """Raise the error `code` for every argument of `kinds` that is not of its kind."""
+    """Raise the error `code` for every argument in `kinds` whose value is invalid for its kind."""
     wrong_names = [
         n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
     ]

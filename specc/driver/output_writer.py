@@ -97,8 +97,8 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the output length as a function of the input length, for each output of the
-    step whose length depends on it.
+    """Return the output length as a function of the input length, for each output of the step whose
+    length depends on the input length.
     """
     symbol = find_time_symbol(graph, sequence_input)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}
@@ -121,9 +121,9 @@ class PackageContents:
 
 
 def build_package_graphs(job: LoweringJob) -> PackageContents:
-    """Build the requested graphs and what goes with them.
+    """Build the requested graphs with their files and metadata.
 
-    Raise E0701 if the spec does not generate, E0711 to E0718 if it is not causal, E0977 for
+    Raise E0701 if the spec is not generative, E0711 to E0718 if it is not causal, and E0977 for
     generation options of a streaming model.
     """
     graph_names = job.options.graphs
@@ -170,13 +170,13 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
-        # only our runtime feeds preallocated buffers; others get caches that grow
+        # only our runtime feeds preallocated buffers; for other runtimes the caches grow
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
     facts = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
-        # other profiles need other logits, so their derived graphs are not those of `generate`
+        # other profiles need different logits, so `generate` does not share their derived graphs
         source = build_generator(job, derived if is_native_profile else None)
         about = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", about)
@@ -186,7 +186,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
 def _build_runtime_metadata(
     job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
-    """Return the metadata for our generation runtime; empty if the model emits no tokens."""
+    """Return the metadata for our generation runtime, or {} if the model emits no tokens."""
     if not can_sample_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
@@ -225,7 +225,8 @@ def _build_buffered_step(
     names of these inputs.
     """
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
-    # no buffers: the target has no in-place updates, or no attention matches its kernel
+    # no buffers: the target has no in-place updates, or its kernel supports no attention of the
+    # graph
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
         if job.kv_cache_scales:
@@ -247,7 +248,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     path = resolve_output_path(
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
-    # files of readings stand next to the model, under its name
+    # preprocessing files are next to the model and begin with its name
     job = replace(job, reading=job.reading.assign_file_names(sanitize_file_stem(path.stem)))
     if options.is_generator_file:
         generator = build_generator(job)
@@ -308,7 +309,7 @@ def write_package(job: LoweringJob) -> CompileReport:
 
 
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
-    """Return the report of `written`; `remarks` precede those about weights."""
+    """Return the report of `written`; `remarks` precede the remarks about weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
@@ -335,7 +336,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
 
 
 def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
-    """Yield remarks on generation settings that a graph of token ids cannot follow."""
+    """Yield remarks on generation settings that a graph of token ids cannot apply."""
     generation = job.model.generation
     if "generate" not in job.options.graphs or generation is None:
         return
@@ -344,7 +345,7 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
 
 
 def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
-    """Yield a remark on where the weights are stored, if that was open."""
+    """Yield a remark on where the weights are stored, if specc chose the location."""
     if linked := len(written.plan.linked_tensors):
         yield (
             f"{linked} weights are external data in their original file: keep that file next to "

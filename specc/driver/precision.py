@@ -33,8 +33,8 @@ def find_half_precision_parameters(
 ) -> dict[str, NarrowDtype]:
     """Return the float32 parameters that a graph converts to 16 bits to compute with.
 
-    For weights quantized by `plan` these are the scales, with the largest integer they
-    are multiplied by as `max_code`.
+    For weights quantized by `plan` these are the scales; `max_code` is the largest integer that a
+    scale is multiplied by.
     """
     if half_dtype is None:
         return {}
@@ -58,8 +58,9 @@ def find_half_precision_parameters(
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
-"""Operators that other tools misinterpret: ONNX Runtime's quantizer takes `Attention` for its
-contrib operator of that name and produces an invalid model."""
+"""Operators that other tools misinterpret: ONNX Runtime's quantizer mistakes `Attention` for its
+contrib operator of that name and produces an invalid model.
+"""
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The kind with one activation scale per tensor, shared by all positions."""
 INTEGER_LAYERS = "int8 lstm"
@@ -84,11 +85,12 @@ def plan_quantization(
     ties: Mapping[str, str],
     other_graphs: Callable[[], Iterable[Graph]],
 ) -> QuantizationDecision:
-    """Choose the weight format of each parameter of `graph`; `other_graphs` are those of the spec.
+    """Choose the weight format of each parameter of `graph`; `other_graphs` are the other graphs of
+    the spec.
 
-    Raise E0850 for a pattern without a
-    match, E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
-    invalid group size, E0963 if no layer can share activation scales.
+    Raise E0850 for a pattern without a match, E0851 for a target without int4, E0852 if no weight
+    can be quantized, E0853 for an invalid group size, and E0963 if no layer can use per-tensor
+    activation scales.
     """
     weight_request = request.weight_request
     if weight_request is None:
@@ -137,8 +139,8 @@ def plan_stored_codes(
 
 
 def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
-    """Return a target whose models other quantizers can read. Raise E0753 for a target with
-    contrib operators, and if the weights are already quantized.
+    """Return a target whose models external quantizers can read. Raise E0753 for a target with
+    contrib operators or if the weights are already quantized.
     """
     if target.name != "onnx":
         raise_error(
@@ -191,7 +193,9 @@ def describe_quantization(
 
 
 def _check_target(weight_request: QuantizationRequest, target: Target, opset: int) -> None:
-    """Raise E0851 for int4 before opset 21, E0964 for per-tensor scales on other devices."""
+    """Raise E0851 for int4 before opset 21, and E0964 for per-tensor scales on a device that does
+    not support them.
+    """
     if TENSOR_SCALED_KIND in weight_request.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
@@ -213,7 +217,7 @@ def _check_target(weight_request: QuantizationRequest, target: Target, opset: in
 
 
 def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
-    """Raise E0852: no weight of the graph can be quantized."""
+    """Raise E0852, since no weight of the graph can be quantized."""
     reasons = [
         f"`{escape_text(n)}`: {escape_text(reason)}"
         for n, reason in decision.unquantized_reasons.items()
@@ -251,9 +255,11 @@ def describe_weight_precision(
     emitted: EmittedModel,
     int4_method: str,
 ) -> dict[str, object]:
-    """Return the manifest's facts about each quantized weight, and why others are kept.
+    """Return the manifest entry of each quantized weight, and the reason for each unquantized
+    weight.
 
-    `int4_method` says how int4 weights are quantized. `error` and `worst` are relative errors.
+    `int4_method` is the quantization method of int4 weights. `error` and `worst` are relative
+    errors.
     """
     facts: dict[str, object] = {}
     for name in graph.parameters:
@@ -281,7 +287,7 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
-    """Yield how each attention of a graph is lowered; consecutive equal ones share a line."""
+    """Yield how each attention of a graph is lowered; consecutive equal attentions share a line."""
     lowered = ((a["how"], a["scope"]) for a in emitted.attention_notes if "how" in a)
     for how, entries in groupby(lowered, key=lambda one: one[0]):
         scopes = [scope for _, scope in entries]

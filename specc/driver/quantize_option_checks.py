@@ -23,7 +23,7 @@ from specc.transforms.quantization_plan import (
 
 
 def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]) -> str:
-    """Return the value of an entry, empty if it is not given. Raise E0858 if it is invalid."""
+    """Return the value of an entry, or "" if it is not given. Raise E0858 if it is invalid."""
     entry = entries.get(name)
     if entry is None:
         return ""
@@ -34,15 +34,15 @@ def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Ite
 
 
 def parse_integer(entry: ast.QuantizeEntry) -> int | None:
-    """Return the integer value of an entry; None if it is anything else."""
+    """Return the value of an entry if it is an integer, else None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
-    # ten or more digits exceed every index here
+    # no valid value has ten or more digits
     fits = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if fits else None
 
 
 def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...]) -> NoReturn:
-    """Raise E0858: the entry has an invalid value."""
+    """Raise E0858, since the entry has an invalid value."""
     given = entry.values[0].value if len(entry.values) == 1 else ""
     example = f"{entry.name} = {known[0] if known else DEFAULT_GROUP_SIZE}"
     raise_error(
@@ -66,7 +66,7 @@ def check_patterns_match(
 ) -> None:
     """Raise E0850 for patterns in `missing`, which match none of the `names` of a graph.
 
-    A pattern of the spec (with a span in `spans`) may match in another graph of the spec.
+    A pattern of the spec (with a span in `spans`) may match in a different graph of the spec.
     """
     missing = tuple(missing)
     spec_patterns = [pattern for pattern in missing if pattern in spans]
@@ -114,7 +114,7 @@ NO_EFFECT_REASONS = {
 def describe_requested_options(
     entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the entries given by the spec or by options, each with its name in messages."""
+    """Return the entries that the spec or the options set, each with its name in messages."""
     labels = {w: f"`{w}` in the spec" for w in OPTIONAL_ENTRIES if w in entries}
     # the default value is not a request
     if ALL_WORD in labels and entries[ALL_WORD].values[0].value == "false":
@@ -172,7 +172,9 @@ def find_ineffective_options(
 
 
 def fail_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
-    """Raise E0951; `span` is the `kv_cache` entry of the spec if that requested it."""
+    """Raise E0951; `span` is the `kv_cache` entry of the spec if the spec requested an int8 KV
+    cache.
+    """
     fix = "compile with `--kv-cache none`" if span else "leave out `--kv-cache`"
     raise_error(
         "E0951",

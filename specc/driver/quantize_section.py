@@ -60,13 +60,13 @@ FOREIGN_SETTING_NAMES = {
     "samples": "calibration_samples",
     "calibrate": "calibration_data",
 }
-"""Names of these settings elsewhere, for suggestions."""
+"""Names of these settings in other tools, for suggestions."""
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
 BOOLEAN_WORDS = ("true", "false")
 KV_CACHE_TYPES = ("int8", UNQUANTIZED)
-"""Storage types of the KV cache; `none`: not quantized."""
+"""Storage types of the KV cache; `none` means not quantized."""
 
 
 def get_option_flag(name: str) -> str:
@@ -94,7 +94,7 @@ class QuantizeOptions:
     fold_norms: bool | None = None
 
     def is_given(self, setting: str) -> bool:
-        """Return whether the option of a setting of the `quantize` section is given."""
+        """Return whether the option for a setting of the `quantize` section is given."""
         name = get_option_flag(setting).removeprefix("--").replace("-", "_")
         value: object = vars(self).get(name)
         return value is not None and value not in ("", ())
@@ -102,9 +102,9 @@ class QuantizeOptions:
 
 @dataclass(frozen=True)
 class CalibrationSource:
-    """Where calibration inputs come from: `samples` self-generated sequences, or the file
-    `data_file`; with neither the default applies. `flag` is the flag that set it, empty if
-    the spec did, at `span`.
+    """The source of calibration inputs: `samples` self-generated sequences, or the file
+    `data_file`; if neither is given, the default applies. `flag` is the flag that set the source,
+    or "" if the spec set it at `span`.
     """
 
     samples: int | None = None
@@ -115,8 +115,8 @@ class CalibrationSource:
 
 @dataclass(frozen=True)
 class CacheOption:
-    """The storage type of the KV cache, empty if not quantized. `span` is the setting in the
-    spec, None if an option set it.
+    """The storage type of the KV cache, or "" if it is not quantized. `span` is the setting in the
+    spec, or None if an option set the type.
     """
 
     dtype: str = ""
@@ -131,7 +131,7 @@ class QuantizeRequest:
     patterns, `remarks` say which entries options override, `calibration` is the calibration data,
     `kv_cache` the KV cache dtype, `folds_norms` whether norms are folded into linear layers.
     `option_labels` maps entries that may have no effect to their names in messages.
-    `dequantizes_checkpoint`: codes that a quantized checkpoint holds are not stored either.
+    `dequantizes_checkpoint` is true if the codes of a quantized checkpoint are dequantized too.
     """
 
     weight_request: QuantizationRequest | None = None
@@ -147,7 +147,7 @@ class QuantizeRequest:
 def merge_quantize_options(program: Program, options: QuantizeOptions) -> QuantizeRequest:
     """Merge the spec's `quantize` section with the options.
 
-    Raise E0201, E0858, E0950 and file errors for the section, E0753 for options without
+    Raise E0201, E0858, E0950 or a file error for an invalid section, and E0753 for options without
     effect.
     """
     entries = _list_entries(program)
@@ -194,7 +194,9 @@ def check_quantize_request(
 
 
 def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
-    """Return the entries of `quantize` by name; instances override. Raise E0201."""
+    """Return the entries of `quantize` by name; entries of an instance take precedence. Raise E0201
+    for invalid entries.
+    """
     found: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.iterate_items(ast.Quantize))):
         for entry in item.entries:
@@ -208,7 +210,7 @@ def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, known),
                 )
-            # after those of the extended spec: the last matching pattern wins
+            # after the patterns of the extended spec: the last matching pattern wins
             found.pop(entry.name, None)
             found[entry.name] = entry
     return found
@@ -248,8 +250,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> CacheOption:
-    """Return the KV cache dtype: that of the option, else that of the spec, unless
-    `--quantize none` is given. Raise E0858.
+    """Return the KV cache dtype of the option, else of the spec, unless `--quantize none` is given.
+    Raise E0858 if it is invalid.
     """
     entry = parse_choice(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
@@ -258,8 +260,8 @@ def _choose_cache(
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration data: that of the options, else of the nearest spec. Raise
-    E0753 and E0950 if both kinds are given.
+    """Return the calibration source of the options, else of the innermost spec that sets one. Raise
+    E0753 or E0950 if both kinds are given.
     """
     if all(map(options.is_given, CALIBRATION_SETTINGS)):
         raise_error(
@@ -296,7 +298,7 @@ def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> Calibrati
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
-    """Return a number of self-generated samples. Raise E0858."""
+    """Return the number of self-generated samples. Raise E0858 if it is invalid."""
     count = parse_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"
@@ -305,7 +307,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
 
 
 def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
-    """Return a calibration file next to the spec. Raise E0858, E0802 and E0803."""
+    """Return the path of a calibration file. Raise E0858, E0802 or E0803 if it is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         fail_wrong_value(
             entry, "`calibration_data` is the path of a file of inputs", ('"texts.jsonl"',)
@@ -317,7 +319,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> Cali
 
 
 def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
-    """Return the group size. Raise E0858 if it is not an integer, E0853 if it is invalid."""
+    """Return the group size. Raise E0858 if it is not an integer, and E0853 if it is invalid."""
     entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
@@ -376,7 +378,7 @@ def _describe_overrides(
 
 
 def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
-    """Return the flag that overrides a setting of the spec; empty if none does."""
+    """Return the flag that overrides a setting of the spec, or "" if none does."""
     if options.quantize == UNQUANTIZED:
         none = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none and options.kv_cache else none
@@ -385,7 +387,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: CacheOption) -> None:
-    """Raise E0753 if an option that needs quantized weights is given without any."""
+    """Raise E0753 if an option requires quantized weights and there are none."""
     # the scales of an int8 KV cache are calibrated as well
     useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:

@@ -62,10 +62,10 @@ _NO_VOCABULARY = object()
 
 @dataclass(frozen=True)
 class _Context:
-    """Location of a reading entry, and what is shared by all entries.
+    """Location of a reading entry, and the data that all entries share.
 
-    `directory` is the directory of the spec that relative paths start from, `paths`
-    are the directories named at compile time, `language` is that of an adapter, `files` are the
+    `directory` is the directory of the spec, which relative paths start from; `paths` are the
+    directories named at compile time; `language` is the language of an adapter; `files` are the
     tokenizers found so far, by SHA-256.
     """
 
@@ -79,11 +79,11 @@ class _Context:
 def build_preprocessing_config(
     program: Program, model: ModelDefinition, paths: Sequence[Path] = (), language: str = ""
 ) -> PreprocessingConfig:
-    """Return how each input is preprocessed and each output displayed.
+    """Return the preprocessing of each input and the display format of each output.
 
-    Paths are relative to the spec file that names them. `language` selects a part of a
-    multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in the
-    directories or GGUF files `paths`; without one the input takes token ids.
+    Paths are relative to the spec file that names them. `language` selects a part of a multilingual
+    vocabulary. `text(tokenizer())` uses the first tokenizer.json in the directories or GGUF files
+    `paths`; if there is none, the input takes token ids.
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
@@ -123,7 +123,7 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
 
 
 def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
-    """Return the errors of a spec's readings, except those of missing files."""
+    """Return the errors of a spec's readings, except errors about missing files."""
     bare = replace(model, input_readings={}, result_displays={})
     entries = [replace(bare, input_readings={n: d}) for n, d in model.input_readings.items()]
     entries += [replace(bare, result_displays={n: d}) for n, d in model.result_displays.items()]
@@ -166,7 +166,7 @@ def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tup
 def _describe_text_files(
     model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
-    """Yield which tokenizer or vocabulary is used, if the spec leaves that open."""
+    """Yield which tokenizer or vocabulary is used, if the spec does not name one."""
     entries = (*model.input_readings.items(), *model.result_displays.items())
     names = [name for name, data in entries if _needs_directory_file(data, kind)]
     if names and path is not None:
@@ -229,15 +229,15 @@ def _needs_directory_file(data: object, kind: str) -> bool:
 def _parse_output_reading(
     value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
 ) -> OutputReading:
-    """Return the record of an output; `text(…)` decodes ids with the vocabulary of the input."""
+    """Return the record of an output. `text(…)` decodes ids with the vocabulary of the input."""
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
     return parse_output_record(value, path, raise_error_at, files)
 
 
 def _resolve_arguments(data: Mapping[str, Any], context: _Context) -> dict[str, Any]:
-    """Return a reading with its positional arguments as fields, for example of
-    `text(characters("x.vocab"))` or `choice(labels)`.
+    """Return a reading with its positional arguments as fields, e.g. `text(characters("x.vocab"))`
+    or `choice(labels)`.
     """
     record = {k: v for k, v in data.items() if k != "args"}
     args, kind = list(data.get("args", ())), record["kind"]
@@ -305,15 +305,15 @@ def _check_vocabulary_texts(tokens: Sequence[object], span: Span | None) -> list
 
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
-    """Return the tokens of a vocabulary file; `name` is its name in messages."""
+    """Return the tokens of a vocabulary file, which messages call `name`."""
     what = f"the vocabulary `{escape_text(name)}`"
     data = read_required_file(path, MAX_VOCABULARY_BYTES, what, span)
     return list(read_vocabulary(decode_spec(data, name)))
 
 
 def _resolve_words(args: list[Any], context: _Context) -> dict[str, Any]:
-    """Return the vocabulary of a file or list, or the one next to the weights; `absent` if
-    there is none or the list is empty, as a spec may leave it to the user.
+    """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
+    `absent` if there is none or the list is empty, since a spec may leave it to the user.
     """
     if args == [[]]:
         return {"absent": _NO_VOCABULARY}
@@ -328,7 +328,7 @@ def _resolve_words(args: list[Any], context: _Context) -> dict[str, Any]:
 def _resolve_transcript(
     args: list[Any], options: dict[str, Any], context: _Context
 ) -> dict[str, Any]:
-    """Return the fields of a transcript with its tokens; `absent` if there are none."""
+    """Return the fields of a transcript with its tokens, or `absent` if there are no tokens."""
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], context)}
     # the padding token of the tokenizer is the CTC blank
@@ -337,7 +337,7 @@ def _resolve_transcript(
 
 
 def _resolve_tokenizer(args: list[Any], context: _Context) -> dict[str, Any]:
-    """Return the fields of a tokenizer; `absent` if none is named or given."""
+    """Return the fields of a tokenizer, or `absent` if neither spec nor caller names one."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
             'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'
@@ -355,7 +355,7 @@ def _resolve_tokenizer(args: list[Any], context: _Context) -> dict[str, Any]:
 
 
 def _resolve_path(name: str, context: _Context) -> Path:
-    """Return a path in or below the directory of the spec. Raise E0803 for any other."""
+    """Return a path in or below the directory of the spec. Raise E0803 for any other path."""
     try:
         path = (context.directory / name).resolve()
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a symlink loop
@@ -386,7 +386,7 @@ def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> I
 
 
 def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:
-    """Yield the reasons why no text produces some of the tokens: white space, upper case."""
+    """Yield the reasons why no text produces some of the tokens: whitespace or upper case."""
     if any(c.isspace() for word in words for c in word):
         yield "texts are split at white space, so no token contains any"
     if record.lower and any(word != word.lower() for word in words):

@@ -49,7 +49,8 @@ POOLING_EQUATIONS = {
     "lasttoken": "last_token(x, kept)",
 }
 """The equation of each pooling mode for hidden states `x`, the mask `kept`, `rows` (the mask as
-[batch, seq, 1]) and `weights` (positions from 1)."""
+[batch, seq, 1]) and `weights` (1-based positions).
+"""
 FUNCTIONS = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
 ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in FUNCTIONS}
 BASE_GRAPH = "embeddings"
@@ -58,8 +59,8 @@ SENTENCE_OUTPUT = "sentence_embedding"
 
 @dataclass
 class WrappedEncoder:
-    """Sentence-transformers directory as a spec: its text, the directory of the encoder, and
-    the weight files of other modules by the prefix of their tensors.
+    """Sentence-transformers directory as a spec: the text of the spec, the directory of the
+    encoder, and the weight files of other modules by the prefix of their tensors.
     """
 
     source: Source
@@ -83,8 +84,8 @@ class _GraphBody:
 
 
 def find_encoder_directory(directory: str) -> str:
-    """Return the directory with the encoder's config.json: `directory` itself, or the one that
-    the first entry of its modules.json names.
+    """Return the directory with the encoder's config.json: `directory` itself, or the directory
+    that the first entry of its modules.json names.
     """
     path = Path(directory)
     if not directory or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
@@ -100,8 +101,9 @@ def has_file(directory: Path, name: str) -> bool:
 
 
 def wrap_encoder(directory: str, open_program: Callable[[str], Program]) -> WrappedEncoder | None:
-    """Return the spec of a sentence-transformers directory, or None for any other directory
-    and for cross-encoders, which are checkpoints with a classification head. Raise E0427.
+    """Return the spec of a sentence-transformers directory, or None for any other directory and for
+    cross-encoders, which are checkpoints with a classification head. Raise E0427 for unsupported
+    modules.
     """
     root = Path(directory)
     if not directory or not has_file(root, MODULES_FILE):
@@ -141,7 +143,9 @@ def wrap_encoder(directory: str, open_program: Callable[[str], Program]) -> Wrap
 
 
 def _get_module_class(root: Path, type: str) -> str:
-    """Return the class name of a module. Raise E0427 for a class of the repository."""
+    """Return the class name of a module. Raise E0427 for a custom class that the repository
+    defines.
+    """
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
         reason = "is a class of the repository, whose code specc does not run"
@@ -174,8 +178,9 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
 
 
 def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
-    """Return the graph of the encoder's spec that computes hidden states from token ids; of several
-    the graph of the class in config.json, or `embeddings`, that of the base model.
+    """Return the graph of the encoder's spec that computes hidden states from token ids. If there
+    are several, return the graph of the class in config.json, or `embeddings`, the graph of the
+    base model.
     """
     found = [
         block
@@ -230,13 +235,13 @@ def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
 
 
 def _format_type(param: ast.BlockParameter) -> str:
-    """Return the type of an encoder input as the spec writes it."""
+    """Return the type of an encoder input in spec syntax."""
     side = f" {param.type.side}" if param.type.side else ""
     return f"{param.type.name}[batch, seq]{side}"
 
 
 def _format_default(param: ast.BlockParameter) -> str:
-    """Return the default of an input; its config values are those of the encoder."""
+    """Return the default of an input, whose config values are read from the encoder's config."""
     if param.default is None or param.default.span is None:
         return ""
     text = " ".join(param.default.span.text.split())
@@ -244,7 +249,7 @@ def _format_default(param: ast.BlockParameter) -> str:
 
 
 def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
-    """Add pooling: one mode, or several concatenated."""
+    """Add pooling: one mode, or the concatenation of several modes."""
     config = read_json_object(file)
     modes = config.get("pooling_mode")
     if modes is None:
@@ -289,7 +294,7 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
 
     line = f"{format_linear('v', str(width), f'{path}.linear')}"
     if config.get("use_residual") and width == body.vector_size:
-        # a block gives the width one name for input and output
+        # in a block, input and output width have the same name
         body.blocks.append(
             f"block {path}_of(x: float[b, d]) -> float[b, d] "
             f"{{ return {format_linear('x', 'd', 'linear')} + x }}"
@@ -337,7 +342,7 @@ def _record_weights(body: _GraphBody, file: Path, number: int) -> str:
 
 
 def _check_keys(config: Mapping[str, object], file: Path, known: set[str]) -> None:
-    """Raise E0427 for an unknown key, or an input that is not the sentence embedding."""
+    """Raise E0427 for an unknown key, or for an input that is not the sentence embedding."""
     for key in config:
         if key not in known:
             _fail_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")

@@ -1,4 +1,4 @@
-"""Open specs that Python callers give as path, name or text, with config values."""
+"""Open specs that Python callers pass as path, name or text, with config values."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def open_spec_argument(
     directory; a `Path` is never the name of a built-in spec. Raise E0203 for values that
     have no literal in the language.
     """
-    # a Path is never a name, even if it equals that of a built-in spec
+    # a Path is never a name, even if it equals the name of a built-in spec
     spec_name = spec if isinstance(spec, str) else make_explicit_path(str(spec))
     # no real path contains a line break
     is_source_text = isinstance(spec, str) and "\n" in spec
@@ -91,7 +91,7 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
         case bool():
             return str(value).lower()
         case str():
-            # a string alone may be an expression; the items of a list are strings
+            # a plain string may be an expression, but the items of a list are strings
             return value if depth == 0 else json.dumps(value, ensure_ascii=False)
         case list() | tuple():
             return f"[{', '.join(_format_literal(item, path, depth + 1) for item in value)}]"

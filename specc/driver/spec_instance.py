@@ -21,8 +21,8 @@ SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 
 @dataclass(kw_only=True)
 class SpecInstance:
-    """Description of a spec to write: its name, the spec that it extends, config values by
-    path that override the defaults, and comment lines above and below.
+    """Description of a spec to write: its name, the spec that it extends, config values by path
+    that override the defaults, and comment lines before and after it.
     """
 
     name: str

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OpenedSpec:
-    """An open spec: its program, the library it was read through, the reader of its config."""
+    """An open spec: its program, the library that read it, and the reader of its config."""
 
     program: Program
     library: SpecLibrary
@@ -84,7 +84,7 @@ class OpenedSpec:
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, from its config."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `elaborate_other_graphs`, by name; None for one that cannot be built."""
+    """Graphs built by `elaborate_other_graphs`, by name, or None if a graph cannot be built."""
 
 
 def open_spec(
@@ -99,9 +99,9 @@ def open_spec(
 ) -> OpenedSpec:
     """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
-    The config.json of a checkpoint directory `weights` is used if the spec reads one and no
-    other is given. `spec` may itself be a checkpoint directory: its config.json then selects
-    the built-in spec, unless `checkpoint_spec` names one. `context_length` is the maximum sequence
+    The config.json of a checkpoint directory `weights` is used if the spec reads a config.json and
+    no other is given. `spec` may itself be a checkpoint directory: its config.json then selects the
+    built-in spec, unless `checkpoint_spec` names one. `context_length` is the maximum sequence
     length, for rotary embeddings that depend on it. A `Source` is the text of a spec. `library`
     finds further specs.
     """
@@ -151,7 +151,7 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 
 
 def _load_config(config: str, wrapped_encoder: WrappedEncoder | None) -> JsonObject | None:
-    """Return the config file as the spec reads it; None if none is named."""
+    """Return the config file in the form that the spec reads, or None if none is named."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
@@ -162,8 +162,8 @@ def _get_display_name(spec: str | Source) -> str:
 
 
 def _find_checkpoint_directory(spec: str | Source) -> str:
-    """Return the checkpoint directory that is given in place of a spec; empty for any
-    other path, and for the name of a built-in spec.
+    """Return the checkpoint directory that is given in place of a spec, or "" for any other path
+    and for the name of a built-in spec.
     """
     if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
@@ -172,7 +172,7 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
 
 def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     """Return the spec with the values of a config.json, and warnings on unread keys."""
-    # weight formats need NumPy, which a spec without a config.json does not
+    # imported here: weight formats need NumPy, but a spec without a config.json does not
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = _check_model_type(spec.program, data)
@@ -193,11 +193,11 @@ def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
 
 
 def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
-    """Return whether a spec declares a model_type. Raise E0405 if that of the file, or of
-    the part that a used spec reads, is another.
+    """Return whether a spec declares a model_type. Raise E0405 if the file, or the part that a used
+    spec reads, has a different model_type.
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
-    # a part without model_type is of the type that the spec expects
+    # a part without model_type has the type that the spec expects
     silent = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
     for part in program.used_specs:
@@ -211,7 +211,7 @@ def warn_unread_keys(
     program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
     """Yield W0418 for the keys that no entry of the spec reads, per part of the file; `outer_keys`
-    are those that the spec around it reads.
+    are the keys that the enclosing spec reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
@@ -233,7 +233,7 @@ def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagn
 
 
 def _choose_default_graph(spec: OpenedSpec) -> str:
-    """Return the graph that the config's `architectures` selects; empty for the first."""
+    """Return the graph that the config's `architectures` selects, or "" for the first graph."""
     file = spec.reader.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
 
@@ -283,7 +283,7 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
     """Check a spec with symbolic sizes, then with its config if that is complete."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
-    # entries of `quantize` do not depend on the config, its patterns do
+    # entries of `quantize` do not depend on the config, but its patterns do
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
@@ -311,8 +311,8 @@ def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
 
 
 def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
-    """Return W0756 for vocabularies that the spec names. Vocabularies next to weights are
-    exempt: they are general word lists with many unused entries.
+    """Return W0756 for vocabularies that the spec names. Vocabularies next to weights are exempt,
+    since they are general word lists with many unused entries.
     """
     try:
         reading = readings.build_preprocessing_config(spec.program, model)
@@ -360,7 +360,8 @@ def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
 def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
     """Return the sized model. Raise the errors of `check`.
 
-    Tests check the built-in specs with symbolic sizes; here that only explains an invalid config.
+    Tests check the built-in specs with symbolic sizes; here the symbolic check only explains an
+    invalid config.
     """
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
@@ -382,7 +383,7 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
 def _check_shares(
     spec: OpenedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
-    """Return warnings about unnecessary `share` rules. Raise E0527 for one without a match."""
+    """Return warnings about unnecessary `share` rules. Raise E0527 for a rule without a match."""
     all_models = [*(trial.model for trial in trials), *models]
     found = check_share_rules(spec.program, spec.library, all_models)
     if errors := [d for d in found if d.severity == "error"]:

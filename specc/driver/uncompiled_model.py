@@ -1,4 +1,4 @@
-"""Refuse a spec or a checkpoint where a compiled model is expected."""
+"""Reject a spec or a checkpoint where a compiled model is expected."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 
 def refuse_uncompiled(model: str | Path) -> None:
-    """Return if `model` may be a compiled model. Raise E0802 for the name of a built-in
-    spec, E0926 for a spec file or a checkpoint directory.
+    """Return if `model` may be a compiled model. Raise E0802 for the name of a built-in spec, and
+    E0926 for a spec file or a checkpoint directory.
     """
     path = Path(model)
     name = str(model)
@@ -51,7 +51,7 @@ def refuse_uncompiled(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the arguments that compile a built-in spec, with its own weights if it has any."""
+    """Return the arguments that compile a built-in spec, with its own weights if it has some."""
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"

@@ -63,7 +63,7 @@ def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> t
         if stored.get_tied_source(name) is None:
             dtype = stored.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # floats are computed in float32 whatever they are stored in; integers stay
+            # floats are computed in float32 whatever their storage type is; integers stay integers
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -77,7 +77,7 @@ def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> t
 
 
 def count_parameters(values: CheckpointBinding | SeededValues) -> int:
-    """Return the number of parameters; tied ones count once."""
+    """Return the number of parameters; tied parameters count once."""
     return sum(
         prod(parameters.shape)
         for name, parameters in values.parameters.items()
@@ -87,8 +87,9 @@ def count_parameters(values: CheckpointBinding | SeededValues) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """Sources of parameter values: a checkpoint at `checkpoint`, with the `adapter` merged
-    into it and a missing head initialized from the seed `init_missing`; or a seed `init` for all.
+    """Sources of parameter values: a checkpoint at `checkpoint`, with the `adapter` merged into it
+    and a missing head initialized from the seed `init_missing`; or a seed `init` for all
+    parameters.
     """
 
     checkpoint: str = ""
@@ -149,7 +150,7 @@ def _check_seeds(sources: WeightSources) -> None:
 
 
 def _check_only_seed(sources: WeightSources) -> None:
-    """Raise E0525 for `--init` together with another source of weights."""
+    """Raise E0525 for `--init` together with a different source of weights."""
     conflicts = (
         (
             sources.adapter,
@@ -205,8 +206,8 @@ def bind_checkpoint(
     """Bind every parameter to tensors of a file or directory.
 
     An `adapter` directory is merged in; `head_initialization` initializes a missing head.
-    `module_weights` are further directories, by the prefix that their tensor names get. Weights
-    quantized by `quantization` are decoded.
+    `module_weights` maps a prefix that is added to tensor names to the directory of these tensors.
+    Weights quantized by `quantization` are decoded.
     """
     checkpoint = open_weights(path, module_weights)
     try:
@@ -227,8 +228,8 @@ def bind_checkpoint(
 def keep_stored_order(
     graph: Graph, values: CheckpointBinding | SeededValues
 ) -> tuple[Graph, CheckpointBinding | SeededValues]:
-    """Return the graph with weights transposed to their order in the file, where only matrix
-    products read them, so that they can stay there as external data.
+    """Return the graph with weights in the order of the file if only matrix products read them, so
+    that they can remain in the file as external data.
     """
     if isinstance(values, SeededValues):
         return graph, values
@@ -245,7 +246,7 @@ def describe_weight_sources(
     *,
     hash_contents: bool,
 ) -> dict[str, object]:
-    """Return the manifest's facts about the origin and location of the weights.
+    """Return the manifest entries about the origin and location of the weights.
 
     With `hash_contents` whole files are hashed, now and at every load of the model.
     """
@@ -276,8 +277,8 @@ def _describe_weight_origin(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """Model to train. `values` holds parameters that are not tied, `ties` the source of
-    those that are. `defaults` computes inputs that may be omitted.
+    """Model to train. `values` holds the parameters that are not tied, `ties` maps each tied
+    parameter to its source. `defaults` computes inputs that may be omitted.
     """
 
     graph: Graph
@@ -308,7 +309,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
-        # loop-invariant code is hoisted, as in a compiled model
+        # loop-invariant code is hoisted, like in a compiled model
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         values=arrays,
         ties=ties,
@@ -322,8 +323,8 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
 def _load_for_training(
     spec: OpenedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | SeededValues:
-    """Load the parameters; E0802 for weights that the spec names and that do not exist yet
-    gets advice on how to start without them.
+    """Load the parameters. If the weights that the spec names do not exist yet, raise E0802 with
+    advice on how to start without them.
     """
     try:
         return load_parameter_values(spec, graph, sources)

@@ -37,8 +37,8 @@ MAX_STACKED = 65_536
 
 
 def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Return every tie, load and ignore rule: those of an instance before those of the spec
-    that it extends, then those of the specs that it uses.
+    """Return every tie, load and ignore rule: first the rules of an instance, then of the spec that
+    it extends, then of the specs that it uses.
     """
     rules = _read_spec_rules(context, program, env)
     for used, use, used_env in iterate_used_specs(program, env.config):
@@ -90,8 +90,8 @@ def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -
 def list_required_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[RequiredParameter]:
-    """Return the parameters of a graph with their sizes, and the config values that these
-    come from. Raise E0308 for a size that is not a positive integer.
+    """Return the parameters of a graph with their sizes, and the config values that determine the
+    sizes. Raise E0308 for a size that is not a positive integer.
     """
     found = []
     for name, facts in graph.parameter_facts.items():
@@ -123,7 +123,7 @@ def list_required_parameters(
 
 
 def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
-    """Return the config name written for a size; empty if a block renamed it."""
+    """Return the config name written for a size, or "" if a block renamed it."""
     name = dim.origin.span.text if dim.origin and dim.origin.span else ""
     return name if name in config and config[name] == dim.number else ""
 
@@ -139,8 +139,8 @@ def resolve_spec_file(
 ) -> Path:
     """Return the path of a file that a spec names, in or below the directory of the spec.
 
-    Raise E0802 if it cannot be read, E0803 if it is outside. `description` describes the content,
-    `option` is the option that accepts other locations.
+    Raise E0802 if it cannot be read, and E0803 if it is outside. `description` describes the
+    content, `option` is the option that accepts other locations.
     """
     try:
         path = resolve_links(module.directory / name.value)
@@ -163,7 +163,7 @@ def resolve_spec_file(
 
 
 def find_spec_weights_file(program: Program, *, is_required: bool = False) -> str:
-    """Return the path of the weights file that a spec names; empty if it names none.
+    """Return the path of the weights file that a spec names, or "" if it names none.
 
     Raise E0802 if it is `is_required` and does not exist, e.g. because it is not trained yet.
     """
@@ -219,7 +219,7 @@ class _TransformCall:
         return tuple(_read_load(self.context, self.env, item) for item in items)
 
     def find_option(self, name: str) -> Any:
-        """Return the value of an option, None if it is not given."""
+        """Return the value of an option, or None if it is not given."""
         for option in self.call.options:
             if option.name == name:
                 value = option.value
@@ -230,7 +230,7 @@ class _TransformCall:
         return None
 
     def read_value(self, name: str, default: Any = None) -> Any:
-        """Return a number or word. Raise E0522 if it is required and not given."""
+        """Return a number or string. Raise E0522 if it is required and not given."""
         value = self.find_option(name)
         if value is None and default is None:
             self._fail_missing_option(name)
@@ -244,7 +244,7 @@ class _TransformCall:
         return value
 
     def read_ints(self, name: str, *, required: bool = False) -> Any:
-        """Return integers, None if they are not given. Raise E0522 for anything else."""
+        """Return integers, or None if they are not given. Raise E0522 for anything else."""
         value = self.find_option(name)
         if value is None:
             if required:
@@ -258,7 +258,7 @@ class _TransformCall:
         return numbers
 
     def read_text(self, name: str) -> Any:
-        """Return a word; the pattern of `rearrange` may be the second argument."""
+        """Return a string; the pattern of `rearrange` may be the second argument."""
         args = self.call.args
         if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
             return args[1].value
@@ -270,7 +270,7 @@ class _TransformCall:
 
 
 def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
-    """Return the expression for a tensor name or a transform. Raise E0522."""
+    """Return the expression for a tensor name or a transform. Raise E0522 if it is invalid."""
     match expr:
         case ast.Name(path=name) | ast.TextLiteral(value=name):
             return t.TensorExpr(name)
@@ -359,7 +359,7 @@ def check_rules(
 ) -> None:
     """Raise the errors of `weights { … }` that can be found without any file.
 
-    A rule for weights that this graph does not have may apply to another graph of the spec;
+    A rule for weights that this graph lacks may apply to a different graph of the spec;
     `iterate_other_graphs` builds them on demand.
     """
     wanted = {w.name: w for w in list_required_parameters(graph)}
@@ -386,7 +386,7 @@ def mark_ties(
     """Return the model with `tied_to` set on each tied parameter of its graph; the first
     matching rule wins.
 
-    A tie rule whose weights are not in this graph is ignored: it applies to another graph.
+    A tie rule whose weights are not in this graph is ignored: it applies to a different graph.
     """
     rules, _ = read_configured_rules(program, library, reader)
     facts = dict(model.graph.parameter_facts)

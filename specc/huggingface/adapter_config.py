@@ -25,12 +25,12 @@ _IGNORED_KEYS = frozenset(
         # the base model, and the library
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
-        # modules trained in full: recognized by their tensors
+        # fully trained modules, recognized by their tensors
         "bias", "ensure_weight_tying", "lora_bias",
         # training settings, or initializations that keep the base weights
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
-        # settings of options that another key enables
+        # settings of options that a different key enables
         "qalora_group_size",
     }
 )  # fmt: skip
@@ -53,13 +53,13 @@ def is_language_adapter(adapter: str) -> bool:
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
-    """Return the config files of an adapter; none for ""."""
+    """Return the config files of an adapter, or no files for ""."""
     whole = not adapter or is_language_adapter(adapter)
     return [] if whole else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
 
 def get_adapter_language(adapter: str) -> str:
-    """Return the language of `adapter.fra.safetensors`; empty for any other adapter."""
+    """Return the language of `adapter.fra.safetensors`, or "" for any other adapter."""
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(BEGINNING):
         return ""
@@ -67,7 +67,7 @@ def get_adapter_language(adapter: str) -> str:
 
 
 def open_adapter(adapter: str) -> LoraAdapter:
-    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 and errors of weights."""
+    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or weight file errors."""
     path = Path(adapter)
     if is_language_adapter(adapter):
         return LoraAdapter.make_language_adapter(open_tensors(path))
@@ -87,7 +87,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
 
 
 def _read_scaling(config: JsonObject) -> LoraScaling:
-    """Return the scaling of an adapter, if it can be merged."""
+    """Return the scaling of an adapter if it can be merged."""
     kind = _read_plain(config, "peft_type")
     if kind != "LORA":
         _refuse_setting(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
@@ -114,8 +114,8 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
 
 
 def _read_targets(config: JsonObject) -> LoraTargets:
-    """Return the modules that the config names. A string is a regular expression or `all-linear`;
-    it is not evaluated, as its run time is unbounded; tensor names decide.
+    """Return the modules that the config names. A string is a regular expression or `all-linear`.
+    It is not evaluated, since its run time is unbounded; tensor names determine the modules.
     """
     named = _read_list(config, "target_modules", str)
     numbered = _read_plain(config, "layers_pattern") in (None, "", [])
@@ -124,13 +124,13 @@ def _read_targets(config: JsonObject) -> LoraTargets:
         included_modules=None if named is None or "all-linear" in named else named,
         fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
-        # in other names a number before the last may be the layer index
+        # in other names, a number before the last component may be the layer index
         layer_indices=_read_list(config, "layers_to_transform", int) if numbered else None,
     )
 
 
 def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
-    """Return the items of a list, None if there is no list; a single number becomes a list."""
+    """Return the items of a list, or None if there is no list; a single number becomes a list."""
     value = _read_plain(config, key)
     if isinstance(value, str) or value is None:
         return None
@@ -147,7 +147,7 @@ def _read_plain(config: JsonObject, key: str, default: object = None) -> object:
 
 
 def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
-    """Return the entries of a table from name suffixes to numbers."""
+    """Return the entries of a table that maps name suffixes to numbers."""
     member = config.find_non_null(key)
     if member is None:
         return []
@@ -155,8 +155,8 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
         _fail_invalid_config(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
-        # peft interprets them as regular expressions; anything but a plain name is refused here,
-        # since matching may take unbounded time
+        # peft interprets keys as regular expressions; only plain names are accepted here, since
+        # matching may take unbounded time
         if not set(pattern) <= _PLAIN_CHARACTERS:
             _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not the end of a name')
     return list(members.items())

@@ -36,7 +36,7 @@ BEAM_SEARCH_KEYS = (
     "renormalize_logits",
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys that only Whisper's file has, which sets language and task by tokens."""
+"""Keys that only the file of Whisper has, which sets language and task with tokens."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""
@@ -97,7 +97,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("lang_to_id", "task_to_id"), (dict, "a map of tokens")),
     **dict.fromkeys(("language", "task"), (str, "a string")),
 }
-"""The type of each key's value if not null, and the error for any other."""
+"""The type of each key's value if it is not null, and the error for other types."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,16 @@ class _GenerationConfigFile:
     settings: dict[str, object] = field(default_factory=dict)
 
     def get_value(self, key: str) -> object:
-        """Return the value of a key; None if it is absent or null."""
+        """Return the value of a key, or None if it is absent or null."""
         return self.keys.get(key)
 
     def get_table(self, key: str) -> dict[str, object]:
-        """Return an object, empty if absent."""
+        """Return an object, or {} if it is absent."""
         value = self.get_value(key)
         return value if isinstance(value, dict) else {}
 
     def raise_unsupported(self, key: str, why: str) -> NoReturn:
-        """Raise E0847 for a key, or for the file if none is named."""
+        """Raise E0847 for a key, or for the file if no key is named."""
         what = f"`{key}` in " if key else ""
         raise_error(
             "E0847",
@@ -141,8 +141,8 @@ class _GenerationConfigFile:
 def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
 ) -> PublishedGeneration:
-    """Apply the settings of the file in the first directory that has one. E0846 for a file that is
-    no JSON object, E0847 for unsupported settings.
+    """Apply the settings of the file in the first directory that has one. Raise E0846 if the file
+    is not a JSON object, and E0847 for unsupported settings.
     """
     path = find_repository_file(directories, GENERATION_CONFIG_FILE) if model.generation else None
     if path is None or model.generation is None:
@@ -201,7 +201,7 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
         if value is not None and value != []:
             file.settings[word] = value
     _read_forced_eos_token(file)
-    # if lengths with and without the prompt are given, the latter takes precedence there
+    # transformers prefers the length without the prompt if both lengths are given
     if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
@@ -210,8 +210,8 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. transformers gives all tokens of a list the same score, except
-    suppressed ones; of equal scores greedy decoding selects the lowest id.
+    """Read `forced_eos_token_id`. transformers assigns the same score to all tokens of a list,
+    except suppressed tokens; if scores are equal, greedy search selects the lowest id.
     """
     forced = {key: _list_tokens(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)}
     suppressed = _list_tokens(file.get_value("suppress_tokens"))
@@ -225,11 +225,11 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
 
 
 def _read_banned_tokens(file: _GenerationConfigFile) -> None:
-    """Read `bad_words_ids`; single tokens become suppressed ones, except stop tokens, which are
-    ignored there too.
+    """Read `bad_words_ids`. Single tokens become suppressed tokens, except stop tokens, which
+    transformers ignores too.
     """
     runs = _read_token_lists(file)
-    # forced tokens precede these there, and follow suppressed ones
+    # transformers applies forced tokens before these tokens and after suppressed tokens
     forced = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
@@ -240,7 +240,7 @@ def _read_banned_tokens(file: _GenerationConfigFile) -> None:
 
 
 def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
-    """Return `bad_words_ids` without those that are a single stop token."""
+    """Return `bad_words_ids` without sequences that consist of a single stop token."""
     words = file.get_value("bad_words_ids")
     if not isinstance(words, list):
         return []  # null, or absent
@@ -258,13 +258,13 @@ def _as_list(value: object) -> list[object]:
 def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
     """Read the start tokens, and the forced first tokens."""
     start = file.settings.get("start", spec_settings.get("start"))
-    # a file without a start token means its `bos_token_id`, if sequences have a start token
+    # if sequences have a start token and the file lacks it, it is `bos_token_id`
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
     starts = _list_tokens(start)
     first = file.get_value(FORCED_BOS_KEY)
-    # there it is forced after a single token: after a start token, and not after a prompt
+    # transformers forces it after a single token: after a start token, but not after a prompt
     places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
         places = _split_forced_tokens(file, starts)
@@ -276,7 +276,7 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
 
 
 def _list_tokens(value: object) -> list[object]:
-    """Return one token or several as a list."""
+    """Return one or several tokens as a list."""
     tokens = list(value) if isinstance(value, list | tuple) else [value]
     return [token for token in tokens if token is not None]
 
@@ -294,13 +294,13 @@ def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> Non
 
 
 def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]) -> list[object]:
-    """Return Whisper's forced tokens from the first one that the model chooses; known ones before
-    it are appended to `start_tokens`, and fed at once.
+    """Return Whisper's forced tokens from the first token that the model chooses on; the known
+    tokens before it are appended to `start_tokens` and fed at once.
     """
     places = _read_transcription_tokens(file)
     while places and not isinstance(places[0], list):
         start_tokens.append(places.pop(0))
-    # the published `max_length` counts the prompt, as `max_tokens` does
+    # the published `max_length` counts the prompt, like `max_tokens`
     most = file.settings.pop("max_length", None)
     if isinstance(most, int) and file.get_value("max_new_tokens") is None:
         file.settings["max_tokens"] = most + len(places)
@@ -308,12 +308,12 @@ def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]
 
 
 def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
-    """Return the tokens after Whisper's start (arXiv:2212.04356, fig. 1): the language, chosen by
-    the model if not set; the task; and no timestamps.
+    """Return the tokens after Whisper's start token (arXiv:2212.04356, fig. 1): the language
+    (chosen by the model if it is not set), the task, and the no-timestamps token.
     """
     if file.get_value("return_timestamps") is True:
         file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
-    # settings by name take precedence over the numbers of older files
+    # settings by name take precedence over the token ids of older files
     named = any(file.get_value(key) is not None for key in ("language", "task"))
     places = _read_named_tokens(file) if named else _read_forced_tokens(file)
     languages = file.get_table("lang_to_id")
@@ -326,7 +326,7 @@ def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
 
 
 def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
-    """Return the language token, None if undetermined, and the task token."""
+    """Return the language token (None if undetermined) and the task token."""
     language, tasks = file.get_value("language"), file.get_table("task_to_id")
     found = None
     if language is not None:
@@ -339,7 +339,7 @@ def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
 
 
 def _read_forced_tokens(file: _GenerationConfigFile) -> list[object]:
-    """Return the tokens of `forced_decoder_ids` in order; None for unspecified ones."""
+    """Return the tokens of `forced_decoder_ids` in order, with None for unspecified tokens."""
     forced, places = file.get_value("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
@@ -365,7 +365,7 @@ def _read_strategy(file: _GenerationConfigFile) -> None:
 
 
 def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[str]]:
-    """Choose the kind of the strategy, with the keys of its options."""
+    """Choose the strategy, and return it with the keys of its options."""
     if uses_sampling:
         return "sample", [*SAMPLING_KEYS]
     if has_beams:

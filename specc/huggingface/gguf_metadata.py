@@ -1,4 +1,4 @@
-"""The metadata of GGUF files as config.json, tokenizer.json and tokenizer_config.json."""
+"""Convert the metadata of GGUF files to config.json, tokenizer.json and tokenizer_config.json."""
 
 import json
 import math
@@ -54,12 +54,13 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
     "gemma3_text": {**_GEMMA2_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-"""Keys of the config by those of the metadata, which begin with the architecture; later ones take
-precedence."""
+"""Config keys by metadata key (without the architecture prefix); later entries take precedence."""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
-"""Values that llama.cpp takes for granted."""
+"""Config values that llama.cpp assumes."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
-"""Layers of the models whose queries are scaled by their width per head, not by `head_dim`."""
+"""Layer counts of the models whose queries are scaled by the hidden size per head, not by
+`head_dim`.
+"""
 STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 DEFAULT_THETA = 10000.0
 
@@ -93,7 +94,7 @@ def _select_prefix(values: Metadata, prefix: str) -> Metadata:
 
 
 def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
-    """Return the fields that only the tensors tell."""
+    """Return the config fields that are inferred from the tensors."""
     tensors = {tensor.name: tensor for tensor in file.header.tensors}
     found: Fields = {"tie_word_embeddings": "output.weight" not in tensors}
     if (embedding := tensors.get("token_embd.weight")) is not None:
@@ -105,7 +106,7 @@ def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _compute_query_scale(fields: Fields, num_layers_of_largest: int) -> object:
-    """Return the width per head that scales the queries, as llama.cpp decides."""
+    """Return the head size that scales the queries, like llama.cpp."""
     width = _compute_head_width(fields)
     return (
         width
@@ -130,7 +131,7 @@ def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Met
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Return `rope_scaling`. Divisors of frequencies are stored as tensors."""
+    """Return `rope_scaling`. GGUF files store frequency divisors as tensors."""
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, both = (file.read_rope_factors(name) for name in ROPE_TENSORS)
@@ -152,7 +153,7 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
 
 
 def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: Fields) -> Fields:
-    """Return the further fields of YaRN; llama.cpp multiplies the usual factor of cos and sin."""
+    """Return the other YaRN fields; llama.cpp multiplies the standard factor of cos and sin."""
     times = rope.get("scaling.attn_factor", 1.0)
     if kind != "yarn" or not isinstance(factor, float) or not isinstance(times, float):
         return {}
@@ -183,8 +184,8 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer: its expression (empty: GPT-2's), whether digits are split first,
-    words that are tokens are not built from merges, and texts are normalized by NFC.
+    """A byte-level pre-tokenizer: its regular expression (GPT-2's if empty), and whether digits are
+    split first, words in the vocabulary ignore merges, and texts are normalized by NFC.
     """
 
     regex: str = ""
@@ -210,7 +211,7 @@ PRE_TOKENIZERS: Mapping[str, _ByteLevelSplit] = {
     "deepseek-r1-qwen": _QWEN2,
     "tekken": _ByteLevelSplit(regex=_TEKKEN, ignores_merges=True),
 }
-"""By `tokenizer.ggml.pre`."""
+"""Byte-level pre-tokenizers by `tokenizer.ggml.pre`."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class GGUFTokenizer:
 
 
 def read_gguf_tokenizer(path: str | Path) -> GGUFTokenizer | None:
-    """Return the tokenizer of a file; None if it has none, or one of an unknown kind."""
+    """Return the tokenizer of a file, or None if it has no tokenizer of a known kind."""
     with open_gguf(path) as file:
         return _convert_tokenizer(file.header)
 
@@ -265,12 +266,12 @@ def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[d
 
 
 def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
-    """Return special tokens by name, whether texts begin and end with them, the chat template."""
+    """Return special tokens by name, whether texts begin or end with them, the chat template."""
     found: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
             found[name] = token
-    # as in llama.cpp, texts in SentencePiece vocabularies begin with BOS unless the file denies it
+    # like in llama.cpp, texts begin with BOS for SentencePiece unless the file disables it
     usual = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
     for key in ADDED_TOKEN_KEYS:
         found[key] = metadata.get(f"tokenizer.ggml.{key}", usual.get(key, False))
@@ -279,7 +280,7 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
 
 
 def _get_token(tokens: list[str], number: object) -> str | None:
-    """Return the token with an id; None if there is no such token."""
+    """Return the token with an id, or None if there is no such token."""
     return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
 
@@ -311,9 +312,9 @@ def _make_bpe(tokens: list[str], merges: list[list[str]], **options: object) -> 
 
 
 def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
-    """Return BPE of SentencePiece, whose merges follow from the scores of tokens."""
+    """Return a SentencePiece BPE tokenizer, whose merges are derived from the scores of tokens."""
     gemma = str(metadata.get("general.architecture")).startswith("gemma")
-    if gemma:  # runs of spaces are kept
+    if gemma:  # repeated spaces are kept
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
     scores = [] if gemma else _read_scores(metadata)
     merges = _derive_merges(tokens, scores)
@@ -344,8 +345,8 @@ def _read_scores(metadata: Metadata) -> list[float]:
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
-    """Return all pairs of tokens that make a token: those of the best one first, by score, or by id
-    without scores.
+    """Return all pairs of tokens whose concatenation is a token, sorted by the score of that token,
+    best first, or by its id if there are no scores.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     ranks = [-score for score in scores] if len(scores) == len(tokens) else range(len(tokens))

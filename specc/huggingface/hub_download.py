@@ -19,9 +19,9 @@ _COMMIT_DIGITS = 40
 def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     """Return the directory of a model in the Hub's cache, and a remark that names the commit.
 
-    A path is returned as it is. Files in the cache are not downloaded again, and `HF_ENDPOINT`,
-    `HF_HOME`, `HF_HUB_OFFLINE` and tokens count as in `huggingface_hub`. Raise E0801 without that
-    package, E0806 for a name that the Hub cannot have and for a failed download.
+    A path is returned unchanged. Files in the cache are not downloaded again; `HF_ENDPOINT`,
+    `HF_HOME`, `HF_HUB_OFFLINE` and tokens work like in `huggingface_hub`. Raise E0801 if that
+    package is missing, and E0806 for an invalid Hub name or a failed download.
     """
     if not model.startswith(HUB_PREFIX):
         return model, ()

@@ -24,7 +24,7 @@ MISSING_CONFIG_HELP = (
 )
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""From this size on, ConvNeXt's images are resized without cropping."""
+"""Minimum size from which ConvNeXt's images are resized without cropping."""
 
 _HALF_STATS = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -36,11 +36,11 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class _Defaults:
     """Defaults of a published image processor.
 
-    `resizes_short_edge`: a single number is the length of the shorter side, not of both.
-    `crop_ratio` is that of ConvNeXt. `side_multiple`: images keep their aspect ratio and are padded
-    to the model's size; their sides are multiples of this number. `is_page`: images keep their
-    aspect ratio and are centered. `normalize` is the default of `do_normalize`. `sizing` is the
-    rule by which the size depends on the image, with the defaults of its other `settings`.
+    `resizes_short_edge`: a single number is the length of the shorter side, not of both sides.
+    `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio and
+    are padded to the model's size; their sides are multiples of this number. `is_page`: images keep
+    their aspect ratio and are centered. `normalize` is the default of `do_normalize`. `sizing` is
+    the rule for dynamic image sizes; `settings` are the defaults of its options.
     """
 
     filter: int
@@ -164,7 +164,7 @@ def read_image_options(
 
 
 def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
-    """Return the path of the first preprocessor config; None if there is none."""
+    """Return the path of the first preprocessor config, or None if there is none."""
     return find_first_file(directories, (PREPROCESSOR, PROCESSOR))
 
 
@@ -228,7 +228,7 @@ class _FileReader:
 
     def _check_supported(self) -> None:
         """Raise E0422 for keys with unsupported values."""
-        # images within a frame are always padded, and document pages without a frame never
+        # images in a frame are always padded, but document pages without a frame are never padded
         padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.read_value(key, due[0]) not in due:
@@ -248,8 +248,8 @@ class _FileReader:
         return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
     def _find_processor_defaults(self) -> _Defaults:
-        """Return the image processor; a file that names none has the plain one, ViT's, or that of
-        the spec's `sizing`.
+        """Return the defaults of the image processor. If the file names none, use ViT's processor
+        or the processor of the spec's `sizing`.
         """
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.find_non_null(key) is None:
@@ -263,13 +263,13 @@ class _FileReader:
         return next(iter(sized), _CLASS_DEFAULTS["ViT"])
 
     def read_value(self, key: str, default: object) -> object:
-        """Return the value of a key; `default` if it is absent or null."""
+        """Return the value of a key, or `default` if it is absent or null."""
         member = self.file.find_non_null(key)
         return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Return the output size of images, and their size before the center crop; None if the file
-        leaves it to the model, or there is no crop.
+        """Return the output size of images (None if the model determines it), and their size before
+        the center crop (None if there is no crop).
         """
         if self.kind.is_page:
             return _read_page_size(self), None
@@ -277,7 +277,7 @@ class _FileReader:
         if not self.read_bool("do_resize", True):
             if self.read_bool("do_center_crop", bool(self.kind.crop)):
                 self.raise_unsupported("do_resize", "a crop without resizing is not supported")
-            return None, None  # images have the model's input size
+            return None, None  # default: the model's input size
         if self.kind.crop_ratio:
             return _read_shared_size(self, size)
         if not self.read_bool("do_center_crop", bool(self.kind.crop)):
@@ -288,7 +288,7 @@ class _FileReader:
         return cropped, size
 
     def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
-        """Return rows and columns, or the length of the shorter side."""
+        """Return height and width, or the length of the shorter side."""
         match self.read_value(key, None):
             case None:
                 return list(default)
@@ -327,7 +327,7 @@ class _FileReader:
         return float(value)
 
     def read_bool(self, key: str, default: bool) -> bool:
-        member = self.file.find(key)  # null means false, as in transformers
+        member = self.file.find(key)  # null means false, like in transformers
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
             self.raise_unsupported(key, "expected true or false")
@@ -348,7 +348,7 @@ class _FileReader:
 
 
 def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
-    """Return the sizes of ConvNeXt: small images are cropped, large ones stretched."""
+    """Return the sizes of ConvNeXt, which crops small images and stretches large images."""
     if len(size) != 1:
         reader.raise_unsupported("size", "a `shortest_edge` is expected")
     (edge,) = size
@@ -361,7 +361,7 @@ def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], 
 
 
 def _read_fitted_size(reader: _FileReader) -> list[int] | None:
-    """Return the shorter side and the maximum longer one; None for fixed sizes."""
+    """Return the shorter side and the maximum longer side, or None for fixed sizes."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images of any size are not supported")
     most = reader.read_value("max_size", reader.kind.size[1])
@@ -384,14 +384,14 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
 
 
 def _read_page_size(reader: _FileReader) -> list[int]:
-    """Return the rows and columns of a page. Settings for dynamic sizes are rejected."""
+    """Return the height and width of a page. Settings for dynamic sizes are rejected."""
     for key, due in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
         if reader.read_bool(key, due) is not due:
             reader.raise_unsupported(key, "pages are resized, not cropped")
     match reader.read_value("size", None):
-        # width before height, as in files before 2023
+        # width before height, like in files before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.read_size("size", reader.kind.size, edge=False)

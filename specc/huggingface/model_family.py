@@ -25,8 +25,9 @@ from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""Minimum share of config keys that a spec must read, relative to the best spec, to be suggested
-for a similarly spelled type."""
+"""Minimum fraction of config keys that a spec must read, relative to the best spec, to be suggested
+for a type with a similar name.
+"""
 
 UNSUPPORTED_TYPES = {
     "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",
@@ -62,20 +63,20 @@ TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
 def load_checkpoint_config(path: str) -> JsonObject:
-    """Return the config.json in a file or directory, or the metadata of a GGUF file as one.
+    """Return the config.json in a file or directory, or the metadata of a GGUF file in that form.
 
     Raise the errors of `load_config_json` and `read_gguf_config`.
     """
     if not is_gguf_path(path):
         return load_config_json(path)
-    # weight formats need NumPy, which a spec without a checkpoint does not
+    # imported here: weight formats need NumPy, but a spec without a checkpoint does not
     from specc.huggingface.gguf_metadata import read_gguf_config
 
     return read_gguf_config(path)
 
 
 def has_checkpoint_config(path: str) -> bool:
-    """Return whether a path is a directory with a config.json, or that of a GGUF file."""
+    """Return whether a path is a directory with a config.json, or a GGUF file."""
     return is_gguf_path(path) or has_config_json(path)
 
 
@@ -117,7 +118,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
 
 
 def read_model_type(data: JsonObject) -> str:
-    """Return the `model_type` of a config.json; empty if it has none, or no text."""
+    """Return the `model_type` of a config.json, or "" if it is absent or not a string."""
     match data.find_non_null(MODEL_TYPE_KEY):
         case JsonMember(value=JsonScalar(value=str(text))):
             return text
@@ -134,17 +135,17 @@ def list_supported_model_types() -> dict[str, str]:
 
 
 def _find_nearest_type(kind: str, data: JsonObject) -> str:
-    """Return the supported type that a config.json of another type is most like; empty
-    where no spec reads any of its keys.
+    """Return the supported type that is most similar to an unsupported config.json, or "" if no
+    spec reads any of its keys.
 
-    A type that is spelled alike is meant where its spec reads nearly as many of the keys
-    as the spec that reads most.
+    Prefer a type with a similar name if its spec reads nearly as many keys as the spec that reads
+    the most keys.
     """
     types = list_supported_model_types()
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
     alike = find_similar_name(kind, types) or ""
-    # keys such as `vocab_size` are in every config.json: two in common mean nothing
+    # keys such as `vocab_size` are in every config.json: two common keys mean nothing
     if alike and (read[best] <= 2 or read[types[alike]] >= MIN_KEY_SHARE * read[best]):
         return alike
     if not read[best]:
@@ -153,8 +154,8 @@ def _find_nearest_type(kind: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
-    """Return how many keys of a config.json each built-in spec reads, the one that reads
-    most first, and of several the one that reads the fewest others.
+    """Return the number of keys of a config.json that each built-in spec reads, in descending
+    order. Among equals, specs that read fewer other keys come first.
     """
     keys = set(data.members)
     chosen = set(spec_names)
@@ -169,7 +170,7 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
 
 @cache
 def read_config_keys(path: Path) -> frozenset[str]:
-    """Return the outermost keys of a config.json that a built-in spec reads. Only its config
+    """Return the top-level keys of a config.json that a built-in spec reads. Only its config
     section is parsed.
     """
     sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
@@ -192,19 +193,19 @@ def read_expected_types(path: Path) -> frozenset[str]:
 
 
 def read_architectures(data: JsonObject) -> list[str]:
-    """Return the class names in `architectures`; none if it is absent. E0420 for other values."""
+    """Return the class names in `architectures`, if any. Raise E0420 for invalid values."""
     member = data.find_non_null(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 
 
 def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
-    """Return the graph for the architecture in config.json; "" if the spec's graphs or the file
-    name none. E0420 for an architecture without a graph.
+    """Return the graph for the architecture in config.json, or "" if the spec's graphs or the file
+    name no architecture. Raise E0420 for an architecture without a graph.
     """
     graphs = [g for g in list_graphs(program) if g.architectures]
     member = data.find_non_null(ARCHITECTURES_KEY)
     named = read_architectures(data)
-    # One of them does not specify a class, so the first graph is used.
+    # The graphs or the file specify no class, so the first graph is used.
     if not graphs or not named or member is None:
         return ""
     for graph in graphs:
@@ -230,8 +231,8 @@ def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
 
 
 def _read_classes(member: JsonMember) -> list[str]:
-    """Return the classes in config.json: a list of strings, null, or one string. E0420 for anything
-    else.
+    """Return the classes in config.json: a list of strings, null, or one string. Raise E0420 for
+    anything else.
     """
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)

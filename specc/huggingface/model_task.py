@@ -41,12 +41,10 @@ SPECIAL_TOKENS_BY_FIELD = {
     "unknown": ("unk_token", "[UNK]", "<unk>"),
     "pad": ("pad_token", "[PAD]", "<pad>"),
 }
-"""Fields of a task with ids of special tokens: the key that names the token, and its names if no
-file does.
-"""
+"""Task fields with ids of special tokens: the key that names the token, and its default names."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
-"""Lengths from this one on mean unlimited."""
+"""Lengths of at least this value mean unlimited."""
 SIGLIP_LENGTH = 64
 """The length that SigLIP pads texts to: the default of `max_position_embeddings`."""
 SEGMENT_IDS = ("Bert", "Electra", "Deberta")
@@ -62,7 +60,7 @@ def add_checkpoint_task(
     config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
-    """Add the task of the graph to its reading, where it reads text and has one."""
+    """Add the task of the graph to its reading if the graph has a task and reads text."""
     texts = [(n, r) for n, r in reading.inputs if isinstance(r, TEXT_READINGS)]
     text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
     classes = _list_architectures(program, model.graph.name)
@@ -83,14 +81,14 @@ def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
 
 
 def _select_encoder_config(config_json: JsonObject | None) -> Fields:
-    """Return the config of the encoder, or all of the config where it has no such part."""
+    """Return the config of the encoder, or the whole config if it has no such part."""
     whole: Fields = config_json.to_plain() if config_json is not None else {}
     part = whole.get(ENCODER_PART)
     return part if isinstance(part, dict) else whole
 
 
 def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
-    """Return whether the model preprocesses what the task takes."""
+    """Return whether the model preprocesses the inputs of the task."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, TextTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
@@ -100,7 +98,7 @@ def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) 
 def _find_task(
     kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
-    """Return the task with the settings of the files."""
+    """Return the task with the settings in the files."""
     tokenizer_config = _read_tokenizer_config(directories)
     found: Fields = {
         "labels": _read_labels(config),
@@ -116,13 +114,13 @@ def _find_task(
     if kind == "zero-shot-image-classification":
         found |= _read_image_text_settings(config)
     if isinstance(record, TextTokenizer):
-        # the padding token of config.json, if no tokenizer file has one
+        # the padding token of config.json if no tokenizer file has one
         found |= _find_special_ids(list_token_ids(json.loads(record.file.text)), tokenizer_config)
     return Task(kind=kind, text=name, **found)
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
-    """Return the class names by index; missing ones are `LABEL_n`."""
+    """Return the class names by index; missing names are `LABEL_n`."""
     tokenizer_config = config.get("id2label")
     if not isinstance(tokenizer_config, dict):
         return ()
@@ -131,7 +129,7 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Return the activation of the logits, as transformers and sentence-transformers choose it."""
+    """Return the activation function of the logits, like transformers and sentence-transformers."""
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, dict) else None
     named = named or config.get("activation_fn")
@@ -148,7 +146,9 @@ def _read_function(config: Config) -> str:
 
 
 def _read_image_text_settings(config: Config) -> Fields:
-    """Return how candidate labels are scored; SigLIP pads its texts and scores each alone."""
+    """Return the settings for scoring candidate labels; SigLIP pads texts and scores each
+    separately.
+    """
     if "siglip" not in str(config.get("model_type")):
         return {"function": "softmax"}
     part = config.get("text_config")
@@ -162,13 +162,13 @@ def _read_image_text_settings(config: Config) -> Fields:
 
 
 def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
-    """Return the content of a file of that name, {} if absent."""
+    """Return the content of a file of that name, or {} if it is absent."""
     return read_optional_object(find_repository_file(directories, name))
 
 
 def _read_max_length(config: Config, tokenizer_config: Config, about: Config) -> int | None:
-    """Return the number of tokens at which texts are truncated, 0 for none; None if it is no
-    length.
+    """Return the number of tokens at which texts are truncated, 0 if they are not truncated, or
+    None if the setting is not a length.
     """
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
@@ -184,8 +184,8 @@ def _read_max_length(config: Config, tokenizer_config: Config, about: Config) ->
 def _read_sentence_task(
     config: Config, tokenizer_config: Config, directories: Sequence[Path]
 ) -> Fields:
-    """Return the text settings of a sentence-transformers directory: truncation, lower case,
-    prompts. Empty if its files are missing.
+    """Return the text settings of a sentence-transformers directory (truncation, lowercasing,
+    prompts), or {} if its files are missing.
     """
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
@@ -212,14 +212,14 @@ def _read_sentence_task(
 
 
 def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
-    """Raise E0427 for a setting of another type."""
+    """Raise E0427 for a setting of the wrong type."""
     title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 
 def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
-    """Return tokenizer_config.json, merged over special_tokens_map.json, and the arguments of
-    sentence-transformers over both.
+    """Return special_tokens_map.json, overridden by tokenizer_config.json, overridden by the
+    tokenizer arguments of sentence-transformers.
     """
     about = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
     files = {
@@ -240,7 +240,7 @@ def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
 
 
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
-    """Return the ids of the special tokens that a tokenizer has, by the field of a task."""
+    """Return the ids of the special tokens of a tokenizer, by the task field that stores them."""
     found: Fields = {}
     for field, (key, *usual) in SPECIAL_TOKENS_BY_FIELD.items():
         named = get_token_content(tokenizer_config.get(key))

@@ -19,7 +19,7 @@ SENTENCE_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Names of the encoder settings of sentence-transformers, in the order of preference."""
+"""Names of the encoder settings files of sentence-transformers, in order of preference."""
 SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
 ENCODER_PART = "transformer"
 """The encoder's name in the spec of a sentence-transformers directory and in its config."""
@@ -30,7 +30,7 @@ MAX_IDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor: our names of its keys, and the keys with one supported value."""
+    """A feature extractor: our names of its keys, and the keys with only one supported value."""
 
     name: str
     keys: Mapping[str, str]
@@ -85,7 +85,8 @@ def read_audio_options(
     kind: str, spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
     """Return the options of audio preprocessing, from the spec (`spec_options`) and the
-    `preprocessor_config.json` in the first of `directories` that has one. E0844 if they disagree.
+    `preprocessor_config.json` in the first of `directories` that has one. Raise E0844 if they
+    disagree.
     """
     path, file = read_preprocessor_config(directories)
     if path is None:
@@ -123,8 +124,8 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
-    """Return the preprocessor config and its content; of a processor config the audio part. Empty
-    if there is none.
+    """Return the path and the content of the preprocessor config; for a processor config, return
+    the audio part. Return None and {} if there is none.
     """
     path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:
@@ -137,8 +138,8 @@ def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, 
 def _convert_options(
     extractor: _FeatureExtractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """Convert a file's keys to options of a reading. E0844 for another extractor's file, and for
-    unsupported settings.
+    """Convert a file's keys to options of a reading. Raise E0844 for the file of a different
+    extractor and for unsupported settings.
     """
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
@@ -183,7 +184,7 @@ def _fail_refused(path: Path, why: str, span: Span | None) -> NoReturn:
 
 def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the vocabulary in the first directory that has one, as written by `convert` next to
-    word vectors. E0203 if there are several.
+    word vectors. Raise E0203 if there are several.
     """
     for directory in directories:
         found = sorted(directory.glob("*.vocab"))
@@ -204,9 +205,9 @@ def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) 
 def read_ctc_transcript_options(
     directories: Sequence[Path], span: Span | None, language: str = ""
 ) -> dict[str, object] | None:
-    """Return the options of `transcript` from the `vocab.json` and `tokenizer_config.json` in the
-    first directory that has the former; None if none has. A `language` overrides that of the
-    latter. Fails with E0845.
+    """Return the options of `transcript` from `vocab.json` and `tokenizer_config.json` in the first
+    directory with a `vocab.json`, or None if there is none. `language` overrides the language in
+    `tokenizer_config.json`. Raise E0845 if the files are invalid.
     """
     path = find_repository_file(directories, VOCABULARY)
     if path is None:
@@ -237,7 +238,7 @@ def read_ctc_transcript_options(
 def _select_language(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """Return the vocabulary; of a multilingual one that of `target_lang`."""
+    """Return the vocabulary; if it is multilingual, the vocabulary of `target_lang`."""
     if not any(isinstance(part, dict) for part in file.values()):
         return file
     language = config.get("target_lang")
@@ -301,8 +302,8 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
 
 
 def get_tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that sentence-transformers gives the tokenizer, which replace the keys
-    of tokenizer_config.json: `processor_kwargs`, in older files `tokenizer_args`.
+    """Return the arguments that sentence-transformers passes to the tokenizer, which override the
+    keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
     given = settings.get("processor_kwargs", settings.get("tokenizer_args"))
     return given if isinstance(given, dict) else {}
@@ -316,17 +317,17 @@ def get_call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:
-    """Return the file with the first of these names that a directory has."""
+    """Return the first of these files that exists in a directory."""
     return next(iter(find_repository_files(directories, names)), None)
 
 
 def read_optional_object(path: Path | None) -> dict[str, object]:
-    """Return the JSON object in a file; empty if there is no file."""
+    """Return the JSON object in a file, or {} if there is no file."""
     return read_json_object(path) if path is not None and os.path.lexists(path) else {}
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """Read the JSON object in a file. Fails with E0802 and E0846."""
+    """Read the JSON object in a file. Raise E0802 or E0846 if that fails."""
     data = read_required_file(path, MAX_FILE_BYTES)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)

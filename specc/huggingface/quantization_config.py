@@ -58,7 +58,7 @@ class _UnsupportedSettingError(Exception):
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
-    """Return how the weights of a checkpoint are quantized, None if they are not.
+    """Return how the weights of a checkpoint are quantized, or None if they are not quantized.
 
     Raise E0421 for a method or setting that is not supported.
     """
@@ -88,7 +88,9 @@ def _get_method(fields: Mapping[str, Json]) -> Json:
 
 
 def _find_section(data: JsonObject) -> JsonMember | None:
-    """Return the section, also of the encoder of a sentence-transformers model."""
+    """Return the quantization section of a config, or of the encoder of a sentence-transformers
+    model.
+    """
     for path, member in data.iterate_members():
         if path.rpartition(".")[2] == QUANTIZATION_KEY and not member.is_null:
             return member
@@ -111,7 +113,7 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
-    """Return a value, null as the first of the known ones. Raise _Unsupported for others."""
+    """Return a value, or the first known value if it is null. Raise an error for unknown values."""
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()
@@ -177,7 +179,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
 
 
 def _require_plain_part(fields: Mapping[str, Json], key: str, plain: str) -> None:
-    """Refuse a part of the config that changes the weights: not dense, or transformed."""
+    """Reject a part of the config that changes the weights: sparse or transformed weights."""
     part = fields.get(key)
     if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
         raise _UnsupportedSettingError(f'"{key}"')

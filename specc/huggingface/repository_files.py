@@ -1,4 +1,4 @@
-"""Tokenizer and chat template of a model repository, and the files copied next to graphs."""
+"""Read tokenizers and chat templates of model repositories, and the files copied next to graphs."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def read_checkpoint_tokenizer(
     path: Path, span: Span | None
 ) -> tuple[TokenizerFile, ChatTemplate | None]:
     """Return the tokenizer that `find_tokenizer_file` found, with the settings and the chat
-    template of its checkpoint. Raise E0423, E0802 or E0941.
+    template of its checkpoint. Raise E0423, E0802 or E0941 if a file is invalid.
     """
     if is_gguf_path(path):
         made = _read_gguf(path)
@@ -71,11 +71,11 @@ DEFAULT_TEMPLATE = "default"
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
-    """Read the chat template of a directory, if it has one. Fails with E0802 and E0423."""
+    """Read the chat template of a directory, if any. Raise E0802 or E0423 if it is invalid."""
     path, own = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     said: object = config.get(CHAT_TEMPLATE_KEY)
-    # a separate file takes precedence, as in transformers
+    # a separate file takes precedence, like in transformers
     if os.path.lexists(own):
         said, path = _read_text(own, span), own
     return choose_chat_template(said, config, path, span)
@@ -84,7 +84,9 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 def choose_chat_template(
     setting: object, config: Mapping[str, object], path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the template in a setting, with the special tokens of `config`. Raise E0423."""
+    """Return the template in a setting, with the special tokens of `config`. Raise E0423 if
+    invalid.
+    """
     if isinstance(setting, list | dict):
         setting = _select_template(setting, path, span)
     if setting is None:
@@ -102,8 +104,8 @@ def list_chat_template_files(directory: Path) -> list[Path]:
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template of a list of objects or a table; None if there is none.
-    Raise E0423 if it is ambiguous.
+    """Return the default or only template of a list of objects or a table, or None if there is
+    none. Raise E0423 if it is ambiguous.
     """
     named: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for one in templates if isinstance(templates, list) else ():
@@ -191,10 +193,10 @@ def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
 def read_companions(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """Yield the files for a package in another program's format, except `excluded`.
+    """Yield the files for a package in the format of a different program, except `excluded`.
 
     onnxruntime-genai needs both tokenizer files; if a checkpoint has only the first, the second is
-    generated. Fails with E0802.
+    generated. Raise E0802 if a file cannot be read.
     """
     if profile == "specc":
         return
@@ -208,7 +210,7 @@ def read_companions(
 
 
 def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on files that programs of this format need and lack."""
+    """Return notes on missing files that programs of this format need."""
     there = {path.name for path in find_companion_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in there:
         return (

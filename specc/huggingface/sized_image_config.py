@@ -8,10 +8,10 @@ class SettingsReader(Protocol):
     """Typed access to the keys of a preprocessor_config.json."""
 
     def read_value(self, key: str, usual: object) -> object:
-        """Return the value of a key; `usual` if it is absent or null."""
+        """Return the value of a key, or `usual` if it is absent or null."""
 
     def read_bool(self, key: str, usual: bool) -> bool:
-        """Return a truth value."""
+        """Return a boolean."""
 
     def raise_unsupported(self, key: str, why: str) -> NoReturn:
         """Raise E0422 at a key."""
@@ -29,8 +29,8 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
 def read_sized_options(
     reader: SettingsReader, sizing: str, usual: Mapping[str, object], spec: Mapping[str, object]
 ) -> Options:
-    """Return the options of images that `sizing` resizes; `usual` are the settings of the class,
-    `spec` the options of the spec. Raise E0422.
+    """Return the options of images that `sizing` resizes. `usual` are the default settings of the
+    processor class, `spec` the options of the spec. Raise E0422 for unsupported settings.
     """
     if spec.get("sizing", "") != sizing:
         reader.raise_unsupported(
@@ -44,13 +44,13 @@ def read_sized_options(
 
 
 class _Settings:
-    """The settings of a file, and those of the class where the file has none."""
+    """The settings of a file, with the defaults of the processor class."""
 
     def __init__(self, reader: SettingsReader, usual: Mapping[str, object]) -> None:
         self.reader, self.usual = reader, usual
 
     def read_length(self, key: str, *parts: str) -> int:
-        """Return a positive integer, or that of the first of `parts` of an object."""
+        """Return a positive integer, or the first of `parts` that an object contains."""
         value = self.reader.read_value(key, self.usual.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)
@@ -101,7 +101,7 @@ def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
     settings.check_length("crop_size", tile, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):
-        # the graph counts tiles by those of the config
+        # the graph counts tiles with the grid sizes of the config
         case value if value == spec.get("bounds"):
             return {}
     reader.raise_unsupported(key, "the model has other sizes of tiled images in its config.json")
@@ -128,4 +128,4 @@ SIZING_READERS: Mapping[str, Callable[[_Settings, Mapping[str, object]], Options
     "anyres": _read_grids,
     "square": _read_square,
 }
-"""How the bounds of images are read, by the name of the rule in `image(sizing=…)`."""
+"""The reader of the bounds of images, by the name of the rule in `image(sizing=…)`."""

@@ -1,4 +1,4 @@
-"""Apply the settings of tokenizer_config.json to a tokenizer.json, as transformers does."""
+"""Apply the settings of tokenizer_config.json to a tokenizer.json, like transformers."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ def apply_tokenizer_settings(
     text: str, settings: Mapping[str, object], *, lower: bool = False
 ) -> AppliedSettings:
     """Return a tokenizer.json with the settings of tokenizer_config.json; with `lower` it
-    lowercases text first, as `do_lower_case` of sentence-transformers does.
+    lowercases text first, like `do_lower_case` of sentence-transformers.
     """
     content: Part = json.loads(text)
     before = json.dumps(content)
@@ -106,7 +106,7 @@ def _lowercases_text(part: Part) -> bool:
 
 
 def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Set the fields of a BertNormalizer. Yield `do_lower_case` where another normalizer
+    """Set the fields of a BertNormalizer. Yield `do_lower_case` if a different normalizer
     contradicts it.
     """
     normalizers = _list_parts(content.get("normalizer"))
@@ -119,7 +119,9 @@ def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) ->
 
 
 def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
-    """Set the prefix space of byte-level BPE. Yield the key where SentencePiece's differs."""
+    """Set the prefix space of byte-level BPE. Yield the key if a Metaspace pre-tokenizer
+    contradicts it.
+    """
     if not isinstance(prefix, bool):
         return
     for part in _list_parts(content.get("pre_tokenizer")):
@@ -130,8 +132,8 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Follow `add_bos_token` and `add_eos_token`. Yield them where the post-processor adds
-    tokens of other roles, or the token is not in the file.
+    """Apply `add_bos_token` and `add_eos_token`. Yield the key if the post-processor adds tokens
+    with other roles or the token is not in the file.
     """
     given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
@@ -148,7 +150,7 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
 
 
 def _list_added_tokens(content: Part) -> set[str]:
-    """Return the tokens that the post-processor adds; "?" for one of BERT or RoBERTa."""
+    """Return the tokens that the post-processor adds, or "?" if it is BERT's or RoBERTa's."""
     parts = _list_parts(content.get("post_processor"))
     others = [part for part in parts if part.get("type") != "ByteLevel"]
     return {str(name) for part in others for name in part.get("special_tokens", ("?",))}
@@ -184,7 +186,7 @@ def list_token_ids(content: Part) -> dict[str, int]:
 
 
 def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys that name tokens which the tokenizer.json does not have."""
+    """Yield the keys whose tokens are missing in the tokenizer.json."""
     ids = list_token_ids(content)
     yield from (
         key
@@ -206,7 +208,7 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings that an id beyond the vocabulary does not change, with their keys."""
+"""Settings that ignore ids outside the vocabulary, with their keys."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
@@ -216,7 +218,7 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove unknown ids of `FILTERING_SETTINGS` in place; yield a remark per key."""
+    """Remove unknown ids from `FILTERING_SETTINGS` in place; yield a remark per key."""
     vocabulary = _read_vocabulary(model)
     for word, key in FILTERING_SETTINGS.items():
         value = settings.get(word)
@@ -224,7 +226,8 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         unknown = [i for i in items if vocabulary.check_token_id(word, [i])]
         if value is None or not unknown:
             continue
-        # a file whose only stop token is unknown ends no sequence, whatever the spec says
+        # if the only stop token of a file is unknown, no stop token ends a sequence, whatever the
+        # spec says
         settings[word] = [item for item in items if item not in unknown]
         if word == "pad":
             del settings[word]
@@ -232,8 +235,8 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
 
 
 def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
-    """Return the key of a token that would be read or generated and is beyond the
-    vocabulary, and what is wrong; two empty texts where there is none.
+    """Return the key of a token that would be read or generated but is outside the vocabulary, and
+    a description; return two empty strings if there is none.
     """
     vocabulary = _read_vocabulary(model)
     for word, key in GENERATED_SETTINGS.items():
@@ -270,7 +273,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are read or do not change vectors, with their supported values if not all are."""
+"""Keys that are read or do not change vectors, with their supported values if restricted."""
 
 
 def _list_unread_settings(
@@ -286,7 +289,7 @@ def _list_unread_settings(
 READ_TOKENIZER_ARGUMENTS = frozenset(
     ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
 )
-"""Arguments of the tokenizer that are read or change no vector."""
+"""Arguments of the tokenizer that are read or do not change vectors."""
 
 
 def _list_unread_arguments(path: Path | None) -> Iterator[str]:
@@ -304,7 +307,7 @@ def _list_unread_arguments(path: Path | None) -> Iterator[str]:
 
 
 def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
-    """Return the keys of arguments for processors of anything but text."""
+    """Return the keys of arguments for processors of other modalities than text."""
     given = settings.get("processing_kwargs")
     items = given.items() if isinstance(given, dict) else ()
     return [key for key, value in items if key != "text" and value]
@@ -315,8 +318,8 @@ def _format_ignored_note(key: str, path: Path | None) -> str:
 
 
 def list_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:
-    """Yield a note for each setting of a sentence-transformers directory that is not followed, in
-    the file of its encoder and in that of its sentences.
+    """Yield a note for each ignored setting of a sentence-transformers directory, in the config
+    files of its encoder and of the sentence transformer.
     """
     yield from _list_unread_settings(encoder, ENCODER_SETTINGS)
     yield from _list_unread_arguments(encoder)

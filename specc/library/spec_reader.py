@@ -1,4 +1,4 @@
-"""Find and read spec files: built-in models, user paths, used and extended files, config.json."""
+"""Find and read spec files (built-in, user paths, used and extended files) and config.json."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
     """Return the config of a file, or of the config.json of a directory. Raise E0802 with `help` if
-    it cannot be read, E0410 to E0415 if it is invalid.
+    it cannot be read, and E0410 to E0415 if it is invalid.
     """
     path = Path(path)
     try:
@@ -66,7 +66,7 @@ SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 
 
 def get_specs_directory() -> Path:
-    """Return the specs directory: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
+    """Return the specs directory: `specc/_specs` in a wheel or `<checkout>/specs` in a checkout."""
     packaged = Path(__file__).parents[1] / "_specs"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "specs"
 
@@ -166,19 +166,19 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse a source text. Cached, because trees are immutable."""
+    """Parse a source text. The result is cached, because trees are immutable."""
     return parse_spec(Source(name, text))
 
 
 @cache
 def _load_std() -> StdLibrary:
-    """Load the standard library. Cached: all commands of a process share it."""
+    """Load the standard library. The result is cached: all commands of a process share it."""
     return StdLibrary(get_specs_directory() / "std", get_specs_directory() / "std.json")
 
 
 @dataclass
 class SpecLibrary:
-    """The standard library and the spec files of one command. Each file is read once.
+    """The standard library and the spec files of one command. Each file is read only once.
     `unsaved_texts` are the open documents of an editor by path; they take precedence over files.
     """
 
@@ -216,14 +216,14 @@ class SpecLibrary:
         """Return the module of a source text; its paths are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
-        # a key that is no file name
+        # a key that is not a file name
         self.modules[module.directory / "\0"] = module
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
-        """Return the module of a file. Cached."""
+        """Return the module of a file. The result is cached."""
         key = _resolve_spec_path(path, spec, span)
-        # by resolved path: `./a.specc` and `a.specc` are one module
+        # keyed by resolved path: `./a.specc` and `a.specc` are the same module
         if key not in self.modules:
             text = self.unsaved_texts.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
@@ -252,7 +252,7 @@ class SpecLibrary:
                 raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
             path, target = existing[0], Path(existing[0])
         resolved = _resolve_spec_path(user.directory / target, path, span)
-        # links are resolved first, because a link could lead outside of the directory
+        # links are resolved first, because a link could point outside the directory
         if target.is_absolute() or not resolved.is_relative_to(user.directory):
             helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
@@ -264,7 +264,7 @@ class SpecLibrary:
         return self.load_module(resolved, path, span)
 
     def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
-        """Return the value of a field, read from a Hugging Face config.json."""
+        """Return the value of a field that is read from a Hugging Face config.json."""
         return read_hf_config_field(context, entry, env)
 
 

@@ -45,7 +45,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the hash of a source text. It detects edits, but is not cryptographic."""
+    """Return the hash of a source text. The hash detects edits, but is not cryptographic."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
@@ -138,7 +138,8 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
         # a node may have several parents, such as the shared empty `Comments`
         if id(node) in node_numbers:
             continue
-        # the table records the field order of each class; a table with another order is rejected
+        # the table records the field order of each class; a table with a different order is
+        # rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if ready:
             node_numbers[id(node)] = len(nodes)

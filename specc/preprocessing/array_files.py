@@ -35,7 +35,7 @@ from specc.ir.array import Array
 ZIP_SIGNATURES = (
     b"PK\x03\x04",
     b"PK\x05\x06",
-)  # signatures of .npz files; the second is of an empty one
+)  # signatures of .npz files; the second is the signature of an empty file
 MAX_RANK = 16  # maximum rank
 MAX_HEADER = 10_000  # maximum bytes
 MAX_MEMBERS = 10_000  # maximum arrays in one .npz
@@ -124,7 +124,7 @@ def fail_bad_array(path: str, why: str, fix: str) -> NoReturn:
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return the arrays of a JSON text by name; "" for a number or nested lists."""
+    """Return the arrays of a JSON text by name; a number or nested lists have the name ""."""
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
@@ -137,8 +137,8 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
 
 
 def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
-    """Return nested lists as an array (bool, i64 or f64). Raise E0906, naming `location`; with
-    `pad_left` its help pads shorter lists on the left.
+    """Return nested lists as an array (bool, i64 or f64). Raise E0906 for invalid lists at
+    `location`; with `pad_left` the help shows the lists padded on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
         with suppress(OverflowError):  # reported below, with the location
@@ -177,8 +177,8 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return lists of different lengths padded with zeros for a help; empty if that is not the
-    error.
+    """Return a help text with lists of different lengths padded with zeros, or nothing for any
+    other error.
     """
     rows = value if isinstance(value, list) else []
     lists = [r for r in rows if isinstance(r, list) and {*map(type, r)} <= {int, float, bool}]
@@ -190,7 +190,9 @@ def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
 
 
 def load_strict_json(data: bytes, name: str) -> Json:
-    """Return the value of a JSON text, without duplicate keys and NaN. Raise E0906."""
+    """Return the value of a JSON text. Raise E0906 if it is invalid, has duplicate keys or contains
+    NaN.
+    """
     location = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
@@ -212,7 +214,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
 def _infer_shape(value: object) -> tuple[int, ...]:
     """Return the shape of nested lists, taken from their first elements."""
     shape: list[int] = []
-    # a list may contain itself
+    # limit the depth: a list may contain itself
     while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:
         shape.append(len(value))
         if not value:
@@ -276,11 +278,11 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "i32": np.dtype(np.int32),
     "bool": np.dtype(np.bool_),
 }
-"""NumPy dtype of each element type."""
+"""The NumPy dtype of each element type."""
 
 
 def read_arrays(path: str) -> dict[str, Array]:
-    """Read the arrays of a file by name; the one of a .npy file or a JSON list is named ""."""
+    """Read the arrays of a file by name; the array of a .npy file or of a JSON list is named ""."""
     if path.lower().endswith((".json", ".jsonl")):
         return parse_json_arrays(read_bytes(path, MAX_TEXT_BYTES), path)
     data = read_bytes(path, MAX_ARRAY_BYTES)
@@ -296,7 +298,7 @@ def read_arrays(path: str) -> dict[str, Array]:
 
 
 def _narrow_array(array: Array, dtype: str, name: str) -> Array:
-    """Cast floats to another width. Raise E0907 if a finite one becomes infinite."""
+    """Cast floats to a different width. Raise E0907 if a finite value becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         result = array.astype(NUMPY_DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
@@ -307,8 +309,9 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
 
 
 def cast_exactly(array: Array, dtype: str, name: str) -> Array:
-    """Return the array of input `name` as `dtype` (`f32`, `i64`, …). Raise E0907 if values
-    change: floats may round to narrower floats, but do not become integers, nor bools numbers.
+    """Return the array of input `name` as `dtype` (`f32`, `i64`, …). Raise E0907 if values change:
+    floats may be rounded to narrower floats, but floats are not cast to integers and bools are not
+    cast to numbers.
     """
     goal = NUMPY_DTYPES[dtype]
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
@@ -333,7 +336,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
 def _fail_changed_value(
     array: Array, dtype: str, name: str, changed: NDArray[np.bool_]
 ) -> NoReturn:
-    """Raise E0907 with the first value that changes."""
+    """Raise E0907, naming the first value that changes."""
     index = tuple(int(i) for i in np.argwhere(changed)[0])
     lost = f"{dtype} cannot represent the value {array[index]} at {format_index(changed)}"
     _fail_inexact(array, dtype, name, f"{lost} exactly")
@@ -342,7 +345,7 @@ def _fail_changed_value(
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     """Return where a conversion from integers or booleans changed a value."""
     if result.dtype.kind == "f":
-        # up to here every integer is exact as a float
+        # up to this bound every integer is exactly representable as a float
         limit = 2 ** (np.finfo(result.dtype).nmant + 1)
         return np.asarray(
             (array > limit) | (array < -limit) if array.dtype.kind == "i" else array > limit

@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float32]
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""A chunk of this size extends to the end of the file, as streaming programs write it."""
+"""Chunk size that means "to the end of the file", which streaming programs write."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -52,8 +52,8 @@ class _WavFormat:
 
 
 def parse_wav(data: bytes, name: str) -> AudioRecording:
-    """Return the samples of a WAV file, channels averaged. Raise E0840 if it is none, E0841 if it
-    is damaged or has another encoding.
+    """Return the samples of a WAV file, averaged over channels. Raise E0840 if it is not a WAV
+    file, and E0841 if it is damaged or its encoding is not supported.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         _fail_not_wav(data, name)
@@ -72,7 +72,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
 
 
 def _read_format(part: bytes, name: str) -> _WavFormat:
-    """Parse the `fmt ` chunk. The extensible format has the encoding at its end."""
+    """Parse the `fmt ` chunk. The extensible format stores the encoding at its end."""
     if len(part) < 16:
         _fail_invalid_wav(name, "its format chunk is truncated")
     coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
@@ -114,7 +114,7 @@ def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name:
 def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
     """Decode interleaved samples to f32. 8-bit samples are unsigned; 128 is silence."""
     if wav_format.encoding == FLOAT:
-        # a value that float32 cannot represent is looked up as its rounded value
+        # values outside the float32 range become infinite, without a warning
         with np.errstate(over="ignore"):
             return np.frombuffer(part, f"<f{wav_format.bits // 8}").astype(np.float32)
     if wav_format.bits == 8:
@@ -131,7 +131,7 @@ def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
 
 
 def _fail_not_wav(data: bytes, name: str) -> NoReturn:
-    """Raise E0840 with the format that the file seems to have."""
+    """Raise E0840, naming the format that the file seems to have."""
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
         kind = "an MP4 file"
@@ -159,10 +159,10 @@ Doubles: TypeAlias = NDArray[np.float64]
 
 MAX_SOUND_BYTES = 512 << 20
 VARIANCE_EPSILON = 1e-7
-"""Added to the variance when a waveform is normalized, as in transformers."""
+"""Epsilon added to the variance when a waveform is normalized, like in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
-"""Log-mel values are clipped to this many powers of ten below the maximum."""
+"""Number of powers of ten below the maximum to which log-mel values are clipped."""
 MAX_MEL_FREQUENCY = 8000.0
 """Upper frequency of Whisper's mel filters in Hz, at any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
@@ -192,7 +192,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
         case Waveform():
             if not record.normalize:
                 return samples
-            # to mean 0 and variance 1
+            # normalize to mean 0 and variance 1
             whole = samples.astype(np.float64)
             spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
             return np.asarray((whole - whole.mean()) / spread, np.float32)
@@ -226,7 +226,9 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
 
 
 def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
-    """Compute Kaldi filter banks f32[frames, bins] of windows that lie completely in the audio."""
+    """Compute Kaldi filter banks f32[frames, bins] over windows that are completely inside the
+    audio.
+    """
     whole = np.zeros((record.frames, record.bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         framed = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
@@ -272,7 +274,9 @@ def _convert_to_kaldi_mel(hertz: float | Doubles) -> Doubles:
 
 
 def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
-    """Return f64[places, len(corners) - 2]: triangular filters between every other corner."""
+    """Return f64[places, len(corners) - 2]: triangular filters, each from a corner to the next but
+    one.
+    """
     widths = np.diff(corners)
     rising = (frequencies[:, None] - corners[:-2]) / widths[:-1]
     falling = (corners[2:] - frequencies[:, None]) / widths[1:]

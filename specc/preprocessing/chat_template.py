@@ -14,7 +14,7 @@ from specc.io.json_io import Json, JsonFields
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
-"""Maximum number of characters of a template; published ones have a tenth of it."""
+"""Maximum number of characters of a template; published templates have at most a tenth of it."""
 MAX_TEXT = 1_000_000
 """Maximum number of characters of the messages and of the rendered text."""
 MAX_MESSAGES = 10_000
@@ -51,7 +51,9 @@ class ChatTemplate:
 
 
 def parse_messages(value: object) -> list[dict[str, Json]]:
-    """Return a chat as a list of messages; a string is one user message. Raise E0425."""
+    """Return a chat as a list of messages; a string is one user message. Raise E0425 if it is
+    invalid.
+    """
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
@@ -83,11 +85,11 @@ def _check_chat_size(messages: list[dict[str, Json]]) -> None:
 
 
 IMAGE_KEYS = ("path", "image", "url")
-"""Keys of the file of an image in a part of a message, as in transformers."""
+"""Keys of an image file in a message part, like in transformers."""
 
 
 def list_message_images(messages: list[dict[str, Json]]) -> list[object]:
-    """Return the files of the images in messages: `{"type": "image", "path": "a.png"}`."""
+    """Return the image files that messages contain as `{"type": "image", "path": "a.png"}`."""
     return [
         next((part[key] for key in IMAGE_KEYS if isinstance(part.get(key), str)), "")
         for part in _list_image_parts(messages)
@@ -102,8 +104,8 @@ def _list_image_parts(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
-    """Return messages with so many images before the content of the last one, unless they contain
-    images.
+    """Return messages with the given number of image parts before the content of the last message,
+    unless they already contain images.
     """
     if not count or _list_image_parts(messages):
         return messages
@@ -117,7 +119,7 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """Return the text of a chat. Raise E0423 if the template fails or times out, E0426 without
+    """Return the text of a chat. Raise E0423 if the template fails or times out, and E0426 without
     jinja2.
     """
     if find_spec("jinja2") is None:
@@ -135,7 +137,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "bytes": MEMORY_LIMIT,
         "most": MAX_TEXT,
     }
-    # without site packages and user settings: what it needs is in `path`
+    # without site packages and user settings: the required packages are in `path`
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         done = subprocess.run(
@@ -156,7 +158,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             return text
         case {"fault": str(fault)}:
             _fail_unusable(" ".join(escape_text(fault).split())[:300])
-    # the system killed it, so it reported nothing
+    # the system killed the process, so it reported nothing
     _fail_unusable("it takes too much time or memory")
 
 

@@ -24,12 +24,14 @@ def render_from_stdin() -> None:
 
 
 def _find_line(error: BaseException) -> str:
-    """Return `in line N: ` of the template; jinja puts its lines into the traceback or `lineno`."""
+    """Return `in line N: `, where N is the template line of the error. Jinja puts the line into the
+    traceback or `lineno`.
+    """
     line: int | None = vars(error).get("lineno")
     place = error.__traceback__
     while place is not None:
         if place.tb_frame.f_code.co_filename == "<template>":
-            line = place.tb_lineno  # the innermost comes last
+            line = place.tb_lineno  # the innermost frame comes last
         place = place.tb_next
     return "" if line is None else f"in line {line}: "
 
@@ -69,7 +71,7 @@ def _make_environment() -> Any:
 
 
 def _render_generation() -> Any:
-    """`{% generation %} … {% endgeneration %}`: renders its content unchanged."""
+    """Render the content of `{% generation %} … {% endgeneration %}` unchanged."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 

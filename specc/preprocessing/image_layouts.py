@@ -1,4 +1,4 @@
-"""Images whose size depends on the image: resized within bounds, split into tiles, as patches."""
+"""Preprocess images to a dynamic size: resize within bounds, split into tiles or patches."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
 
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
-    """The `values` of an image, its `shape` for the input that takes it, and the `grid` of its
-    tokens or tiles in a prompt, (0, 0) if a prompt does not depend on its size.
+    """A preprocessed image: its `values`, its `shape` for the shape input, and the `grid` of its
+    tokens or tiles in a prompt, or (0, 0) if the prompt does not depend on the image size.
     """
 
     values: Floats
@@ -40,12 +40,13 @@ class PreparedImage:
 
 
 Sized: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
-"""Resized images or tiles `[rows, columns, channels]`, the shape, and the grid in a prompt."""
+"""Resized images or tiles `[height, width, channels]`, the shape, and the grid in a prompt."""
 
 
 def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
-    """Return the values of one image from its pixels `[rows, columns, 1|3]`: `f32[channels, rows,
-    columns]`, `[tiles, channels, rows, columns]` or `[patches, features]`. Raise E0990.
+    """Return the values of one image from its pixels `[height, width, 1|3]`: `f32[channels, height,
+    width]`, `[tiles, channels, height, width]` or `[patches, features]`. Raise E0990 if the size is
+    not supported.
     """
     if not record.sizing:
         return PreparedImage(normalize_image(pixels, record)[0])
@@ -59,8 +60,8 @@ def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
 
 
 def read_prepared_image(image: object, record: ImageRecord, name: str) -> PreparedImage:
-    """Return the values of an image file, or of an image of Pillow for the input `name`. Raise
-    E0802, E0902 to E0904 and E0990.
+    """Return the values of an image file or a Pillow image for the input `name`. Raise E0802, E0902
+    to E0904 or E0990 if the image is invalid.
     """
     if isinstance(image, str | Path):
         pixels = decode_image(read_bytes(str(image), MAX_IMAGE_BYTES), str(image))
@@ -70,13 +71,13 @@ def read_prepared_image(image: object, record: ImageRecord, name: str) -> Prepar
 
 
 def is_tiled(record: ImageRecord) -> bool:
-    """Return whether an image becomes one or several tiles."""
+    """Return whether images are split into tiles."""
     return record.sizing in ("tiles", "anyres")
 
 
 def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) -> Floats:
-    """Return `f32[channels, rows, columns]` as patches `[patches, features]`: row by row with
-    channels last, or with `frames` in blocks of merge × merge patches with channels first.
+    """Flatten `f32[channels, height, width]` to patches `[patches, features]`: in row-major order
+    with channels last, or, with `frames`, in blocks of merge × merge patches with channels first.
     """
     channels, rows, columns = values.shape
     step = side * merge
@@ -90,7 +91,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
 
 
 def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
-    """Resize to a number of pixels between the bounds, as the processor of Qwen2-VL does."""
+    """Resize to a number of pixels between the bounds, like the Qwen2-VL processor."""
     (low, high), step = record.bounds[0], record.multiple
     sides = pixels.shape[:2]
     if max(sides) > MAX_ASPECT_RATIO * min(sides):
@@ -108,7 +109,7 @@ def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
-    """Shrink to the bounds and round sides up to multiples, as the processor of Pixtral does."""
+    """Shrink to the bounds and round sides up to multiples, like the Pixtral processor."""
     sides, step = pixels.shape[:2], record.multiple
     ratio = max(n / most for n, most in zip(sides, record.bounds[0], strict=True))
     if ratio > 1:
@@ -121,8 +122,8 @@ def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
-    """Resize to the largest size with at most so many patches, as the NaFlex processor of SigLIP 2
-    does.
+    """Resize to the largest size with at most the given number of patches, like the NaFlex
+    processor of SigLIP 2.
     """
     side, most = record.patches[0], record.bounds[0][1]
 
@@ -140,8 +141,8 @@ def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
-    """Resize to multiples of the tile size and split; the whole image follows as the last tile, as
-    in the processor of Idefics3.
+    """Resize to multiples of the tile size and split into tiles; append the whole image as the last
+    tile, like the Idefics3 processor.
     """
     tile, longest = record.size[0], record.bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest), record)
@@ -163,7 +164,7 @@ def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Return a size of this longer side and an even shorter one, at most 4096."""
+    """Return a size with this longer side and an even shorter side, both at most 4096."""
     ratio = sides[1] / sides[0]
     wide = sides[1] >= sides[0]
     other = int(longest / ratio) if wide else int(longest * ratio)
@@ -176,7 +177,7 @@ def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
 
 
 def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
-    """Return the tiles of an image, row by row."""
+    """Return the tiles of an image in row-major order."""
     height, width = size
     return [
         image[top : top + height, left : left + width]
@@ -186,8 +187,8 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
 
 
 def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
-    """Return the whole image and the tiles of a larger version with a black frame, in the grid of
-    `bounds` that fits best, as the processor of LLaVA-NeXT does.
+    """Return the whole image and the tiles of a resized version padded with black, in the grid of
+    `bounds` that fits best, like the LLaVA-NeXT processor.
     """
     rows, columns = pixels.shape[:2]
     best = height, width = _choose_grid_size((rows, columns), record)
@@ -203,7 +204,9 @@ def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
-    """Return the size in `bounds` that keeps the most pixels, and wastes the fewest of them."""
+    """Return the size in `bounds` that keeps the most pixels; among equals, the size with the least
+    padding.
+    """
 
     def rate(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])
@@ -215,7 +218,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -> int:
-    """Return the number of tokens of tiles: of those without a frame, and one for each row."""
+    """Return the number of tile tokens: tokens without padding, and one newline token per row."""
     tile = record.size[0]
     down, across = (n // tile * (tile // record.multiple) for n in size)
     rows, columns = sides
@@ -229,8 +232,8 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -
 
 
 def _pad_to_square(pixels: Array, record: ImageRecord) -> Sized:
-    """Pad with black at the right and bottom to a square and resize it in float, after a Gaussian
-    filter if it shrinks, as the processor of OWLv2 does.
+    """Pad to a square with black at the right and bottom and resize it in float, after a Gaussian
+    filter when downscaling, like the OWLv2 processor.
     """
     side = max(pixels.shape[:2])
     square = pad_with_black(pixels.astype(np.float64), (side, side), (0, 0))
@@ -240,8 +243,8 @@ def _pad_to_square(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _make_antialiased_weights(length: int, size: int) -> Array:
-    """Return f64[size, length]: a Gaussian filter, cut at four standard deviations, and linear
-    interpolation between pixel centers, with mirrored edges.
+    """Return f64[size, length]: a Gaussian filter, truncated at four standard deviations, and
+    linear interpolation between pixel centers, with mirrored edges.
     """
     factor = length / size
     sigma = max(0.0, (factor - 1) / 2)
@@ -256,7 +259,7 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     low = np.floor(centers).astype(np.int64)
     weights = np.zeros((size, length))
     for step, weight in ((0, 1 - (centers - low)), (1, centers - low)):
-        # both pixels are pixels of the filtered image, whose edges are mirrored too
+        # both pixels belong to the filtered image, whose edges are mirrored too
         pixel = np.abs(low + step) % period
         places = np.abs(np.minimum(pixel, period - pixel)[:, None] + taps) % period
         places = np.minimum(places, period - places)
@@ -272,7 +275,7 @@ SIZINGS: Mapping[str, Callable[[Array, ImageRecord], Sized]] = {
     "anyres": _split_into_best_grid,
     "square": _pad_to_square,
 }
-"""How the size of an image is found, by the name of the rule in `image(sizing=…)`."""
+"""The function that resizes an image, by the name of the rule in `image(sizing=…)`."""
 
 
 def _fail_aspect_ratio(sides: tuple[int, ...], why: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Images of prompts: image inputs as batches, and the image placeholders of texts."""
+"""Images in prompts: batch image inputs, and replace the image placeholders of texts."""
 
 from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
@@ -59,7 +59,7 @@ def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
 def _group_images(
     graph: Graph, record: ImageRecord, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
-    """Return the images of each text, or of each batch element; empty for other values."""
+    """Return the images of each text or batch element, or an empty list for other values."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
     if not has_several_images(graph, name, record):
@@ -79,8 +79,8 @@ def _group_images(
 def batch_images(
     graph: Graph, name: str, record: ImageRecord, groups: Sequence[Sequence[PreparedImage]]
 ) -> dict[str, Array]:
-    """Return the image input, and the input of shapes, of the images of each text or batch element.
-    Zeros pad smaller images, and stand for missing ones.
+    """Return the image input and the shape input for the images of each text or batch element.
+    Smaller images are zero-padded; missing images are zeros.
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
@@ -96,7 +96,9 @@ def batch_images(
 
 
 def _stack_groups(groups: Sequence[Sequence[Array]], *, joined: bool) -> Array:
-    """Stack the images of each text, or join them along their first axis, and stack the texts."""
+    """Stack the images of each text, or concatenate them along their first axis; then stack the
+    texts.
+    """
     first = next(image for group in groups for image in group)
     none = np.zeros((0, *first.shape[joined:]), first.dtype)
     combine = np.concatenate if joined else stack_padded
@@ -157,7 +159,7 @@ def split_images(
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
-    """Return the number of texts, inferred from the other inputs; None if unknown."""
+    """Return the number of texts, inferred from the other inputs, or None if it is unknown."""
     batch = graph.inputs[name].type.shape[:1]
     for other, value in inputs.items():
         known = graph.inputs.get(other)
@@ -186,7 +188,9 @@ def _replace_placeholders(
     inputs: Mapping[str, object],
     groups: Sequence[Sequence[PreparedImage]],
 ) -> dict[str, object]:
-    """Return the texts next to the images `name`, with placeholders replaced. Raise E0991."""
+    """Return the texts of the images `name` with placeholders replaced. Raise E0991 if they do not
+    match.
+    """
     for text_input, record in find_prompt_inputs(graph, reading):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value
@@ -222,7 +226,7 @@ def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
 
 
 def find_placeholder(record: TextTokenizer) -> str:
-    """Return the text of the image placeholder in prompts."""
+    """Return the image placeholder text of prompts."""
     if record.replace:
         return record.replace[0]
     assert record.spread, "only texts with placeholders"
@@ -230,8 +234,8 @@ def find_placeholder(record: TextTokenizer) -> str:
 
 
 def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple[int, int]]) -> str:
-    """Return a text with the placeholder of each image replaced, if what replaces it depends on the
-    grid of its tokens. Raise E0991 for another number of placeholders than images.
+    """Return a text with the placeholder of each image replaced, if the replacement depends on the
+    token grid of the image. Raise E0991 unless there are as many placeholders as images.
     """
     placeholder = find_placeholder(record)
     first, *rest = text.split(placeholder) if placeholder else [text]
@@ -254,8 +258,8 @@ def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple
 
 
 def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
-    """Return the text of an image: of each cell of its grid, with a separator after each row but
-    the last, which the end follows; or the text of an image without a grid.
+    """Return the text of an image: the texts of all grid cells, with a separator after each row but
+    the last, and the end text; or the text of an image without a grid.
     """
     _, cell, separator, end, single = texts
     rows, columns = grid

@@ -20,26 +20,28 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = NDArray[np.float32]
 ImageSize: TypeAlias = tuple[int, int]
-"""Rows and columns of an image."""
+"""Height and width of an image."""
 
 MAX_PIXELS = 64 << 20  # 64 megapixels, checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
-LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's mode L
+LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, like Pillow's mode L
 # Exceptions of the decoders for damaged files.
 DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError),
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
 )
-MIDDLE_GRAY = 127.5  # between black and white
+MIDDLE_GRAY = 127.5  # halfway between black and white
 
 
 def read_image(path: str, record: ImageRecord) -> Floats:
-    """Return an image file as `f32[1, channels, rows, columns]`. Raise E0802, E0902 to E0904."""
+    """Return an image file as `f32[1, channels, height, width]`. Raise E0802 or E0902 to E0904 if
+    it is invalid.
+    """
     return normalize_image(decode_image(read_bytes(path, MAX_IMAGE_BYTES), path), record)
 
 
 def decode_image(data: bytes, name: str) -> Array:
-    """Return the pixels of an encoded image, 0 to 255: `u8` or `f32[rows, columns, 1|3]`."""
+    """Return the pixels of an encoded image, 0 to 255: `u8` or `f32[height, width, 1|3]`."""
     pillow = _import_pillow()
     try:
         with warnings.catch_warnings():
@@ -57,7 +59,9 @@ def decode_image(data: bytes, name: str) -> Array:
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
-    """Return the pixels of an image of Pillow like `decode_image`. Raise E0903 and E0904."""
+    """Return the pixels of a Pillow image like `decode_image`. Raise E0903 or E0904 if it is
+    invalid.
+    """
     try:
         _check_size(image.size, name)
         return _decode_pixels(image)
@@ -66,15 +70,15 @@ def decode_pil_image(image: Any, name: str) -> Array:
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
-    """Return pixels `[rows, columns, 1|3]` as `f32[1, channels, *size]`. Raise E0990 if they
-    exceed the frame.
+    """Return pixels `[height, width, 1|3]` as `f32[1, channels, *size]`. Raise E0990 if they exceed
+    the frame.
     """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.fitted else record.size
     values = normalize_pixels(pixels, record, (rows, columns), invert)
     if record.fitted:
-        # after normalization: padding around an image is 0, which no pixel is
+        # after normalization: padding around an image is exactly 0
         down, across = record.size[0] - rows, record.size[1] - columns
         values = np.pad(values, ((0, 0), (0, down), (0, across)))
     return np.ascontiguousarray(values[None], np.float32)
@@ -83,8 +87,8 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
 def normalize_pixels(
     pixels: Array, record: ImageRecord, size: ImageSize | None = None, invert: bool = False
 ) -> Floats:
-    """Return pixels `[rows, columns, 1|3]`, resized to `size`, as `f32[channels, rows, columns]`
-    with the mean and standard deviation of the record.
+    """Resize pixels `[height, width, 1|3]` to `size` and normalize them with the mean and standard
+    deviation of the record. Return `f32[channels, height, width]`.
     """
     planes = [
         resize_image(plane, size or plane.shape, record.resize)
@@ -92,20 +96,20 @@ def normalize_pixels(
     ]
     values = np.stack(planes * (record.channels // len(planes)))
     if invert:
-        # after resizing, which is equivalent and cheaper: the weights of a resized pixel sum to one
+        # after resizing, which is equivalent and cheaper: interpolation weights sum to one
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
     return np.asarray((values * np.float32(record.scale) - mean) / std, np.float32)
 
 
 def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
-    """Crop, rotate and resize pixels as the record says, before the final resize."""
+    """Crop, rotate and resize pixels as the record specifies, before the final resize."""
     if record.crop:
         pixels = _crop_center(pixels, record.size)
     if record.aligned:
         pixels = _rotate_to_target(pixels, record.size)
     if record.rounded or record.resized or record.fitted or record.centered:
-        # as published processors do
+        # like published processors
         if record.centered:
             return _fit_and_center(pixels, record)
         pixels = resize_pixels(
@@ -117,13 +121,13 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
 
 
 def is_light_background(pixels: Array) -> bool:
-    """Return whether the border of `[rows, columns, channels]` is light on average, as on paper."""
+    """Return whether the border of `[height, width, channels]` is light on average, like paper."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
 def resize_image(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
-    """Resize `f32[rows, columns]` to `f32[*size]`, with antialiasing, as Pillow does."""
+    """Resize `f32[height, width]` to `f32[*size]` with antialiasing, like Pillow."""
     if plane.shape == size:
         return plane
     return np.asarray(_resize_with_pillow(plane.astype(np.float32), size, kind), np.float32)
@@ -137,7 +141,7 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
-    """Resize pixels `[rows, columns, 1|3]`; 8-bit ones are `rounded` to 8 bits."""
+    """Resize pixels `[height, width, 1|3]`; with `rounded`, 8-bit pixels are rounded to 8 bits."""
     if pixels.shape[:2] == size:
         return pixels
     if record.rounded and pixels.dtype == np.uint8:
@@ -150,14 +154,16 @@ def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
-    """Rotate an image by 90° clockwise where its orientation differs from that of `size`."""
+    """Rotate an image by 90° clockwise unless `size` has the same orientation (portrait,
+    landscape).
+    """
     rows, columns = pixels.shape[:2]
     differs = (rows - columns) * (size[0] - size[1]) < 0
     return np.rot90(pixels, -1) if differs else pixels
 
 
 def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
-    """Return an image resized and padded with black on all sides, as Donut's processor does."""
+    """Resize an image and pad it with black on all sides, like Donut's processor."""
     rows, columns = record.size
     edge = min(rows, columns)
     pixels = resize_pixels(
@@ -165,7 +171,7 @@ def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
     )
     high, wide = pixels.shape[:2]
     down, across = min(high, rows), min(wide, columns)
-    # Both steps round to 8 bits, so that a single step would give other pixels.
+    # Both steps round to 8 bits, so a single step would produce different pixels.
     if (down, across) != (high, wide):
         if high > wide:
             across = max(1, wide * down // high)
@@ -176,7 +182,7 @@ def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
 
 
 def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
-    """Return an image of `size` with these pixels at `corner` (top, left), and black around."""
+    """Return a black image of `size` with these pixels at `corner` (top, left)."""
     padded = [(at, all_ - n - at) for at, all_, n in zip(corner, size, pixels.shape, strict=False)]
     return np.pad(pixels, (*padded, (0, 0)))
 
@@ -192,7 +198,7 @@ def _compute_target(rows: int, columns: int, record: ImageRecord) -> ImageSize:
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
-    """Return (rows, columns) with the shorter side `edge`. Raise E0904 where that is too large."""
+    """Return (height, width) with the shorter side `edge`. Raise E0904 if it is too large."""
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
     if other * edge > MAX_PIXELS:
@@ -201,7 +207,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
-    """Return (rows, columns) as DETR's and YOLOS's processors round them. Raise E0990 if they
+    """Return (height, width), rounded like in DETR's and YOLOS's processors. Raise E0990 if they
     exceed the frame.
     """
     edge, most = record.fitted
@@ -236,7 +242,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    # as published: an odd row is below, and above what is cropped
+    # like published processors: an odd row is padded below, and cropped above
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
     whole = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
@@ -244,7 +250,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
 
 
 def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
-    """Return model pixels `f[channels, rows, columns]` as `u8[rows, columns, channels]`."""
+    """Convert model pixels `f[channels, height, width]` to `u8[height, width, channels]`."""
     mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std))
     pixels = (values.astype(np.float64) * std + mean) / record.scale
     if record.invert is True:
@@ -254,7 +260,7 @@ def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
 
 
 def _decode_pixels(image: "Pillow.Image") -> Array:
-    """Decode a lazily opened image, to bytes where the file has bytes."""
+    """Decode a lazily opened image; 8-bit files are decoded to bytes."""
     from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_import_pillow` has found it by now
     from PIL import ImageOps
 

@@ -1,4 +1,4 @@
-"""Check the arrays a model is given: names, types, shapes, values."""
+"""Check the input arrays of a model: names, types, shapes, values."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -14,13 +14,13 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""Evaluates a dim such as `2 * src + 1` given the known lengths; None if it cannot."""
+"""Function that evaluates a dim such as `2 * src + 1` with the known lengths, or returns None."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input of a model: `dtype` is one of `f32`, `i64`, `bool` …; a dim is a number, a name,
-    or a text for `solve`; ids are below `id_limit`; an `optional` input may be absent.
+    """An input of a model. `dtype` is one of `f32`, `i64`, `bool` …; a dim is a number, a name, or
+    a formula for `solve`; ids are below `id_limit`; an `optional` input may be absent.
     """
 
     name: str
@@ -32,7 +32,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class LengthBound:
-    """Minimum and maximum of a dim; `high` None: unlimited."""
+    """Minimum and maximum of a dim; if `high` is None, the dim is unlimited."""
 
     low: int = 0
     high: int | None = None
@@ -60,8 +60,8 @@ def check_inputs(
     bounds: Mapping[str, LengthBound] | None = None,
     evaluate_dim: Solve | None = None,
 ) -> dict[str, Array]:
-    """Return the arrays in order, cast exactly. Raise all errors: E0907 element types, E0910
-    names, E0911 ranks, E0912 lengths, E0913 ids, E0914 NaN.
+    """Return the arrays in order, cast exactly. Raise all errors: E0907 for element types, E0910
+    for names, E0911 for ranks, E0912 for lengths, E0913 for ids, E0914 for NaN.
     """
     findings = _Findings()
     _check_names(specs, arrays_by_name, findings)
@@ -82,7 +82,7 @@ def check_inputs(
             _check_values(spec, array, findings)
         else:
             _report_wrong_rank(spec, array, findings)
-    # Sums and products of lengths determine nothing before all single ones are known.
+    # Sums and products of lengths are checked last, when all single lengths are known.
     for spec in whole:
         _check_computed_dims(spec, arrays[spec.name], findings, evaluate_dim)
     _check_bounds(findings, bounds or {}, evaluate_dim)
@@ -146,7 +146,7 @@ def _bind_dims(spec: InputSpec, array: Array, findings: _Findings) -> None:
 def _check_computed_dims(
     spec: InputSpec, array: Array, findings: _Findings, evaluate_dim: Solve | None
 ) -> None:
-    """Compare computed lengths, once all named dims are known."""
+    """Compare computed lengths after all named dims are known."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
             continue
@@ -170,7 +170,7 @@ def _check_bounds(
     for dim, length in findings.lengths.items():
         where = f"`{dim}` is {length} in `{findings.origins[dim]}`"
         _check_bound(findings, bounds.get(dim, LengthBound()), where, length)
-    # Several lengths together, `m + seq`, or the result of a stride.
+    # A sum of lengths such as `m + seq`, or the result of a stride.
     for text in sorted(bounds.keys() - findings.lengths.keys()):
         told = evaluate_dim(text, findings.lengths) if evaluate_dim else None
         if told and "%" in text:

@@ -1,4 +1,4 @@
-"""Model outputs as predictions: labels, entity spans, answers, candidates, embeddings."""
+"""Convert model outputs to predictions: labels, entity spans, answers, candidates, embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +32,8 @@ Facts: TypeAlias = dict[str, Any]
 @dataclass(frozen=True, kw_only=True)
 class TaskResults:
     """Results of a run, the encodings of its sequences, the input texts and the options.
-    `encodings` is empty if the inputs were ids. `text_indices` is the index of each sequence's
-    text, as a long context is split into several sequences.
+    `encodings` is empty if the inputs were ids. `text_indices` maps each sequence to the index of
+    its text, since a long context is split into several sequences.
     """
 
     task: Task
@@ -46,12 +46,12 @@ class TaskResults:
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """Return the tokenizer, which tasks with offsets require."""
+        """Return the tokenizer. Tasks with offsets require it."""
         assert isinstance(self.record, TextTokenizer), "the task needs a tokenizer"
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:
-        """Return a result in float64. Raise E0916 if it has another rank."""
+        """Return a result in float64. Raise E0916 if it has a different rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
             _fail_unexpected_scores(name, value, rank)
@@ -64,7 +64,7 @@ def make_predictions(task_results: TaskResults) -> list[Prediction]:
 
 
 def apply_function(scores: Floats, function: str) -> Floats:
-    """Apply softmax, sigmoid or nothing along the last axis."""
+    """Apply softmax, sigmoid or the identity along the last axis."""
     if function == "softmax":
         return compute_probabilities(scores)
     if function == "sigmoid":
@@ -75,7 +75,7 @@ def apply_function(scores: Floats, function: str) -> Floats:
 
 
 def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
-    """Return labels with scores, in descending order of the score; stable."""
+    """Return labels with scores, stably sorted by descending score."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
@@ -108,7 +108,7 @@ def _predict_token_classification(task_results: TaskResults) -> list[Prediction]
 
 
 def _find_token_positions(task_results: TaskResults, row: int) -> slice:
-    """Return the positions of the tokens of a row, without padding."""
+    """Return the positions of the tokens of a sequence, without padding."""
     length = len(task_results.encodings[row].ids)
     if task_results.options.get("padded_left"):
         longest = max(len(r.ids) for r in task_results.encodings)
@@ -162,7 +162,7 @@ def _find_answers(
 
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
-    """Return the characters of the word of a token, or of the token if words are unknown."""
+    """Return the character span of a token's word, or of the token if words are unknown."""
     word = encoding.words[token_index]
     if word is None:
         return encoding.offsets[token_index]
@@ -212,7 +212,7 @@ def _make_candidate(
     """Return the prediction for a mask token."""
     ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
     ids = [number for number in ids if number != task_results.task.pad]
-    # with several masks the others stay visible
+    # if there are several masks, the others remain in the text
     sequence = decode_token_ids(ids, task_results.tokenizer, special=len(masks) > 1)
     word = decode_token_ids([token], task_results.tokenizer, special=True)
     found = {"score": probability, "token": token}
@@ -271,8 +271,8 @@ def group_entities(
     record: TextTokenizer,
     strategy: str,
 ) -> list[Facts]:
-    """Return the entity spans of a text from probabilities [tokens, labels]; its tokens with
-    strategy `none`. Those labeled `O` are left out.
+    """Return the entity spans of a text from probabilities [tokens, labels], or its labeled tokens
+    with strategy `none`. Spans labeled `O` are omitted.
     """
     tokens = _list_tokens(text, encoding, probabilities, task, record)
     if strategy in ("none", "simple"):
@@ -296,7 +296,7 @@ def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
 def _list_tokens(
     text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: TextTokenizer
 ) -> list[Facts]:
-    """Return the tokens of the text, each with whether it continues a word."""
+    """Return the tokens of the text, each with a flag for tokens that continue a word."""
     names, marked = get_token_strings(encoding.ids, record), has_subword_prefix(record)
     found: list[Facts] = []
     for i, (start, end) in enumerate(encoding.offsets):
@@ -325,7 +325,7 @@ def _label_tokens(token: Facts, scores: Floats, task: Task, **changed: object) -
 def _group_tokens(
     tokens: Sequence[Facts], continues: Callable[[Facts, Facts], bool]
 ) -> list[list[Facts]]:
-    """Group tokens; one that `continues` the token before it joins its group."""
+    """Group tokens; a token that `continues` the previous token joins its group."""
     groups: list[list[Facts]] = []
     for token in tokens:
         if groups and continues(groups[-1][-1], token):
@@ -336,7 +336,9 @@ def _group_tokens(
 
 
 def _make_word(tokens: Sequence[Facts], task: Task, record: TextTokenizer, strategy: str) -> Facts:
-    """Return a word with one label: that of its first token, its best one, or the mean."""
+    """Return a word with one label: the label of its first token, of its best token, or of the mean
+    scores.
+    """
     scores = tokens[0]["scores"]
     if strategy == "max":
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]
@@ -347,7 +349,7 @@ def _make_word(tokens: Sequence[Facts], task: Task, record: TextTokenizer, strat
 
 
 def _split_tag(label: str) -> tuple[str, str]:
-    """Split `B-PER` into B and PER; a label without a prefix is inside."""
+    """Split `B-PER` into B and PER; a label without a prefix counts as inside (I)."""
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
     return "I", label
@@ -360,7 +362,7 @@ def _continues_span(previous: Facts, token: Facts) -> bool:
 
 
 def _make_span(tokens: Sequence[Facts], record: TextTokenizer) -> Facts:
-    """Return tokens as one span, with the mean of their scores."""
+    """Merge tokens into one span with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
         "score": float(np.mean([token["score"] for token in tokens])),

@@ -29,16 +29,16 @@ from specc.preprocessing.records import (
 from specc.preprocessing.task_kinds import Task
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile, parse_tokenizer_files
 
-MAX_PORTS = 1000  # inputs or outputs with a reading
+MAX_PORTS = 1000  # maximum inputs or outputs with a reading
 MAX_REPORTED = 3  # labels of an image, if the spec describes how they are shown
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
 @dataclass(frozen=True, slots=True)
 class PreprocessingConfig:
-    """The readings of inputs and of displayed outputs, in the order of the spec. An input without
-    one is read as `NumbersOutput`; with none displayed, every output is. `task` is that of the
-    head.
+    """The readings of inputs and of displayed outputs, in the order of the spec. An input without a
+    reading is read as `NumbersOutput`; if no output is listed, all are displayed. `task` is the
+    task of the head.
     """
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
@@ -69,17 +69,19 @@ class PreprocessingConfig:
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
 
     def assign_file_names(self, stem: str) -> "PreprocessingConfig":
-        """Return it as the model called `stem` stores it: large files get names next to the
+        """Return a copy for storage in the model called `stem`: large files are stored next to the
         model.
         """
         return self._change_files(lambda file: file.assign_name(stem))
 
     def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
-        """Return it with files named by their hashes, as a package of graphs stores them."""
+        """Return a copy with files named by their hashes, for storage in a package of graphs."""
         return self._change_files(lambda file: file.rename(names.get(file.sha256, file.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":
-        """Return a copy with the content of files next to the model in `directory`. Raise E0942."""
+        """Return a copy with the content of files next to the model in `directory`. Raise E0942 if
+        a file does not match.
+        """
         return self._change_files(lambda file: file.load(directory))
 
     def _change_files(
@@ -113,7 +115,7 @@ class PreprocessingConfig:
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
         """Return the record from untrusted JSON; files next to the model are not read yet. Raise
-        E0915.
+        E0915 if it is invalid.
         """
         whole = JsonFields(value, ("reading",))
         inputs, shows = whole.read_object("inputs"), whole.read_object("shows")
@@ -156,13 +158,13 @@ def parse_output_record(
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> OutputReading:
-    """Return the record of an output from JSON, as `parse_input_record`."""
+    """Return the record of an output from JSON, like `parse_input_record`."""
     return parse_tagged_record(JsonFields(value, path, report_error, files), OUTPUT_RECORDS)
 
 
 def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
-    """Return the labels for scores of an image, `[batch, classes]`, or of its pixels, `[batch,
-    classes, rows, columns]`: heads of one spec may have either.
+    """Return the output record for scores of images, `[batch, classes]`, or of pixels, `[batch,
+    classes, height, width]`: heads of one spec may have either rank.
     """
     match record:
         case LabelsOutput() if rank == 4:

@@ -1,4 +1,4 @@
-"""Values of Python callers as arrays: tensors of other libraries, columns, PIL images."""
+"""Convert values of Python callers to arrays: tensors of other libraries, columns, PIL images."""
 
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -15,7 +15,7 @@ ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
 """DLPack's device types of host memory: CPU, and CUDA pinned memory."""
 TEXT_IMAGES_RANK = 4
-"""Rank of the images of one text, which may be several."""
+"""Rank of an array with several images of one text."""
 MAX_LIST_DEPTH = 8
 """Maximum depth of lists that are searched for arrays; `convert_nested_lists` checks the rest."""
 
@@ -28,7 +28,9 @@ def _is_string_column(array: Array) -> bool:
 
 
 def convert_image_arrays(value: object, name: str) -> list[Array]:
-    """Return the arrays `f32[images, …]` of the images of every text; empty for other values."""
+    """Return the arrays `f32[images, …]` of the images of every text, or an empty list for other
+    values.
+    """
     several = list(value) if isinstance(value, list | tuple) else []
     if not all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in several):
         return []
@@ -40,7 +42,7 @@ def convert_input(value: object, name: str) -> object:
     if isinstance(value, str):
         return str(value)  # NumPy's strings are arrays too
     if isinstance(value, list | tuple):
-        # one of each type: checking each of a million numbers would take half a minute
+        # one value per type: checking each of a million numbers would take half a minute
         kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         arrays = any(map(_is_array_like, kinds.values()))
         return _convert_lists(value, name) if arrays else value
@@ -51,8 +53,8 @@ def convert_input(value: object, name: str) -> object:
 
 
 def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
-    """Return an array, or nested lists of numbers as one. Raise E0906; its help pads on the
-    `left`.
+    """Convert a value or nested lists of numbers to an array. Raise E0906 if they are invalid; with
+    `left` its help pads on the left.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -70,7 +72,7 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
 
 
 def is_image(value: object) -> bool:
-    """Return whether it is a Pillow image, or the path of an image file."""
+    """Return whether a value is a Pillow image or the path of an image file."""
     return isinstance(value, str | Path) or any(
         kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
         for kind in type(value).__mro__
@@ -100,9 +102,9 @@ def _convert_lists(value: object, name: str) -> object:
 
 def _convert_array(value: Any, name: str) -> Array:
     """Convert an object to an array. Raise E0907 if that is not possible."""
-    # without importing numpy.ma, which takes longer than reading a prompt
+    # without importing numpy.ma, since the import takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
-        # NumPy would drop the mask, and use the values under it.
+        # NumPy would drop the mask and use the masked values.
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` is a masked array, which is not supported",
@@ -114,7 +116,7 @@ def _convert_array(value: Any, name: str) -> Array:
         _check_device(value, methods, name)
         if "detach" in methods:
             value = value.detach()
-        # NumPy lacks bf16, and every bf16 value is a float
+        # NumPy lacks bf16, but every bf16 value is a float32
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
         made = (
@@ -124,7 +126,7 @@ def _convert_array(value: Any, name: str) -> Array:
         )
     except Failed:
         raise
-    except Exception as error:  # another library may raise anything
+    except Exception as error:  # other libraries may raise any exception
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` cannot be converted to an array",
@@ -135,7 +137,7 @@ def _convert_array(value: Any, name: str) -> Array:
 
 
 def _check_device(value: Any, methods: list[str], name: str) -> None:
-    """Raise E0907 for a tensor on another device."""
+    """Raise E0907 for a tensor that is not on the CPU."""
     if "__dlpack_device__" not in methods:
         return
     kind = int(value.__dlpack_device__()[0])

@@ -38,7 +38,7 @@ def _read_invert(fields: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read lengths; `fitted` is two, of the shorter side and of the longer."""
+    """Read lengths; `fitted` is the pair of the shorter and the longer side."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "is not two lengths: of the shorter side and of the longer")
@@ -62,23 +62,23 @@ class ImageRecord(Record):
     """An image: `x = (v - mean) / std` with `v = pixel * scale`, pixels from 0 to 255,
     resized to `size`.
 
-    `size` is (rows, columns). `channels` is 1 (brightness) or 3 (RGB). `box` averages the area
-    a result pixel covers; `bilinear` and `bicubic` widen their kernel when they shrink. `crop`
-    cuts out the largest middle part that has the shape of `size`; else the image is stretched.
-    `resized` is what it becomes before its middle of `size` is cut out (center crop), with black
-    around one that is smaller: rows and columns, or the length of its shorter side. `rounded`:
-    resizing gives 8-bit integers, as published processors do. `fitted`: the aspect ratio is kept,
-    the shorter side is the first number unless the longer one would exceed the second, sides are
-    multiples of `multiple`, and zeros pad it below and on the right to `size`. `centered`: the
-    aspect ratio is kept, and black pads it on all sides to `size`; `aligned`: before that an image
-    is rotated by 90° clockwise where it is landscape and `size` portrait, or the reverse. `invert`
-    turns a pixel into 255 - pixel; `auto` does so when the border of the image is light, for
-    models that were trained on light strokes over a dark ground.
+    `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). `box` averages the area that
+    an output pixel covers; `bilinear` and `bicubic` widen their kernel when downscaling. `crop`
+    crops the largest center part with the aspect ratio of `size`; otherwise the image is stretched.
+    `resized` is the size before the center crop to `size`: height and width, or the shorter side;
+    smaller images are padded with black. `rounded`: resizing produces 8-bit integers, like
+    published processors. `fitted`: the aspect ratio is kept, the shorter side is the first number
+    unless the longer side would exceed the second, sides are multiples of `multiple`, and the image
+    is zero-padded below and on the right to `size`. `centered`: the aspect ratio is kept, and the
+    image is padded with black on all sides to `size`. `aligned`: the image is rotated by 90°
+    clockwise first if its orientation (portrait or landscape) differs from `size`. `invert`
+    replaces a pixel by 255 - pixel; `auto` does so if the border of the image is light, for models
+    that were trained on light strokes over a dark background.
 
     With `sizing` the size depends on the image (`image_layouts`), within `bounds`, in multiples of
-    `multiple`; `size` is that of tiles, if it is `split`. `patches` flattens patches: (side) with
-    channels last, or (side, merge, frames): blocks of merge × merge, repeated for each frame.
-    `shape_input` takes the shape of each image. `overview_tokens` precede those of tiles.
+    `multiple`; for tiled images `size` is the tile size. `patches` flattens patches: (side) with
+    channels last, or (side, merge, frames) for blocks of merge × merge, repeated for each frame.
+    `shape_input` takes the shape of each image. `overview_tokens` precede the tokens of tiles.
     """
 
     tag = "image"
@@ -108,7 +108,7 @@ class ImageRecord(Record):
     overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject an absent size, and inconsistent numbers of channels."""
+        """Reject a missing size and inconsistent numbers of channels."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
             fields.read_integers("size", 2, 1, MAX_SIDE)
         if self.sizing not in ("", "square") and not self.bounds:
@@ -126,7 +126,7 @@ class ImageRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class VocabularyText(Record):
-    """Text as ids of `vocab`, between `start` and `end`; `unknown` for other words."""
+    """Text as ids of `vocab`, between `start` and `end`; unknown words get the id `unknown`."""
 
     vocab: Vocabulary
     end: TokenId = None
@@ -139,7 +139,7 @@ class VocabularyText(Record):
         return len(self.vocab)
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject a vocabulary with gaps, and ids outside of it."""
+        """Reject a vocabulary with gaps and ids outside the vocabulary."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
@@ -191,10 +191,10 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waveform(Record):
-    """The samples of a recording, from -1 to 1, `rate` a second: `f32[samples]`.
+    """A waveform `f32[samples]` with values from -1 to 1, at `rate` samples per second.
 
-    `normalize` scales them to a mean of 0 and a variance of 1, as wav2vec 2.0 takes them
-    (arXiv:2006.11477, sec. 2).
+    `normalize` scales samples to mean 0 and variance 1, like wav2vec 2.0 (arXiv:2006.11477, sec.
+    2).
     """
 
     tag = "waveform"
@@ -204,11 +204,10 @@ class Waveform(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMel(Record):
-    """Logarithms of a mel spectrogram `f32[bins, frames]`, as Whisper takes them
-    (arXiv:2212.04356, sec. 2.2).
+    """A log-mel spectrogram `f32[bins, frames]`, the input of Whisper (arXiv:2212.04356, sec. 2.2).
 
-    Silence pads a recording that is shorter than `frames * hop` samples; a longer one is an
-    error, or cut with `cut`. `window` and `hop` are samples.
+    A recording shorter than `frames * hop` samples is padded with silence; a longer recording is an
+    error, or truncated with `cut`. `window` and `hop` are in samples.
     """
 
     tag = "log_mel"
@@ -225,18 +224,18 @@ class LogMel(Record):
         return self.frames * self.hop
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject lengths below half a window, which is mirrored at the ends."""
+        """Reject lengths below half a window, since half a window is mirrored at the ends."""
         if self.samples <= self.window // 2:
             fields.raise_invalid("frames", "are shorter than half a window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBanks(Record):
-    """Kaldi's log filter banks `f32[frames, bins]` of windows of 400 samples, 160 apart, as the
-    Audio Spectrogram Transformer takes them (arXiv:2104.01778, sec. 2.1).
+    """Kaldi log filter banks `f32[frames, bins]` with a window of 400 and a hop of 160 samples, the
+    input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
-    With `normalize` each value becomes `(x - mean) / (2 * std)`. Zeros pad a shorter recording,
-    before that; a longer one is cut, or an error where `cut` is false.
+    With `normalize` each value becomes `(x - mean) / (2 * std)`. Before that, a shorter recording
+    is zero-padded; a longer one is truncated, or an error if `cut` is false.
     """
 
     tag = "filter_banks"
@@ -281,7 +280,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageRecord:
 
 @dataclass(frozen=True, slots=True)
 class LabelsOutput(Record):
-    """Scores of classes along the last axis, shown as the `top` labels with their probability."""
+    """Class scores along the last axis, shown as the `top` labels with their probabilities."""
 
     tag = "choice"
     labels: Labels = ()
@@ -298,7 +297,7 @@ class TextOutput(Record):
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput(Record):
-    """Pixels as `image` reads them, shown as an image; `invert=auto` is not undone."""
+    """Normalized pixels, shown as an image after undoing `image`, except `invert=auto`."""
 
     tag = "picture"
     image: Annotated[ImageRecord, _read_image]
@@ -306,8 +305,8 @@ class ImageOutput(Record):
 
 @dataclass(frozen=True, slots=True)
 class ClassMapOutput(Record):
-    """Scores `[batch, classes, rows, columns]` or class ids `[batch, rows, columns]`: a
-    segmentation map. `palette` holds RGB values for each class; without one, specc chooses.
+    """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
+    width]`. `palette` holds the RGB values of each class; if it is empty, specc chooses colors.
     """
 
     tag = "class_map"
@@ -317,7 +316,7 @@ class ClassMapOutput(Record):
     ] = ()
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject a palette of another size than the labels."""
+        """Reject a palette whose size differs from the number of labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
             fields.raise_invalid("palette", f"has {counts}")
@@ -335,11 +334,11 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtcTranscript(Record):
-    """The best token of each position of scores [batch, rows, tokens], repeats merged, without
-    `blank` (CTC best path).
+    """CTC best-path decoding of scores [batch, positions, tokens]: the best token per position,
+    with repeats merged and `blank` removed.
 
-    `keep` is the result that is the padding mask, if there is one. `delimiter` is the token
-    between words, shown as `space`; `unknown` stands for ids that `vocab` lacks.
+    `keep` names the output with the padding mask, if there is one. `delimiter` is the token between
+    words, shown as `space`; `unknown` stands for ids that `vocab` lacks.
     """
 
     tag = "transcript"
@@ -352,7 +351,7 @@ class CtcTranscript(Record):
     lower: bool = False
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject an empty vocabulary, and a blank token outside of it."""
+        """Reject an empty vocabulary and a blank token outside the vocabulary."""
         if not self.vocab:
             fields.raise_invalid("vocab", "is empty")
         _check_ids(fields, len(self.vocab), blank=self.blank)
@@ -363,8 +362,8 @@ class BoxesOutput(Record):
     """Class logits [batch, queries, classes] of an object detector, shown as a table of the boxes
     that score above `threshold`, at most `top`.
 
-    `boxes` is the result with their (center_x, center_y, width, height), from 0 to 1. `score` is
-    `softmax` over the classes and no-object, the last one, or `sigmoid` of each class.
+    `boxes` names the output with (center_x, center_y, width, height) from 0 to 1. `score` is
+    `softmax` over the classes and no-object (the last class), or `sigmoid` per class.
     """
 
     tag = "boxes"

@@ -46,8 +46,8 @@ def detect_objects(
     """Return the objects in an image of `size` above the threshold, the highest score first.
 
     `logits` are [queries, classes], `boxes` [queries, 4] as (center_x, center_y, width, height)
-    from 0 to 1. With `softmax` the last class is no-object, and a query gives its best class; with
-    `sigmoid` a query gives every class that scores among the `top`.
+    from 0 to 1. With `softmax` the last class is no-object, and a query yields its best class; with
+    `sigmoid` a query yields every class whose score is among the `top`.
     """
     scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: record.top]
@@ -86,8 +86,8 @@ def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> 
 
 
 MAX_ROWS = 1000  # maximum shown batch elements
-MAX_COLORS = 1 << 16  # maximum shown classes, if no number is given
-MAX_NUMBERS = 200  # maximum elements of an array that is shown completely
+MAX_COLORS = 1 << 16  # default maximum of shown classes
+MAX_NUMBERS = 200  # maximum number of elements of an array that is shown completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class ShownResults:
 def show_results(
     reading: PreprocessingConfig, outputs: Mapping[str, Array], sizes: Sequence[ImageSize] = ()
 ) -> ShownResults:
-    """Format outputs as `reading` says, or all as numbers. Raise E0916 if one does not fit its
-    reading. `sizes` are rows and columns of the images that were read, one per batch element.
+    """Format outputs by `reading`, or all as numbers. Raise E0916 if an output does not match its
+    reading. `sizes` are the (height, width) of the input images, one per batch element.
     """
     plan = reading.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
@@ -155,9 +155,7 @@ def show_output(
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the softmax along the last axis in float64; uniform for a row without a finite
-    score.
-    """
+    """Return the softmax along the last axis in float64; without a finite score it is uniform."""
     scores = logits.astype(np.float64)
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -170,7 +168,9 @@ def compute_probabilities(logits: Array) -> NDArray[np.float64]:
 
 
 def format_percent(fraction: float) -> str:
-    """Format a share: `98 %`; values between 0 and 1 are not rounded to either."""
+    """Format a fraction as a percentage, `98 %`; values between 0 and 1 are not rounded to 0 % or
+    100 %.
+    """
     if 0 < fraction < 0.005:
         return "< 1 %"
     if 0.995 <= fraction < 0.9995:
@@ -189,7 +189,7 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
 
 
 def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
-    """Return the best labels of each row of probabilities."""
+    """Return the best labels of each batch element's probabilities."""
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
@@ -200,7 +200,9 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
 def _format_boxes(
     name: str, record: BoxesOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> ShownResults:
-    """Return a table of boxes for each image, in pixels; relative to an image of unknown size."""
+    """Return a table of boxes for each image, in pixels, or in relative coordinates if the image
+    size is unknown.
+    """
     logits, boxes = outputs[name], outputs.get(record.boxes)
     due = logits.shape[-1] - (record.score == "softmax") if logits.ndim == 3 else 0
     if boxes is None or due < 1 or boxes.shape != (*logits.shape[:2], 4):
@@ -228,7 +230,7 @@ def _format_detected_objects(
 
 
 def _format_best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
-    """Format the most likely classes of one row f[classes], the first after `lead`."""
+    """Format the most likely classes of one batch element f[classes], the first after `lead`."""
     best = np.argsort(-row, kind="stable")[:top]
     shares = [format_percent(float(row[i])) for i in best]
     names = [labels[i] for i in best]
@@ -264,7 +266,9 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 def _format_transcripts(
     name: str, record: CtcTranscript, value: Array, mask: Array | None
 ) -> list[str]:
-    """Return a line per audio input [batch, positions, tokens], of the positions in `mask`."""
+    """Return the transcript of each audio input, from scores [batch, positions, tokens] at the
+    positions in `mask`.
+    """
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _fail_unexpected_output(name, value, "scores [batch, rows, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
@@ -308,7 +312,7 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
 
 
 def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
-    """Return an image per map, and the classes in it, the largest first."""
+    """Return an image per segmentation map, and the classes in it, the largest first."""
     maps, known = _read_class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(known)
     labels = [escape_text(label) for label in record.labels]
@@ -325,7 +329,9 @@ def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> Shown
 
 
 def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, rows, columns], and how many classes are named, scored or found."""
+    """Return class ids [batch, height, width], and the number of classes that are named, scored or
+    found.
+    """
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
         classes, ids = _choose_classes(name, value)
@@ -341,7 +347,7 @@ def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Ar
 
 
 def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
-    """Return how many classes are scored, and the ids with the highest scores."""
+    """Return the number of scored classes, and the ids with the highest scores."""
     if value.ndim not in (3, 4) or not value.size:
         _fail_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
     return value.shape[-3], value.argmax(axis=-3)

@@ -10,7 +10,7 @@ from specc.preprocessing.records import Labels
 from specc.preprocessing.tokenizer_files import TokenId
 
 Options: TypeAlias = Mapping[str, Any]
-"""Options of a task by name, each of the type of its default."""
+"""Options of a task by name; the type of a value is the type of its default."""
 PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
 MAX_PROMPTS = 1000
 LONGEST_PROMPT = 100_000
@@ -19,7 +19,7 @@ MAX_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """One input of a task. `is_variadic`: it takes all remaining words of the command line."""
+    """One input of a task. A slot that `is_variadic` takes all remaining command-line arguments."""
 
     name: str
     is_variadic: bool = False
@@ -29,7 +29,7 @@ class TaskSlot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
     """A task: inputs, the classes and results that identify a graph, and options with defaults.
-    `needs_tokenizer`: it needs the offsets of a tokenizer.json.
+    `needs_tokenizer` is true if the task needs the offsets of a tokenizer.json.
     """
 
     slots: tuple[TaskSlot, ...]
@@ -92,7 +92,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the task of a graph that is made for `classes` and gives `results`, or ""."""
+    """Return the task of a graph that outputs `results` for transformers `classes`, or ""."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue
@@ -119,11 +119,11 @@ Length: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
 class Task(Record):
     """The task of a compiled model, stored in its metadata.
 
-    `text` is the input that reads text. `function` turns logits into scores. `mask`, `unknown`,
-    `cls` and `pad` are token ids. `token_types`: the tokenizer's segment ids are given to the
-    model. `length`: every text is padded to that many tokens with `pad`. `max_length`: longer
-    texts are truncated. `prompts` are put before texts by name, `prompt` is the default one's
-    name. `truncates_left`: they lose their beginning.
+    `text` is the text input. `function` converts logits to scores. `mask`, `unknown`, `cls` and
+    `pad` are token ids. `token_types` is true if the model takes the tokenizer's segment ids. Every
+    text is padded with `pad` to `length` tokens. Texts above `max_length` are truncated, with
+    `truncates_left` at the beginning. `prompts` are text prefixes by name; `prompt` names the
+    default prefix.
     """
 
     kind: Annotated[str, partial(JsonFields.read_choice, options=tuple(TASKS))]
@@ -158,7 +158,7 @@ class Task(Record):
         return self.labels[number] if number < len(self.labels) else f"LABEL_{number}"
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON; defaults are left out."""
+        """Return the record as JSON; defaults are omitted."""
         return {
             f.name: to_json_value(value)
             for f in fields(self)

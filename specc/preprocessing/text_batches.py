@@ -1,4 +1,4 @@
-"""Encodings of texts and text pairs, and batches of them with padding and masks."""
+"""Encode texts and text pairs, and batch them with padding and masks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,9 +21,7 @@ def encode_text_inputs(
     inputs: Mapping[str, object],
     generated_input: str = "",
 ) -> dict[str, object]:
-    """Return `inputs` with texts as ids, and the padding mask where it is absent and the graph has
-    one.
-    """
+    """Return `inputs` with texts as ids. Add the padding mask of the graph if it is absent."""
     found: dict[str, object] = {}
     for name, value in inputs.items():
         if (
@@ -53,8 +51,8 @@ def batch_texts(
     """Return the input `name`, `i64[batch, longest]`, and its padding mask `bool[batch,
     longest]`.
 
-    Texts are padded with zeros on the side that the mask declares; where it allows either, a
-    `generated_input` is padded on the left, other inputs on the right. Raise E0912 for different
+    Texts are padded with zeros on the side that the mask declares; if it allows either, a
+    `generated_input` is padded on the left and other inputs on the right. Raise E0912 for different
     lengths without a mask input.
     """
     record = reading.get_input_reading(name)
@@ -112,14 +110,16 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return whether an input is padded on the left: as the spec says, else if it is generated."""
+    """Return whether an input is padded on the left: if the spec says so, or by default if it is
+    generated.
+    """
     keep = find_mask_input(graph, name)
     side = graph.input_facts[keep].padding_side if keep else ""
     return side == "left" or (side == "any" and name == generated_input)
 
 
 def find_mask_input(graph: Graph, name: str) -> str:
-    """Return the keep input with the axes of the input `name`; None if there is none."""
+    """Return the padding mask input with the axes of the input `name`, or None if there is none."""
     shape = graph.inputs[name].type.shape
     inputs = graph.inputs.items()
     return next(
@@ -146,8 +146,9 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoding:
-    """The tokens of a text or pair: segment ids `types`, character `offsets`, `special` marks
-    added tokens, `parts` is 0 or 1 (None if special), `words` numbers the words of each text.
+    """The tokens of a text or pair: `types` are segment ids, `offsets` are in characters, `special`
+    marks added tokens, `parts` is 0 or 1 (None for special tokens), `words` are word indices per
+    text.
     """
 
     ids: tuple[int, ...]
@@ -195,7 +196,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         parts=tuple(made.sequence_ids),
         words=tuple(made.word_ids),
     )
-    # tokens that the spec adds around a text, and the file does not
+    # tokens that the spec adds around a text but the file does not
     if pair is None and len(ids) != len(found.ids):
         before = 1 if record.start is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before
@@ -207,7 +208,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
 SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
     "types": 0, "offsets": (0, 0), "special": True, "parts": None, "words": None,
 }  # fmt: skip
-"""The fields of an encoding for a special token, but its id."""
+"""The fields of an encoding for a special token, except its id."""
 
 
 def _add_special_tokens(
@@ -222,9 +223,9 @@ def _add_special_tokens(
 
 
 def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = False) -> TextEncoding:
-    """Return at most `max_tokens` tokens; special tokens at the ends stay, and tokens before the
-    end are removed, or with `left` those after the beginning. As in tokenizers, texts with more
-    special tokens than that are not truncated.
+    """Return at most `max_tokens` tokens; special tokens at both ends are kept, and tokens are
+    removed before the end, or with `left` after the beginning. Like in tokenizers, texts with more
+    special tokens than `max_tokens` are not truncated.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special) > max_tokens:

@@ -1,4 +1,4 @@
-"""Text to token ids and back, for every kind of vocabulary."""
+"""Convert text to token ids and back, for every kind of vocabulary."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,19 +32,19 @@ REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for inval
 
 def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
     """Return the ids of a text, `i64[length]`, between `start` and `end`. Raise E0908 for an
-    unknown character, E0959 for a word, E0940 and E0941 for tokenizer files.
+    unknown character, E0959 for an unknown word, and E0940 or E0941 for tokenizer files.
     """
     return np.array(_encode_ids(text, record), np.int64)
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """Return `encode_text_ids` of many texts, converted to arrays at once."""
+    """Return the ids of many texts like `encode_text_ids`, but convert them to arrays at once."""
     rows = [_encode_ids(text, record) for text in texts]
     return split_rows(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
 def split_rows(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
-    """Concatenate the ids of rows and split them into one array per row."""
+    """Convert lists of ids to one array per sequence, by one conversion of their concatenation."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]
 
@@ -70,7 +70,7 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
 
 
 def _encode_utf8(text: str) -> bytes:
-    """Return the bytes of a text. Raise an error for half of a surrogate pair."""
+    """Return the UTF-8 bytes of a text. Raise an error for a lone surrogate."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as fault:
@@ -78,8 +78,9 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
-    """Return the text of ids up to the first `end`, `�` for unknown ones. Raise E0916 for an id
-    beyond the vocabulary, except with a tokenizer file: models have more ids than that.
+    """Return the text of ids up to the first `end`, with `�` for unknown ids. Raise E0916 for an id
+    outside the vocabulary, except with a tokenizer file, since models may have more ids than the
+    file.
     """
     kept, _ = strip_special_ids(ids, record)
     if isinstance(record, TextTokenizer):
@@ -103,8 +104,8 @@ def _decode_bytes(ids: Sequence[int], record: TextBytes) -> str:
 def strip_special_ids(
     ids: Sequence[int] | NDArray[np.integer], record: TextReading
 ) -> tuple[list[int], bool]:
-    """Return the ids before the first `end` without `start`, and whether `end` was there. Raise
-    E0916.
+    """Return the ids before the first `end` without `start`, and whether there was an `end`. Raise
+    E0916 for an id outside the vocabulary.
     """
     kept: list[int] = []
     last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
@@ -127,7 +128,7 @@ def strip_special_ids(
 
 
 def get_token_label(number: int, record: TextReading) -> str:
-    """Return the label of one id in a plot: its text, or a dot if it has none."""
+    """Return the plot label of one id: its text, or a dot if it has no text."""
     text = (
         get_tokenizer_label(number, record)
         if isinstance(record, TextTokenizer)
@@ -139,7 +140,7 @@ def get_token_label(number: int, record: TextReading) -> str:
 def pad_token_rows(
     sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Pad rows to one array `[batch, longest]`, and return it with its padding mask."""
+    """Pad sequences to one array `[batch, longest]`, and return it with its padding mask."""
     longest = max((len(row) for row in sequences), default=0)
     kind = np.result_type(*sequences) if sequences else np.dtype(np.int64)
     ids = np.full((len(sequences), longest), fill, kind)
@@ -189,7 +190,7 @@ def _fail_unknown(text: str, position: int, why: str) -> NoReturn:
 
 
 def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
-    """Decode the most probable tokens of each row."""
+    """Decode the most probable tokens of each sequence."""
     known = len(record.vocab)
     tokens = [record.vocab[i] if i < known else record.unknown for i in ids]
     once = [token for token, _ in groupby(tokens)]

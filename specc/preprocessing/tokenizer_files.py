@@ -25,17 +25,18 @@ to it."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_ROWS = 2**14
-"""Maximum number of positions that one id expands to: those of an image of 128 × 128 patches."""
+"""Maximum number of positions that one id expands to: an image of 128 × 128 patches."""
 MAX_REPLACEMENT = 256  # characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of texts in `replace`: of a text that is the same for every image, and of one that
-depends on the grid of its tokens."""
+"""Numbers of texts in `replace`: for a text that is equal for every image, and for a text that
+depends on the token grid.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """A `tokenizer.json` by hash and size in bytes. `name` is the file next to the model, "" if
-    the model contains the text; `text` is empty until `load`.
+    """A `tokenizer.json` with its hash and its size in bytes. `name` is the file next to the model,
+    or "" if the model contains the text; `text` is empty until `load`.
     """
 
     sha256: str
@@ -60,7 +61,9 @@ class TokenizerFile:
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
-        """Return it as part of the model called `stem`: inside, or next to it if it is large."""
+        """Return a copy that is stored in the model called `stem`, or next to the model if it is
+        large.
+        """
         return self.rename(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )
@@ -70,7 +73,7 @@ class TokenizerFile:
         return replace(self, name=name)
 
     def load(self, directory: Path) -> "TokenizerFile":
-        """Return it with the text of the file in `directory`. Raise E0942 if the hash differs."""
+        """Return a copy with the text read from `directory`. Raise E0942 if its hash differs."""
         if self.text:
             return self
         where = escape_text(directory / self.name)
@@ -96,7 +99,7 @@ def _fail_foreign(title: str) -> NoReturn:
 
 
 def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
-    """Return the files of a manifest by hash. Reject files with another hash."""
+    """Return the files of a manifest by hash. Reject files whose hash differs."""
     if len(fields.names()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
     return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
@@ -164,16 +167,15 @@ TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTokenizer(Record):
-    """Text as the ids that a `tokenizer.json` gives it.
+    """Text encoded to ids by a `tokenizer.json`.
 
     `special` adds the special tokens that the file puts around a text, such as [CLS] and [SEP];
-    `start` and `end` are put there too, each unless the file has put it there already. `spread`
-    is an id and how many times it is repeated: the placeholder of an image, and the image tokens.
-    `replace` is a placeholder in texts and what processors write there, before they are tokenized:
-    one text, or those of a cell of the grid of an image with `$row` and `$column`, between rows,
-    after the last row, and of an image without a grid.
-    `prompt_start` is the id of the token after the last placeholder and `prompt_end` the text at
-    the end of a prompt that does not have that token there. `chat` renders messages as text.
+    `start` and `end` are added too, each unless the file has added it already. `spread` is the id
+    of an image placeholder and its number of repetitions. `replace` is a placeholder in texts and
+    its replacement before tokenization: one text, or the texts of a grid cell (with `$row` and
+    `$column`), between rows, after the last row, and of an image without a grid. `prompt_start` is
+    the id of the token after the last placeholder; `prompt_end` is the text at the end of a prompt
+    without that token. `chat` renders messages as text.
     """
 
     tag = "tokenizer"
@@ -193,8 +195,8 @@ class TextTokenizer(Record):
         return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
     def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
-        """Return a prompt with `start` after its last placeholder and `prompt_end` at its end, as
-        the processor of PaliGemma writes it, unless `start` is there.
+        """Return a prompt with `start` after its last placeholder and `prompt_end` at its end, like
+        the PaliGemma processor, unless it already contains `start` there.
         """
         prompt = text.rpartition(placeholder)[2] if placeholder else text
         if prompt.startswith(start):

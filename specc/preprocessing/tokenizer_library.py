@@ -1,4 +1,4 @@
-"""tokenizer.json through the `tokenizers` package, with limits of text growth, memory and time."""
+"""Run tokenizer.json with the `tokenizers` package, limiting text growth, memory and time."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ def _compute_growth(step: object) -> int:
 
 
 def _compute_replacement_growth(step: Mapping[str, object]) -> int:
-    """Return how many characters replace the fewest that a pattern matches."""
+    """Return the maximum growth factor of a replacement: its length over the shortest match."""
     match step:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
             return max(1, -(-len(content) // len(text)))
@@ -58,7 +58,7 @@ def _matches_nothing(pattern: object) -> bool:
 
 
 def _compute_template_growth(step: Mapping[str, object]) -> int:
-    """Return the pieces of a template: 1 for a text, the count of its ids for a special token."""
+    """Return the length of a template: 1 per text, and the number of ids per special token."""
     match step:
         case {"single": list(pieces), "special_tokens": dict(known)}:
             return max(1, sum(_count_piece_ids(piece, known) for piece in pieces))
@@ -77,7 +77,7 @@ def _count_piece_ids(piece: object, known: Mapping[str, object]) -> int:
 
 
 def _compute_charsmap_growth(step: Mapping[str, object]) -> int:
-    """Return the longest text in a sentencepiece map: its size, a table, zero-terminated texts."""
+    """Return the longest text in a sentencepiece map (its size, a table, zero-terminated texts)."""
     try:
         data = base64.b64decode(str(step["precompiled_charsmap"]))
     except (KeyError, ValueError):
@@ -91,7 +91,7 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
     "Precompiled": _compute_charsmap_growth,
     "TemplateProcessing": _compute_template_growth,
-    # a byte that is no ASCII letter becomes a two-byte character
+    # a byte that is not an ASCII letter becomes a two-byte character
     "ByteLevel": lambda _: 2,
     "Metaspace": lambda _: 2,  # adds one character per word
     "NFKC": lambda _: 18,  # U+FDFA
@@ -99,10 +99,10 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "NFC": lambda _: 3,  # U+1D160
     "NFD": lambda _: 4,  # U+1F82
     "Lowercase": lambda _: 2,  # U+0130
-    # one letter becomes four by decomposition, or gets a space on either side
+    # one letter becomes four by decomposition, or is surrounded by spaces
     "BertNormalizer": lambda _: 12,
 }
-"""Factor by which a step may lengthen a text; steps of other kinds do not."""
+"""Factor by which a step may lengthen a text, by kind; other steps do not lengthen texts."""
 
 MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package takes up to 290
@@ -117,15 +117,15 @@ UNWATCHED_LENGTH = 256
 starting a thread costs as much as the call.
 """
 SECONDS = 20
-"""Time limit of a call, to which 20 µs per character are added; usual tokenizers take 1 µs."""
+"""Time limit of a call, to which 20 µs per character are added; typical tokenizers take 1 µs."""
 MAX_OVERDUE_CALLS = 2
-"""Maximum number of calls that go on in their threads after the time limit (E0941)."""
+"""Maximum number of calls that may still run in their threads after the time limit (E0941)."""
 
 
 def check_tokenizer_limits(
     content: Mapping[str, object], report_error: Callable[[str], NoReturn]
 ) -> None:
-    """Reject a tokenizer that would exhaust memory, loaded or with a short text."""
+    """Reject a tokenizer that would exhaust memory when it is loaded or encodes a short text."""
     if compute_max_text_growth(content) > MAX_GROWTH:
         report_error(f"it can make a text more than {MAX_GROWTH} times as long")
     texts = _list_added_texts(content)
@@ -133,7 +133,7 @@ def check_tokenizer_limits(
         report_error(f"its added tokens have more than {MAX_TRIE_NODES} characters")
     match content.get("model"):
         case {"vocab": list(pieces)}:
-            # a Unigram vocabulary is a list of texts with their scores
+            # a Unigram vocabulary is a list of (text, score) pairs
             texts = [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
             if count_trie_nodes(texts) > MAX_TRIE_NODES:
                 report_error(f"its vocabulary has more than {MAX_TRIE_NODES} different beginnings")
@@ -147,7 +147,7 @@ def _list_added_texts(content: Mapping[str, object]) -> list[str]:
 
 
 def count_trie_nodes(texts: list[str]) -> int:
-    """Return how many different prefixes texts have, or an upper bound within MAX_TRIE_NODES."""
+    """Return the number of distinct prefixes of texts, or an upper bound within MAX_TRIE_NODES."""
     total = sum(map(len, texts))
     if total <= MAX_TRIE_NODES:
         return total
@@ -172,8 +172,8 @@ def call_with_time_limit(
 ) -> Result:
     """Return the result of a call that releases the GIL, for a text of `size` characters or ids.
 
-    Complain after the time limit: a call of the package cannot be interrupted, so its thread ends
-    with the call or with the process. Complain at once while `MAX_OVERDUE_CALLS` still run.
+    Raise an error after the time limit. A call of the package cannot be interrupted, so its thread
+    ends with the call or with the process. Raise it at once while `MAX_OVERDUE_CALLS` still run.
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
@@ -184,7 +184,7 @@ def call_with_time_limit(
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # a panic in Rust is no `Exception`
+        except BaseException as error:  # a Rust panic is not an `Exception`
             errors.append(error)
 
     thread = Thread(target=run, daemon=True)
@@ -210,8 +210,8 @@ TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of 
 
 
 def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
-    """Return a tokenizer.json as a file to carry. Raise E0941 if the JSON, or the package
-    `tokenizers` where it is installed, rejects it.
+    """Return a tokenizer.json as a record to embed. Raise E0941 if it is not valid JSON, or if the
+    `tokenizers` package is installed and rejects it.
     """
 
     def raise_tokenizer_error(why: str) -> NoReturn:
@@ -240,7 +240,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
-    """Return the ids of a text. Raise E0908 if the file has none, E0940 without the package,
+    """Return the ids of a text. Raise E0908 if a part has no id, E0940 without the package, and
     E0941 if the file is damaged.
     """
 
@@ -262,7 +262,7 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
 
 
 def encode_with_offsets(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
-    """The `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
+    """Return the `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
     return _encode(text, pair, record, _fail_unusable)
 
 
@@ -283,7 +283,7 @@ def _encode(
 
 
 def get_token_strings(ids: Sequence[int], record: TextTokenizer) -> list[str]:
-    """Return each id as the vocabulary has it, `##ing`; "" for an unknown id."""
+    """Return the vocabulary entry of each id, such as `##ing`, or "" for an unknown id."""
     tokenizer = load_tokenizer(record.file)
     return [str(tokenizer.id_to_token(number) or "") for number in ids]
 
@@ -308,7 +308,7 @@ def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool
 
 
 def has_subword_prefix(record: TextTokenizer) -> bool:
-    """Return whether the vocabulary marks tokens inside words, as `##` does."""
+    """Return whether the vocabulary marks tokens inside words, e.g. with `##`."""
     return _marks_subwords(record.file.text)
 
 
@@ -318,18 +318,18 @@ def _marks_subwords(text: str) -> bool:
 
 
 def get_tokenizer_label(number: int, record: TextTokenizer) -> str:
-    """Return the text of an id, or the name of a special token; "" for an unknown id."""
+    """Return the text of an id, the name of a special token, or "" for an unknown id."""
     name = load_tokenizer(record.file).id_to_token(number)
     return decode_token_ids([number], record).strip() or str(name or "")
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
-    """Load a tokenizer. Raise E0940 without the tokenizers package, E0941 for an invalid file."""
+    """Load a tokenizer. Raise E0940 without the package, and E0941 for an invalid file."""
     return _open_tokenizer(file)[0]
 
 
 def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a file, and the factor by which it may lengthen a text."""
+    """Return the tokenizer of a file, and the maximum factor by which it lengthens a text."""
     assert file.text, "the model's files are opened before they are used"
     if _import_tokenizers() is None:
         raise_error(
@@ -381,14 +381,14 @@ def _load_tokenizer(text: str) -> Tokenizer:
     made.no_truncation()
     made.no_padding()
     if isinstance(made.model, library.models.BPE) and made.model.dropout:
-        model = made.model  # a second name of the tokenizer's own model
+        model = made.model  # an alias of the tokenizer's own model
         model.dropout = None
     return made
 
 
 @contextmanager
 def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Convert errors of the library to a complaint; a panic in Rust is not an `Exception`."""
+    """Convert errors of the library to diagnostics; a Rust panic is not an `Exception`."""
     try:
         yield
     except (Failed, MemoryError):

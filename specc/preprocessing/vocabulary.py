@@ -1,4 +1,4 @@
-"""Vocabulary files, and word-level tokenization."""
+"""Vocabulary files and word-level tokenization."""
 
 import json
 import re
@@ -18,7 +18,7 @@ SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_SUGGESTION_VOCABULARY = 100_000
-"""Largest vocabulary for which a similar word is suggested: with more it takes seconds."""
+"""Maximum vocabulary size for which a similar word is suggested: a larger one takes seconds."""
 
 
 def word_ids(text: str, record: TextWords) -> list[int]:
@@ -40,8 +40,8 @@ def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
 
 
 def find_unreachable_words(record: TextWords) -> list[str]:
-    """Return the words with white space, or with upper case where words are looked up in lower
-    case.
+    """Return the words with whitespace, and the words with uppercase letters if lookup lowercases
+    words.
     """
     return [
         word
@@ -127,7 +127,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
 
 
 def write_vocabulary(tokens: Iterable[str]) -> str:
-    """Return the content of a vocabulary file: the inverse of `read_vocabulary`."""
+    """Return the content of a vocabulary file. This is the inverse of `read_vocabulary`."""
     return "".join(f"{_format_line(token)}\n" for token in tokens)
 
 

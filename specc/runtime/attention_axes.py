@@ -1,4 +1,4 @@
-"""Labels of the queries and keys of an attention: tokens, audio frames, image patches."""
+"""Label the queries and keys of an attention: tokens, audio frames, image patches."""
 
 import math
 from dataclasses import dataclass
@@ -67,12 +67,12 @@ class AttendedInputs:
             return None
         name, record = found
         first = np.asarray(self.arrays[name])[0]
-        # the first of several that belong to a text
+        # the first image if a text has several
         pixels = denormalize_image(first[0] if first.ndim == 4 else first, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Describe the inputs: their text, or the kind of each."""
+        """Describe the inputs: by their text, or else by their kinds."""
         words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 
@@ -109,7 +109,9 @@ class AttendedInputs:
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
-        """Return the tokenizer of an input; that of the output for the autoregressive input."""
+        """Return the tokenizer of an input; for the autoregressive input, the tokenizer of the
+        output.
+        """
         record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS):
             return record
@@ -126,7 +128,7 @@ class AttendedInputs:
         return texts[0] if texts else None
 
     def _label_frames(self, count: int) -> MapAxis | None:
-        """Label audio frames by the second at which each begins."""
+        """Label each audio frame with its start time in seconds."""
         for name, array in self.arrays.items():
             record = self.model.manifest.reading.get_input_reading(name)
             if isinstance(record, Waveform | LogMel) and count:
@@ -150,7 +152,7 @@ class AttendedInputs:
         for name, record in self.model.manifest.reading.inputs:
             if not isinstance(record, ImageRecord) or name not in self.arrays:
                 continue
-            # config values may have changed the model compared to its reading
+            # config values may have changed the model so that it no longer matches its reading
             shape = self.arrays[name].shape
             fits = len(shape) in (4, 5) and shape[-3] == record.channels
             if fits and all(shape):
@@ -188,7 +190,7 @@ def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid |
 
 
 def make_token_labels(ids: Array, record: TextReading) -> list[str]:
-    """Return one label per id; special tokens, which have no text, are dots."""
+    """Return one label per id; the label of a special token, which has no text, is a dot."""
     return [get_token_label(int(i), record) for i in ids]
 
 

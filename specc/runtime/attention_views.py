@@ -1,4 +1,4 @@
-"""Attention weights of a run as labeled maps: select them, export to HTML, SVG or PNG."""
+"""Attention weights of a run as labeled maps: selection and export to HTML, SVG or PNG."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class AttentionSelection:
 
 
 def parse_number_list(text: str, option: str) -> tuple[int, ...]:
-    """Parse `0,2-5` into sorted unique indices. E0954 for anything else."""
+    """Parse `0,2-5` into sorted unique indices. Raise E0954 for any other text."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
@@ -60,7 +60,7 @@ def _is_number(text: str) -> bool:
 
 
 def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
-    """Return the scopes that match a pattern. E0931 if none does."""
+    """Return the scopes that match a pattern. Raise E0931 if none matches."""
     fits = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not fits:
         helps = [f"its scopes are {escape_text(', '.join(scopes[:12]))}"]
@@ -122,10 +122,10 @@ def _format_number_list(indices: set[int]) -> str:
 
 
 ALIGNMENT_OUTPUT = "alignment"
-"""An output of this name, [batch, target, source], is plotted by default."""
+"""Name of the output [batch, target, source] that is plotted by default."""
 
 MAX_PANELS = 256
-"""Maximum number of maps in one drawing; a page has no limit."""
+"""Maximum number of maps in one drawing; an HTML page has no limit."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class AttentionRun:
     def select_maps(
         self, selection: AttentionSelection, *, select_all: bool
     ) -> tuple[AttentionMaps, str]:
-        """Return the maps to plot and a note on those left out. With `select_all`, all that
-        `selection` selects; otherwise the last attention if `selection` is empty.
+        """Return the maps to plot and a note on omitted maps. With `select_all`, plot all maps that
+        `selection` selects; otherwise plot the last attention if `selection` is empty.
         """
         maps = select_maps(self.attention_maps.maps, selection)
         if not select_all:
@@ -149,7 +149,7 @@ class AttentionRun:
         return replace(self.attention_maps, maps=maps), self._describe_omitted(maps)
 
     def _describe_omitted(self, maps: tuple[AttentionMap, ...]) -> str:
-        """Describe the attentions and heads that a plot leaves out."""
+        """Describe the attentions and heads that a plot omits."""
         maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
         has_omitted = len(maps) < len(maps_by_scope)
         verb_form, possessive = ("is", "its") if len(maps) == 1 else ("are", "their")
@@ -196,11 +196,11 @@ def run_with_attention(
     scope: str = "",
     generated_tokens: Array | None = None,
 ) -> AttentionRun:
-    """Run a model and keep every attention, one of which must match `scope`; or the model's own
-    `alignment` output, if it has one and no `scope` is given.
+    """Run a model and return every attention, one of which must match `scope`. If no `scope` is
+    given, return the model's own `alignment` output if it has one.
 
-    `generated_tokens` i64[batch, target] are the generated tokens of a generative model. E0931 if
-    there are no attention weights.
+    `generated_tokens` i64[batch, target] are the generated tokens of a generative model. Raise
+    E0931 if there are no attention weights.
     """
     attended = AttendedInputs(
         model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
@@ -229,7 +229,7 @@ def compute_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionRun:
     """Return attention maps of a generation: one full forward over the prompt and the generated
-    tokens of the first sequence. The last token was never fed, so it has no query.
+    tokens of the first sequence. The last token is never fed, so it has no query.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
@@ -253,13 +253,13 @@ def compute_generation_attention(
 def _make_attention_maps(
     attended: AttendedInputs, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
-    """Return every attention of the first batch element as a map. E0931 if none matches `scope`, or
-    its weights are not [batch, heads, query, key].
+    """Return every attention of the first batch element as a map. Raise E0931 if none matches
+    `scope` or if the weights are not [batch, heads, query, key].
     """
     graph, model = attended.model.manifest.graph, attended.model
     selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
-    # four axes can be plotted, none of them empty
+    # only four non-empty axes can be plotted
     shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
     if not shapes.keys() & {*selected}:
         title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
@@ -291,8 +291,8 @@ def _make_attention_maps(
 
 
 def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
-    """Return the model's own alignment [batch, target, source] as a map; heads may precede
-    target.
+    """Return the model's own alignment [batch, target, source] as a map; a heads axis may precede
+    the target axis.
     """
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
@@ -326,10 +326,11 @@ def render_attention(
     *,
     log_scale: bool = False,
 ) -> AttentionImage:
-    """Render what `selection` selects as `.html`, `.svg` or `.png`: HTML shows everything, an image
-    the last attention if nothing is selected.
+    """Render the selected maps as `.html`, `.svg` or `.png`. If `selection` is empty, HTML shows
+    all maps and an image shows the last attention.
 
-    E0931 and E0954 if there is no such attention, E0902 and E0953 if the PNG cannot be rendered.
+    Raise E0931 or E0954 if there is no such attention, and E0902 or E0953 if the PNG cannot be
+    rendered.
     """
     attention_maps, omitted = run.select_maps(
         selection or AttentionSelection(), select_all=suffix == ".html"

@@ -42,7 +42,7 @@ def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the weights and the mask of an attention, as far as it has them."""
+    """Return the weights and the mask of an attention, or None for a missing one."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -64,7 +64,7 @@ def _iterate_locations(
         if value is None:
             continue
         queries, keys = value.type.shape[-2:]
-        # One query per iteration: over all iterations there are as many as the loop has.
+        # There is one query per iteration, so there are as many queries as iterations.
         if loops and queries.number == 1:
             queries = _get_iteration_count(loops[-1])
         made = graph.node_origins.get(node)
@@ -85,8 +85,8 @@ def compute_attention_weights(
     graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Compute the weights of every attention by scope, [batch, heads, query, key], for prepared
-    inputs. `returned` are those that the compiled model returns; `parameters` loads its weights if
-    the rest need them.
+    inputs. `returned` are the weights that the compiled model returns; `parameters` loads the
+    model's parameters if the other attentions need them.
     """
     locations = find_attentions(graph)
     found = {
@@ -106,7 +106,7 @@ def find_masked_positions(
     parameters: Callable[[], Arrays],
 ) -> Arrays:
     """Compute the masked-out positions, bool[batch, heads, query, key] by scope, for attentions
-    whose weights have these `shapes`. Attentions without a mask are left out.
+    whose weights have these `shapes`. Attentions without a mask are omitted.
     """
     locations = find_attentions(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
@@ -120,11 +120,13 @@ def find_masked_positions(
 
 
 ITERATION_SEPARATOR = " turn "
-"""Separates the scope of an attention in a loop from the iteration."""
+"""Separator between the scope of an attention in a loop and the iteration."""
 
 
 def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Yield [batch, heads, iteration, query, key] as one map per loop iteration, from 1."""
+    """Yield [batch, heads, iteration, query, key] as one map per loop iteration, with 1-based
+    numbers.
+    """
     if weights.ndim != 5:
         yield name, weights
         return
@@ -135,7 +137,7 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 def _reshape_weights(weights: Array, location: AttentionLocation) -> Array:
     """Move loop axes to the query axis and add a heads axis after the batch if there is none."""
     iterations = len(location.loops)
-    for at, loop in enumerate(location.loops):  # the outermost stacked last
+    for at, loop in enumerate(location.loops):  # the outermost loop stacked last
         assert isinstance(loop.op, ops.Scan)
         weights = np.moveaxis(weights, at + loop.op.axis, at)
     for _ in range(iterations):
@@ -146,13 +148,13 @@ def _reshape_weights(weights: Array, location: AttentionLocation) -> Array:
 
 
 NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
-"""Values by name, each with the loops that it is nested in, outermost first."""
+"""Values by name, each with its enclosing loops, outermost first."""
 
 
 def _evaluate_values(
     graph: Graph, wanted: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Compute values, stacked by their loops; `parameters` is called if they need any."""
+    """Compute values, stacked by their loops; `parameters` is called if they need parameters."""
     if not wanted:
         return {}
     tapped, taps = _add_outputs(graph, wanted)
@@ -169,15 +171,15 @@ def _is_returned(
     locations: Mapping[str, AttentionLocation],
 ) -> bool:
     """Return whether the model's output under a name is this attention's weights."""
-    # A loop returns a slice per iteration, and of two attentions of one scope a model compiled by
-    # another version may mean either.
+    # A loop returns one slice per iteration. If a scope has two attentions, a model compiled by a
+    # different version may return either of them.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
     return np.ndim(returned[name]) == location.value.type.rank
 
 
 def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a copy of the graph whose loops output the wanted values, and these values in it."""
+    """Return a copy of the graph whose loops output the wanted values, and the copied values."""
     builder = Builder()
     copied = builder.copy_inputs_and_parameters(graph)
     taps: dict[str, Value] = {}
@@ -209,7 +211,7 @@ def _add_loop_outputs(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]
 
 
 class AttentionWeights(dict[str, Array]):
-    """[batch, heads, query, key] by the scope of the attention, in the model's order."""
+    """Attention weights [batch, heads, query, key] by scope, in the model's order."""
 
     def __repr__(self) -> str:
         first = ", ".join(f"{scope} {list(x.shape)}" for scope, x in self.items())

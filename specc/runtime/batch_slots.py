@@ -21,19 +21,21 @@ MIN_SPARE_COLUMNS = 16
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Sequences of a stepper that stay in the batch, i64[rows]."""
+    """Sequences of a stepper that stay in the batch, as indices i64[kept]."""
 
     stepper: KVCacheStepper
     batch_indices: Ints
 
     @property
     def column_count(self) -> int:
-        """Number of tokens fed per sequence, padding included."""
+        """Number of tokens fed per sequence, including padding."""
         return int(self.stepper.inputs.tokens.shape[1])
 
 
 def count_spare_columns(states: Sequence[DecodeState]) -> int:
-    """Return the number of masked columns before every sequence: 1 if states have time steps."""
+    """Return the number of masked columns before every sequence, which is 1 if states have a time
+    axis.
+    """
     return int(any(state.time_axis is not None for state in states))
 
 
@@ -60,10 +62,12 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return the lengths that must agree within one batch: those without a padding mask."""
+    """Return the lengths that must be equal within one batch, which are the lengths without a
+    padding mask.
+    """
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
-    # all but the batch, which comes first
+    # all but the first, which is the batch
     masked_lengths = [d for value in masked_values for d in value.type.shape[1:]]
     padded = {symbol for d in masked_lengths for symbol in d.symbols()}
     found: list[object] = [*sorted(prepared)]
@@ -98,7 +102,7 @@ def merge_batches(
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """Parts that become one batch of `target_stepper`'s kind."""
+    """Parts that are merged into one batch for `target_stepper`."""
 
     target_stepper: KVCacheStepper
     parts: tuple[BatchPart, ...]
@@ -106,8 +110,8 @@ class _MergedBatch:
 
     @staticmethod
     def from_parts(target_stepper: KVCacheStepper, parts: Sequence[BatchPart]) -> "_MergedBatch":
-        """Build the joint batch with as many columns as the longest sequence has, plus the spare
-        one.
+        """Build the merged batch with as many columns as the longest sequence has, plus spare
+        columns.
         """
         oldest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
@@ -137,7 +141,7 @@ class _MergedBatch:
             elements = np.moveaxis(array, (state.batch_axis, state.time_axis), (0, 1))[
                 part.batch_indices
             ]
-            # before the columns are positions that every prompt has, such as those of an image
+            # positions that every prompt has, such as image positions, come before the columns
             prefix_length = elements.shape[1] - kept_columns
             prefixes.append(elements[:, :prefix_length])
             time_steps.append(elements[:, prefix_length:])
@@ -146,7 +150,7 @@ class _MergedBatch:
     def _stack_time_steps(
         self, state: DecodeState, prefixes: list[Array], time_steps: list[Array], buffered: bool
     ) -> Array:
-        """Return prefix and time steps of all sequences, [rows columns …], as one state."""
+        """Return prefix and time steps of all sequences, [batch columns …], as one state."""
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
         left = state.time_axis in find_left_padded_axes(
@@ -157,7 +161,7 @@ class _MergedBatch:
         length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
         axes, first = (state.batch_axis, state.time_axis), time_steps[0]
         count = sum(map(len, time_steps))
-        # in the step's axis order, so that the runtime need not copy it
+        # in the axis order of the step, so that the runtime does not copy it
         sizes = [*np.moveaxis(first, (0, 1), axes).shape]
         sizes[state.batch_axis], sizes[state.time_axis] = count, length
         state_array: Array = np.zeros(sizes, first.dtype)
@@ -170,14 +174,14 @@ class _MergedBatch:
             step_count = min(rows.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
             elements[:, begin:end] = rows[:, rows.shape[1] - step_count :]
-            # The margin is a padded column: copies of it fill the front.
+            # The first column is padding: copies of it fill the front.
             if step_count < kept_columns and step_count:
                 elements[:, prefix_length:begin] = rows[:, :1]
             start += len(rows)
         return state_array
 
     def merge_static_inputs(self) -> DeviceTensors:
-        """Return the merged outputs of `encode`, or those of the caller."""
+        """Return the merged outputs of `encode`, or the static inputs of the caller."""
         names, graph = self.target_stepper.metadata.static_inputs, self.target_stepper.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.static_inputs[n])
@@ -217,14 +221,14 @@ class _MergedBatch:
         return merged, np.concatenate(tokens)
 
     def _align_states(self, value: Array) -> Array:
-        """Right-align [batch columns] to the joint number of columns."""
+        """Right-align [batch columns] to the number of columns of the merged batch."""
         own = min(value.shape[1], self.column_count)
         made = np.zeros((len(value), self.column_count), value.dtype)
         made[:, self.column_count - own :] = value[:, value.shape[1] - own :]
         return made
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
-        """Stack the batch elements that stay of each part."""
+        """Stack the batch elements of each part that stay."""
         if batch_axis is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]
@@ -240,13 +244,13 @@ def _count_columns(part: BatchPart) -> int:
     if mask is None or not len(part.batch_indices):
         return columns
     is_token = mask[part.batch_indices]
-    # `argmax` of booleans is the first true one, and 0 if there is none
+    # `argmax` of booleans is the index of the first true one, and 0 if there is none
     lengths = np.where(is_token.any(axis=1), columns - is_token.argmax(axis=1), 0)
     return int(lengths.max())
 
 
 def _choose_buffer_length(columns: int) -> int:
-    """Return the buffer length to allocate for so many columns."""
+    """Return the buffer length to allocate for the given number of columns."""
     length = MIN_BUFFER_POSITIONS
     while length < columns + MIN_SPARE_COLUMNS:
         length *= 2
@@ -271,7 +275,7 @@ def stack_padded(
     padded = []
     for array in arrays:
         gaps = [size - length for size, length in zip(sizes, array.shape, strict=True)]
-        # batches are concatenated, however many elements each has
+        # batches are concatenated, so their batch sizes may differ
         gaps[batch_axis] = 0
         sides = [(gap, 0) if n in left_axes else (0, gap) for n, gap in enumerate(gaps)]
         padded.append(np.pad(array, sides) if any(gaps) else array)

@@ -1,4 +1,4 @@
-"""Continuous batching: finished sequences make room for new ones."""
+"""Continuous batching: new sequences replace finished ones in the decode batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,20 +29,21 @@ DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""One in this many slots must be free before new sequences are prefilled: a prefill costs as much
-as a step."""
+"""Inverse of the fraction of slots that must be free before new sequences are prefilled: a prefill
+costs as much as a step.
+"""
 
 T = TypeVar("T")
 """The type of an unprocessed input."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
-"""The number of a sequence, and its generations, best first, or its error."""
+"""The index of a sequence with its generations, best first, or its error."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchSlot(Generic[T]):
-    """A sequence being generated from the input `input`; `prompt_length` is its number of prompt
-    tokens. `settings` bound its length.
+    """A sequence that is being generated from the input `input`. `prompt_length` is its number of
+    prompt tokens; `settings` bound its length.
     """
 
     sequence_index: int
@@ -62,7 +63,7 @@ class BatchSlot(Generic[T]):
     def from_stream(
         number: int, input: T, stream: GenerationStream, batch_index: int, vocabulary_size: int
     ) -> "BatchSlot[T]":
-        """Create the slot of a row of a new batch, for a model with `vocabulary_size` tokens."""
+        """Create the slot of a batch element, for a model with `vocabulary_size` tokens."""
         settings, own_slice = stream.settings, slice(batch_index, batch_index + 1)
         prompt, padding_mask = (
             stream.prompt[own_slice],
@@ -119,7 +120,7 @@ class BatchSlot(Generic[T]):
 
 
 def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
-    """Return why sequences of different lengths cannot be decoded in one batch; "" if they can."""
+    """Return why sequences of different lengths cannot share a decode batch, or "" if they can."""
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
@@ -132,9 +133,9 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
     """Continuous batching of at most `batch_size` sequences: `slots` are the batch elements of
-    `stepper`. `prepare` prepares sequences that begin together, which agree in their `get_shape`;
-    `on_begin` receives the numbers of all active sequences. `fed_tokens` counts all tokens fed,
-    `used_tokens` those without padding.
+    `stepper`. `prepare` prepares sequences that begin together and have equal `get_shape`;
+    `on_begin` receives the indices of all active sequences. `fed_tokens` counts all tokens fed, and
+    `used_tokens` the fed tokens without padding.
     """
 
     model: GenerativeModel
@@ -148,7 +149,9 @@ class ContinuousBatch(Generic[T]):
     used_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Yield sequences as they end, each sampled by its number; an error ends only its own."""
+        """Yield sequences as they end. Each is sampled by its index, and an error ends only the
+        sequence that caused it.
+        """
         iterator = iter(inputs)
         next_input = next(iterator, None)
         while next_input is not None or self.active_slots:
@@ -167,14 +170,14 @@ class ContinuousBatch(Generic[T]):
 
     @property
     def free_slots(self) -> int:
-        """Number of sequences that may begin now: 0 until a prefill pays off."""
+        """Number of sequences that may begin now, which is 0 until a prefill is worthwhile."""
         live = len(self.active_slots)
         free = self.batch_size - live
-        # a prefill blocks all running sequences: it is done for several at once
+        # a prefill blocks all running sequences, so several prompts are prefilled at once
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
     def fits_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return whether a sequence fits the shape of the active and the `new_inputs` ones."""
+        """Return whether a sequence matches the shape of active sequences and `new_inputs`."""
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
         ]
@@ -221,7 +224,7 @@ class ContinuousBatch(Generic[T]):
         return stepper, stream, self._feed_tokens(stepper, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Count the source tokens fed, padding included."""
+        """Count the source tokens fed, including padding."""
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
             if facts[name].padding_side and value is not padding_mask:
@@ -273,7 +276,7 @@ class ContinuousBatch(Generic[T]):
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
     """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
-    best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
+    best = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the row is NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():
         slots[index].is_finished = True
@@ -292,8 +295,8 @@ def _count_padding(padding_mask: Bools) -> int:
 
 
 def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int]) -> list[list[int]]:
-    """Group batch elements to which the same token rules apply: all, if no rule depends on the
-    position.
+    """Group batch elements to which the same token rules apply. If no rule depends on the position,
+    there is one group.
     """
     groups: dict[object, list[int]] = {}
     for index in indices:

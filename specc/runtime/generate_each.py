@@ -26,10 +26,10 @@ IndexedPrompt = tuple[int, GenerationStream]
 def generate_each(
     generator: Generator, prompts: object, batch_size: object, settings: GenerationSettings
 ) -> Iterator[GenerationResult | Diagnostic]:
-    """Yield the generation or the diagnostic of every row, in order. A row is the value of the
-    first required input, or inputs by name, without a batch axis.
+    """Yield the generation or the diagnostic of every row, in order. A row is one example without a
+    batch axis: the value of the first required input, or inputs by name.
 
-    E0891 for invalid rows, for an invalid batch size, and for several sequences in one row.
+    Raise E0891 for invalid rows, for an invalid batch size, or for several sequences in one row.
     """
     checked_size = _check_batch_size(batch_size)
     if not isinstance(prompts, Iterable) or isinstance(prompts, str | bytes | Mapping):
@@ -78,7 +78,7 @@ def _generate_in_order(
 def make_continuous_batch(
     generator: Generator, batch_size: int
 ) -> ContinuousBatch[GenerationStream]:
-    """Make a continuous batch of sequences that are prepared one by one."""
+    """Create a continuous batch of sequences that are prepared one by one."""
     return ContinuousBatch(
         model=generator,
         batch_size=batch_size,
@@ -92,7 +92,9 @@ def make_continuous_batch(
 def generate_in_batches(
     generator: Generator, prompts: Iterable[IndexedPrompt], batch_size: int
 ) -> Iterator[EndedSequence]:
-    """Generate consecutive prompts of one shape in batches that end with their longest."""
+    """Generate consecutive prompts of one shape in static batches, each of which ends with its
+    longest sequence.
+    """
     batch: list[IndexedPrompt] = []
     for number, stream in prompts:
         if batch and (
@@ -132,7 +134,7 @@ def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequenc
 def _join_prompts(
     streams: Sequence[GenerationStream], sample_indices: Sequence[int] = ()
 ) -> GenerationStream:
-    """Join sequences that were prepared alone into one batch."""
+    """Merge sequences that were prepared alone into one batch."""
     first = streams[0]
     input_signature = first.model.input_signature
     prepared = stack_prompts(input_signature, [stream.prepared_inputs for stream in streams])

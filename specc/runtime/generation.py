@@ -82,7 +82,8 @@ class GenerationStream(GenerationRequest):
         detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for step in self:
-            # A stop string ends the text and is not part of it, so it must be detected at once.
+            # A stop string ends the text and is not part of the text, so it must be detected at
+            # once.
             stopped = stopped | np.isin(step.tokens, self.settings.stop)
             detokenizer.feed(step.tokens, stopped.copy())
             yield detokenizer.pop_new_text()
@@ -127,8 +128,7 @@ class GenerationStream(GenerationRequest):
             self.error = error
             raise
         except BaseException:
-            # Ctrl-C within a step: the caches are inconsistent, and nothing computed from them
-            # could be trusted
+            # Ctrl-C within a step leaves inconsistent caches, whose results would be wrong
             title = "generation was interrupted"
             helps = ("call `generate` again",)
             self.error = Failed(Diagnostic("E0962", title, helps=helps))
@@ -137,7 +137,7 @@ class GenerationStream(GenerationRequest):
         return step is not None
 
     def _make_result(self, batch_index: int) -> GenerationResult:
-        """Return the logged tokens of one batch element, up to its end."""
+        """Return the logged tokens of one batch element up to its end."""
         tokens, scores, ended = list[int](), list[float](), False
         for step in self.logged_steps:
             if ended:
@@ -168,11 +168,13 @@ def _convert_hypothesis_to_result(
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
-    """Decode tokens to text up to a stop; None if the model has no detokenizer."""
+    """Decode tokens to text up to a stop token or stop string; return None if the model has no
+    detokenizer.
+    """
     if request.model.decode is None:
         return None
     stop, strings = request.settings.stop, request.settings.stop_strings
-    # The stop token is among the tokens, where callers expect it, and not in the text.
+    # The result's tokens include the stop token, as callers expect, but its text does not.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
     return truncate_at_stop_string(request.model.decode(shown), strings)
 
@@ -182,7 +184,7 @@ def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
 
 
 def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
-    """Yield the steps of greedy decoding or sampling, also of a standalone generator."""
+    """Yield the steps of greedy search or sampling, also for a standalone generator."""
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
@@ -220,7 +222,7 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
 
 
 def _raise_no_hypothesis(row: int) -> NoReturn:
-    """Raise E0961: the settings suppress every token with which a sequence could continue."""
+    """Raise E0961, since the settings suppress every token with which a sequence could continue."""
     raise_error(
         "E0961",
         f"the generation settings suppress every token of sequence {row + 1}",
@@ -251,10 +253,10 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
 def convert_results_to_arrays(
     stream: GenerationStream, results: list[list[GenerationResult]]
 ) -> Arrays:
-    """Return the tokens i64[batch, num_return_sequences, longest], i64[batch, longest] if
-    one sequence per prompt was requested, and the scores if there are any.
+    """Return the tokens i64[batch, num_return_sequences, longest], or i64[batch, longest] if one
+    sequence per prompt was requested, and the scores if there are any.
     """
-    # every prompt has as many sequences, so that they are in one array
+    # every prompt gets the same number of sequences, so that they fit in one array
     sequences = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
@@ -268,7 +270,7 @@ def convert_results_to_arrays(
     tokens = pad_sequences([text.tokens for text in sequences], stream.settings.padding_token)
     name = stream.model.generation.name
     arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
-    # All sequences of one generation have scores or none has: the strategy decides.
+    # Depending on the strategy, either all sequences of a generation have scores or none has.
     scores = [text.score for text in sequences if text.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)

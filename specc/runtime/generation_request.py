@@ -35,13 +35,13 @@ from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 NO_INPUTS: Mapping[str, object] = {}
 CreateStepper = Callable[[Arrays], FullForwardStepper | KVCacheStepper]
-"""Creates a stepper for one text or batch of prepared inputs."""
+"""Factory of a stepper for one text or batch of prepared inputs."""
 
 
 def find_text_tokenizer(
     reading: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
-    """Return the tokenizer of the generated text: that of the output, else of the input."""
+    """Return the tokenizer of the generated text: the output's tokenizer, else the input's."""
     record = dict(reading.outputs).get(generation.logits_output)
     if isinstance(record, TextOutput):
         return record.vocabulary
@@ -54,9 +54,9 @@ class GenerativeModel:
     """The parts of a generative model. `input_signature` describes its inputs, `max_context` its
     maximum length, bounded by `limiting_table`. `create_stepper` begins a decode loop in Python;
     `standalone_session` runs a standalone decode graph with the settings `compiled_settings`.
-    `sampled_vocabulary_size` is the number of logits. `allows_empty_prompt`: the first token is
-    sampled from prefix positions, without a prompt. `mixed_length_metadata` are the facts of a step
-    whose batch may hold sequences of different lengths.
+    `sampled_vocabulary_size` is the number of logits. `allows_empty_prompt` is true if the first
+    token can be sampled from prefix positions, without a prompt. `mixed_length_metadata` describes
+    a step whose batch may hold sequences of different lengths.
     """
 
     input_signature: ModelInputs
@@ -74,7 +74,9 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """Decode ids with the tokenizer of the output, else of the input; None without one."""
+        """The function that decodes ids with the tokenizer of the output, else of the input, or
+        None if there is no tokenizer.
+        """
         record = find_text_tokenizer(self.reading, self.generation)
         return partial(decode_text, record=record) if record else None
 
@@ -91,9 +93,9 @@ class GenerativeModel:
 
 @dataclass(kw_only=True)
 class GenerationRequest:
-    """A request to generate a batch after `prompt`, with `padding_mask` as its padding mask and
-    `max_new_tokens` for so many tokens. `starts_without_prompt`: no prompt was given, so the first
-    token is the start token, or there is none. Sequences are sampled by their `sample_indices`, by
+    """A request to generate at most `max_new_tokens` tokens for each element of the batch `prompt`
+    with the padding mask `padding_mask`. `starts_without_prompt` is true if no prompt was given, so
+    `prompt` is the start token or empty. Sequences are sampled by their `sample_indices`, by
     default their batch indices.
     """
 
@@ -114,7 +116,7 @@ class GenerationRequest:
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
-        """Detokenizer. E0945 if the model has none."""
+        """The detokenizer. Raise E0945 if the model has none."""
         if self.model.decode is None:
             raise_error(
                 "E0945",
@@ -129,8 +131,8 @@ class GenerationRequest:
 
 
 def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
-    """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. E0424 if the
-    model has no chat template, else as in `specc.preprocessing.chat_template`.
+    """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. Raise E0424 if
+    the model has no chat template, and the errors of `specc.preprocessing.chat_template`.
     """
     ids = prepare_chat(input_signature, messages)[input_signature.sequence_input]
     assert isinstance(ids, list)
@@ -149,9 +151,9 @@ def prepare_chat(
     inputs: Mapping[str, object] = NO_INPUTS,
     images: Sequence[object] = (),
 ) -> dict[str, object]:
-    """Return `inputs` with a chat as prompt ids, and with its images: `images`, or those that the
-    messages name. E0424 without a chat template, E0910 if the model takes no images, E0991 if there
-    are more or fewer images than in the messages.
+    """Return `inputs` with a chat as prompt ids, and with its images: `images`, or the images that
+    the messages name. Raise E0424 without a chat template, E0910 if the model takes no images, and
+    E0991 if the number of images differs from the messages.
     """
     sequence_input, reading = input_signature.sequence_input, input_signature.reading
     record = reading.get_input_reading(sequence_input) if sequence_input else None
@@ -177,7 +179,8 @@ def prepare_prompts(
     allows_empty_prompt: bool = False,
 ) -> Arrays:
     """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
-    given; none if `allows_empty_prompt`, since the first token is sampled from prefix positions.
+    given. With `allows_empty_prompt` there may be no tokens: the first token is then sampled from
+    prefix positions.
     """
     sequence_input = input_signature.sequence_input
     if sequence_input not in inputs:
@@ -202,15 +205,15 @@ def _add_start_tokens(
     start: Sequence[int],
     allows_empty_prompt: bool,
 ) -> dict[str, object]:
-    """Return the inputs with the start tokens of each sequence, or without tokens if there are none
-    and `allows_empty_prompt`.
+    """Return the inputs with the start tokens of each sequence. If there are no start tokens and
+    `allows_empty_prompt` is true, the sequences are empty.
     """
     if not start and not allows_empty_prompt:
         return dict(inputs)
     start_tokens = np.tile(
         np.array(start, np.int64), (_infer_batch_size(input_signature, inputs), 1)
     )
-    # they are valid, even one with the padding id
+    # start tokens are valid, even a start token with the padding id
     mask_input = input_signature.mask_input
     mask = {mask_input: np.ones(start_tokens.shape, np.bool_)} if mask_input else {}
     return {**mask, **inputs, input_signature.sequence_input: start_tokens}
@@ -219,7 +222,7 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Compute the padding mask of batched prompts as if each stood in a batch of one."""
+    """Compute the padding mask of batched prompts as if each were in a batch of size 1."""
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -249,7 +252,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     longest = max(map(len, sequences))
     if not longest:
         prompts = np.zeros((len(sequences), 0), np.int64)
-    # Nothing is padded, but the model may require the mask anyway; a default provides it.
+    # No padding is needed, but the model may require the mask; a default computes it.
     if min(map(len, sequences)) == longest:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
         if not mask_input or mask_input in default_inputs:
@@ -273,7 +276,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
 
 
 def _list_prompts(value: object) -> list[Sequence[object]]:
-    """Return prompts that are lists of ids; empty for any other value."""
+    """Return prompts that are lists of ids, or an empty list for any other value."""
     if not isinstance(value, list | tuple):
         return []
     prompts: list[Sequence[object]] = [r for r in value if isinstance(r, list | tuple)]
@@ -286,7 +289,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         known = input_signature.graph.inputs.get(name)
         if known is None or input_signature.batch_size not in known.type.shape[:1]:
             continue
-        # A text is one batch element, however many characters it has, and so is an image.
+        # A text of any length is one batch element, and so is an image.
         if is_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -335,8 +338,8 @@ def check_context(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return how many tokens may follow a prompt of this length. E0733 if `max_length`
-    leaves none.
+    """Return how many tokens may follow a prompt of this length. Raise E0733 if `max_length` leaves
+    none.
     """
     max_tokens = settings.max_tokens
     if model.max_context is not None:

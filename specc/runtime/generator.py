@@ -1,4 +1,4 @@
-"""Generative models: from inputs to tokens and text."""
+"""Generative models: generate tokens and text from inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,8 +61,8 @@ class Generator(GenerativeModel):
         An input is an array, a nested list, a text or a list of texts. Other names are settings
         (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`, `top_p`, `min_p`,
         `repetition_penalty`, `num_beams`, `length_penalty`, `early_stopping`,
-        `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Fails with E09xx on
-        inputs, E0731 to E0733 on settings, E0943 for prompts longer than the context.
+        `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Raise E09xx for invalid
+        inputs, E0731 to E0733 for invalid settings, and E0943 for prompts longer than the context.
         """
         names = [n for n in settings if n in self.input_signature.graph.inputs]
         inputs = {name: settings.pop(name) for name in names}
@@ -80,8 +80,8 @@ class Generator(GenerativeModel):
         """Merge and check settings: the caller's, then the compiled ones, then the spec's."""
         compiled = self._read_compiled_settings(caller_settings.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**compiled, **caller_settings})
-        # stop tokens of the spec were checked by `check`; suppressed tokens of a published file are
-        # often those of a whole family
+        # stop tokens of the spec were checked by `check`; a published file often suppresses the
+        # tokens of a whole model family
         for name in ("stop", *SUPPRESSING_SETTINGS):
             if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
                 raise Failed(error)
@@ -112,7 +112,7 @@ class Generator(GenerativeModel):
         }
 
     def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:
-        """Begin with inputs by name and settings that are checked."""
+        """Start generation from inputs by name and checked settings."""
         sequence_input = self.input_signature.sequence_input
         starts_without_prompt = sequence_input not in inputs and (
             bool(settings.start) or self.allows_empty_prompt
@@ -139,7 +139,9 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return the generator with the context that these inputs leave in a position table."""
+        """Return the generator with its context limited to the positions that these inputs leave in
+        a position table.
+        """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
         other_lengths = {name: length for name, length in lengths.items() if name != time_symbol}
@@ -152,7 +154,7 @@ class Generator(GenerativeModel):
 
 
 def make_generator(model: LoadedModel) -> Generator | None:
-    """Return the generator of a single-graph model; None if the model is not generative."""
+    """Return the generator of a single-graph model, or None if the model is not generative."""
     generation, graph = model.manifest.generate_section, model.manifest.graph
     if generation is None:
         return None
@@ -215,10 +217,10 @@ def _make_standalone_generator(
 
 
 def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
-    """Return whether the full forward gives logits before any token."""
+    """Return whether the full forward returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
-    # Inputs that require positions are not run with none.
+    # Inputs that require at least one position are not run without positions.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank != 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
@@ -234,7 +236,9 @@ def _fail_no_step_graph(prepared: Arrays) -> FullForwardStepper:
 
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
-    """Open the step of a package. Raise E0831, E0832, or E0921 and E0922 for the provider."""
+    """Open the step of a package. Raise E0831 or E0832 for an invalid package, and E0921 or E0922
+    if the provider is not available.
+    """
     role, where = package.resolve_role("step"), str(package.path)
     graph = package.read_manifest(role).graph
     facts = load_facts(package.index.metadata, graph, where)
@@ -259,7 +263,7 @@ def open_generator(
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
 ) -> Generator:
-    """Return the generator of a package, with the errors of `open_step_graphs`."""
+    """Return the generator of a package. Raise the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
     facts, input_signature = opened.metadata, opened.input_signature
 
@@ -296,7 +300,7 @@ def _build_step_inputs(
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
-    # The signature has no nodes: the graphs tell how they depend on positions.
+    # The signature has no nodes: dependence on positions is read from the graphs.
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,

@@ -32,7 +32,7 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Return every parameter by name. Raise E0917 for wrong shapes, E0925 if unreadable."""
+    """Return every parameter by name. Raise E0917 for wrong shapes or E0925 for unreadable data."""
     weights = file.read_weights(manifest.initializers)
     scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
     for name, quantized in manifest.quantized.items():
@@ -61,8 +61,8 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
 
 @dataclass(kw_only=True)
 class LoadedModel:
-    """A compiled model ready to run: `runtime` is its session, `session` follows its declared
-    graph, which differs only for a step with in-place buffers.
+    """A compiled model ready to run. `runtime` is its session; `session` has the inputs of its
+    declared graph, which differ only for a step with in-place buffers.
 
     `model.run(pixel_values=array)` returns the results by name; absent inputs with a default are
     computed.
@@ -84,15 +84,15 @@ class LoadedModel:
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Return the outputs by name for arrays, lists, texts. Raise E09xx for invalid inputs."""
+        """Return the outputs by name for arrays, lists or texts. Raise E09xx for invalid inputs."""
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
         """Return the results and the weights of every attention by its scope: [batch, heads, query,
         key].
 
-        In a loop each iteration is a query; if each iteration has many queries, it is a map of its
-        own, `self.attn turn 1`.
+        In a loop, each iteration is a query; if an iteration has several queries, each iteration is
+        a separate map, `self.attn turn 1`.
         """
         session, names = self._attention_session
         prepared = self.prepare_inputs(inputs)
@@ -116,12 +116,12 @@ class LoadedModel:
         )
 
     def prepare_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Return checked arrays for every input, defaults filled in."""
+        """Return checked arrays for every input, including computed defaults."""
         return self.input_signature.prepare(inputs)
 
     def with_weight_only_quantization(self) -> "LoadedModel":
-        """Return the model with weight-only quantization (no quantized activations); itself if none
-        are quantized.
+        """Return the model with weight-only quantization, or the model itself if it does not
+        quantize activations.
         """
         if not self.manifest.quantized:
             return self
@@ -157,8 +157,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a compiled model; `verify_contents` verifies every byte by hash.
 
-    E0918 if it has no specc manifest, E0929 if the weights are not its own, E0921 and E0922 if the
-    provider is not available.
+    Raise E0918 if it has no specc manifest, E0929 if the weights are not its own, and E0921 or
+    E0922 if the provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
     manifest = read_file_manifest(file, path)
@@ -172,10 +172,10 @@ more than 5 % of its load time."""
 
 
 def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
-    """Raise E0929 if the model or its external data differ from what was compiled.
+    """Raise E0929 if the model or its external data differ from the compiled files.
 
-    A model larger than HASHED_BYTES with its weights inside is compared only with
-    `verify_contents`, and so is all after the first mebibyte of a weight file.
+    A model with embedded weights above HASHED_BYTES is only compared with `verify_contents`; the
+    same applies to all bytes after the first mebibyte of a weight file.
     """
     directory, name = file.path.parent, file.path.name
     recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
@@ -188,7 +188,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _fail_changed(file.path, name, reason)
-    # with external weights the file is the graph and their offsets
+    # with external weights the file contains only the graph and the offsets of weights
     is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
@@ -213,8 +213,8 @@ def load_parsed_model(
 ) -> LoadedModel:
     """Open a model file with its manifest and external data.
 
-    E0804 if there is too little memory for its weights (checked before allocation), E0921 and E0922
-    if the provider is not available, E0942 if the tokenizer is not the model's.
+    Raise E0804 if there is too little memory for its weights (checked before allocation), E0921 or
+    E0922 if the provider is not available, and E0942 if the tokenizer does not match the model.
     """
     manifest = replace(manifest, reading=manifest.reading.load_files(file.path.parent))
     footprint = file.measure_weights()
@@ -239,7 +239,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def read_file_manifest(file: ModelFile, path: str) -> Manifest:
-    """Return the manifest of a model file. E0918 if there is none."""
+    """Return the manifest of a model file. Raise E0918 if there is none."""
     texts = file.metadata
     if METADATA_KEY not in texts:
         raise_error(
@@ -254,8 +254,8 @@ def read_file_manifest(file: ModelFile, path: str) -> Manifest:
 def run_batches(
     model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """Yield the results of each batch lazily. E0910 unless the argument is an iterable of mappings;
-    errors name their batch.
+    """Yield the results of each batch lazily. Raise E0910 unless the argument is an iterable of
+    mappings; errors name their batch.
     """
     batches: Any = arguments[0]
     is_single_argument = len(arguments) == 1 and not inputs
@@ -292,8 +292,8 @@ def _fail_not_batches() -> NoReturn:
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     """Return `model` specialized to these input lengths: `fix_lengths(model, {"batch": 1})`.
 
-    E0981 unless each length has one integer; E0832 for a standalone decode graph, whose result
-    lengths are dynamic.
+    Raise E0981 unless each length has one integer, and E0832 for a standalone decode graph, whose
+    result lengths are dynamic.
     """
     if model.manifest.decoding is not None:
         raise_error("E0832", "a standalone generator has no outputs of static length")

@@ -36,8 +36,8 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 class ModelInputs:
     """The inputs of `graph`, their preprocessing `reading` and the graph `defaults` of absent ones.
     `sequence_input` is the autoregressive input, if any; `length_bounds` are the limits of each
-    length, `padding_strides` the multiples that left padding must have. `unread_inputs` inputs have
-    no consumer and may be omitted.
+    length; left padding must be a multiple of `padding_strides`. The `unread_inputs` have no
+    consumer and may be omitted.
     """
 
     graph: Graph
@@ -53,17 +53,17 @@ class ModelInputs:
 
     @property
     def mask_input(self) -> str:
-        """The padding mask of the input `growing`; "" if there is none."""
+        """The padding mask of the sequence input, or "" if there is none."""
         return find_mask_input(self.graph, self.sequence_input)
 
     @property
     def batch_size(self) -> Dim:
-        """The batch size: the first length of the input `growing`."""
+        """The batch size, which is the first length of the sequence input."""
         return self.graph.inputs[self.sequence_input].type.shape[0]
 
     @property
     def sequence_length(self) -> Dim:
-        """The length of the time axis: the second length of the input `growing`."""
+        """The length of the time axis, which is the second length of the sequence input."""
         return self.graph.inputs[self.sequence_input].type.shape[1]
 
     @property
@@ -90,10 +90,10 @@ class ModelInputs:
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Return checked arrays for every input, defaults filled in. Raise E09xx."""
+        """Return checked arrays for every input, including computed defaults."""
         specs = self.input_specs
         kinds = {s.name: s for s in specs}
-        # for unknown inputs only the name is reported, whatever the value
+        # for unknown inputs only the name is reported, not errors in the value
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
@@ -128,7 +128,7 @@ class ModelInputs:
         absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
-        # Only the needed ones are run: other defaults may read absent inputs.
+        # Only the needed defaults are run: other defaults may read absent inputs.
         defaults = resolve_absent_inputs(self.defaults, absent)
         default_inputs = {n: v for n, v in values.items() if n in defaults.inputs}
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
@@ -172,7 +172,7 @@ def _check_strides(name: str, mask: Array, stride: int) -> None:
 def find_unread_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs that are neither in `read_names` nor read by the defaults of these."""
+    """Return the inputs outside `read_names` that no default of an input in `read_names` reads."""
     pending, found = list(read_names), set[str]()
     while pending:
         name = pending.pop()
@@ -198,11 +198,11 @@ class PerTokenInputs:
     """The inputs along the time axis other than tokens, extended during generation.
 
     The caller's values are for the prompt. For generated tokens an input with a default is
-    recomputed from the whole sequence. A padding mask is true there if it has no default or
-    declares a side. Other inputs are errors. `arrays` has all positions, the newest
-    `new_count` being new, `static_inputs` the other inputs, `tokens` i64[batch n] the sequences;
-    `default_tables` cache token-wise defaults. For `is_finished` sequences, bool[batch], the mask
-    is false.
+    recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
+    default or declares a side. Other inputs are errors. `arrays` has all positions, of which the
+    last `new_count` are new; `static_inputs` are the other inputs; `tokens` i64[batch n] are the
+    sequences; `default_tables` cache token-wise defaults. The mask is false for the `is_finished`
+    sequences bool[batch].
     """
 
     input_signature: ModelInputs
@@ -236,13 +236,13 @@ class PerTokenInputs:
         )
 
     def append_tokens(self, tokens: Ints) -> None:
-        """Append inputs for new tokens; the first call, with the prompt, has them already."""
+        """Append inputs for new tokens; `arrays` already contains the inputs of the prompt."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
         count = self.new_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             whole = self._extend_input(name, axes, tokens)
-            # A finished sequence is continued next to the others with padded positions.
+            # A finished sequence is padded while the others continue.
             if self.is_finished is not None and inputs[name].type.dtype == "bool":
                 whole[self.is_finished, -count:] = False
             self.arrays[name] = whole
@@ -254,18 +254,18 @@ class PerTokenInputs:
         return np.take(value, np.arange(first, value.shape[axis]), axis)
 
     def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
-        """Extend an input along `axes` for new tokens; earlier values stay, whatever its default
-        would compute now.
+        """Extend an input along `axes` for new tokens. Earlier values stay unchanged, even if its
+        default would now compute different values.
         """
         value, count = self.arrays[name], tokens.shape[1]
         old_slices = tuple(map(slice, value.shape))
-        # An input without a known value for generated positions: they are valid.
+        # A mask without a known value for generated positions: they are valid.
         if name not in self._computed_inputs:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
             whole: Array = np.ones(sizes, np.bool_)
             whole[old_slices] = value
             return whole
-        # a default that reads one token at a time: from a table of all tokens
+        # a token-wise default is looked up in a table of all tokens
         each = self._computed_inputs[name]
         if each is not None:
             new = self._look_up_defaults(name, each, tokens).astype(value.dtype)
@@ -276,8 +276,8 @@ class PerTokenInputs:
 
     @cached_property
     def _computed_inputs(self) -> dict[str, Graph | None]:
-        """Inputs computed for generated tokens, with the token-wise graph if there is one. E0944
-        for one without a default.
+        """Inputs computed for generated tokens, with the token-wise graph if there is one. Raise
+        E0944 for an input without a default.
         """
         defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         found: dict[str, Graph | None] = {}
@@ -308,14 +308,14 @@ class PerTokenInputs:
 
     @property
     def is_empty(self) -> Bools:
-        """Sequences without a token so far, bool[batch]; padding does not count."""
+        """Sequences without a token so far, bool[batch]; padding is not counted."""
         known = self.arrays.get(self.input_signature.mask_input)
         if known is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
         return np.array(~known.any(axis=1))
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: r becomes `rows[r]`."""
+        """Reorder batch elements: element r is replaced by element `rows[r]`."""
         inputs, batch = self.input_signature.graph.inputs, self.input_signature.batch_size
         self.tokens = self.tokens[indices]
         for arrays in (self.arrays, self.static_inputs):
@@ -340,7 +340,7 @@ class PerTokenInputs:
         assert defaults is not None, "a computed input has a default"
         known = {**self.static_inputs, **self.arrays, growing: self.tokens}
         alone = resolve_absent_inputs(defaults, (name,))
-        # values that are not read may not have grown yet
+        # unused values may not have been extended yet
         used = {*self.static_inputs, growing} | find_default_sources(alone, name)
         inputs = {n: known[n] for n in alone.inputs if n in used and n in known}
         return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])

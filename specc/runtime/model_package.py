@@ -1,4 +1,4 @@
-"""Open a package directory and describe what it holds."""
+"""Open a package directory and describe its contents."""
 
 import hashlib
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ DEFAULT_GRAPHS = ("score", "generate")
 
 @dataclass(frozen=True)
 class ModelPackage:
-    """A package whose files fit together. `models` holds each graph's parsed model by role."""
+    """A package whose files are consistent. `models` holds each graph's parsed model by role."""
 
     path: Path
     index: PackageIndex
@@ -57,7 +57,7 @@ class ModelPackage:
 
     @property
     def default_role(self) -> str:
-        """The default graph; empty if it is ambiguous."""
+        """The default graph, or "" if it is ambiguous."""
         alone = self.roles[0] if len(self.roles) == 1 else ""
         return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
 
@@ -66,7 +66,7 @@ class ModelPackage:
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return the graph of that name, or the default one. Raise E0832 if there is none."""
+        """Return the graph of that name, or the default graph. Raise E0832 if there is none."""
         roles = self.roles
         if name in roles:
             return name
@@ -84,14 +84,16 @@ class ModelPackage:
         return METADATA_KEY in self.models[role].metadata
 
     def read_manifest(self, role: str) -> Manifest:
-        """Return the manifest of a graph. E0918 if it has none."""
+        """Return the manifest of a graph. Raise E0918 if it has none."""
         file = self.models[role]
         found = read_file_manifest(file, str(file.path))
         # The texts of a spec are stored once in the index, not in every graph.
         return found if found.sources else replace(found, sources=self.index.sources)
 
     def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
-        """Load a graph ready to run. E0921 and E0922 if the provider is not available."""
+        """Load a graph so that it is ready to run. Raise E0921 or E0922 if the provider is not
+        available.
+        """
         model = load_parsed_model(self.models[role], self.read_manifest(role), provider, threads)
         if role != "step" or not self.index.metadata:
             return model
@@ -99,30 +101,32 @@ class ModelPackage:
         facts = load_facts(self.index.metadata, graph, str(self.path))
         if not facts.in_place_states:
             return model
-        # the step has the inputs of its declared graph, with or without buffers
+        # the step takes the inputs of its declared graph, with or without buffers
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """Open a graph without its manifest: names and shapes are checked, nothing is filled in."""
+        """Open a graph without its manifest: names and shapes are checked, but no defaults are
+        computed.
+        """
         return self.models[role].open(provider, threads)
 
     def read_extra_file(self, role: str) -> bytes | None:
-        """Return the content of a further file by role, after a hash check; None if absent."""
+        """Return the content of an extra file by role after a hash check, or None if absent."""
         name = self.index.extras.get(role)
         return None if name is None else _check_file(self.path, name, self.index.files[name])
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
-    """Open a package. `verify_contents` has the weights compared with their hashes too, which
-    reads them once.
+    """Open a package. `verify_contents` also compares the weights with their hashes, which reads
+    them once.
 
-    Fails with E0802 (no index), E0831 (an index that cannot be used), E0830 (files that
-    do not belong together).
+    Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if the files are
+    inconsistent.
     """
     directory = Path(path)
     index = read_index(directory)
-    # Another process may write the package while it is opened. Its index is written last, so a
-    # changed index explains files that do not match; then everything is read again.
+    # A different process may write the package while it is opened. Its index is written last, so
+    # files that do not match a changed index are read again.
     while True:
         try:
             opened = _open_files(directory, index, verify_contents)
@@ -141,7 +145,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)
-        # Graphs are hashed below in any case, when they are read.
+        # Graphs are always hashed below, when they are read.
         if (
             verify_contents
             and name not in graphs
@@ -189,7 +193,7 @@ def _check_file(directory: Path, name: str, digest: FileDigest) -> bytes:
 
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Check that a graph reads its weights within the files that the index lists."""
-    # Linked checkpoints count too; files in neither list would be read unchecked.
+    # Linked checkpoints are listed too; a file in neither list would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     if reason := find_misplaced_tensors(file.list_external_files(), sizes):
@@ -231,7 +235,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
-    # Weights that stay in the checkpoint's own files.
+    # Weights that remain in the files of the checkpoint.
     rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
     return rows
 
@@ -254,7 +258,7 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
 
 
 def _describe_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
-    """Describe how a state grows per step; "" if its size is constant."""
+    """Describe how a state grows per step, or return "" if its size is constant."""
     if state.time_axis is None:
         return ""
     if state.max_positions < inf:

@@ -29,8 +29,8 @@ from specc.runtime.streaming import StreamingModel, open_streaming_model
 class OpenedModel(Closeable):
     """A compiled model or package at `path`, on an execution provider, until it is closed.
 
-    `graph` names the only graph of a package to use; empty: the default for the call. With
-    `verify_contents` every byte has been verified by hash.
+    `graph` names the only graph of a package to use; if it is empty, the call selects the default
+    graph. With `verify_contents` every byte has been verified by hash.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class OpenedModel(Closeable):
 
     @property
     def is_streaming_only(self) -> bool:
-        """Whether the model streams and has no full-forward graph."""
+        """Return whether the model streams and has no full-forward graph."""
         return self.streaming_model is not None and not self.has_full_forward
 
     @property
@@ -75,7 +75,7 @@ class OpenedModel(Closeable):
 
     @cached_property
     def streaming_model(self) -> StreamingModel | None:
-        """The streaming model; None if the model does not stream."""
+        """The streaming model, or None if the model does not stream."""
         if self.package is None or not _has_step_graph(self.package, self.graph, is_streaming=True):
             return None
         self.check_open()
@@ -83,21 +83,21 @@ class OpenedModel(Closeable):
 
     @cached_property
     def default_model(self) -> LoadedModel:
-        """The full-forward graph. E0832 if it is ambiguous."""
+        """The full-forward graph. Raise E0832 if it is ambiguous."""
         role = self.package.resolve_role(self.graph) if self.package else ""
-        # the same graph is not opened twice: it may fill the memory of a device
+        # the same graph is not opened twice, since it may fill the memory of a device
         return (role == "score" and self.scoring_model) or self._load_model(role)
 
     @cached_property
     def scoring_model(self) -> LoadedModel | None:
-        """The full-forward graph; None if a package lacks it."""
+        """The full-forward graph, or None if a package lacks it."""
         if self.package is None:
             return self.default_model
         return self._load_model("score") if self.has_full_forward else None
 
     @property
     def full_forward_model(self) -> LoadedModel:
-        """The full-forward graph. E0832 if a package lacks it."""
+        """The full-forward graph. Raise E0832 if a package lacks it."""
         if self.scoring_model is None:
             helps = ["compile it with `--graphs score,encode,step`"]
             raise_error("E0832", "this package has no `score` graph", helps=helps)
@@ -117,7 +117,7 @@ class OpenedModel(Closeable):
 
     @cached_property
     def generator(self) -> Generator | None:
-        """The generator; None for a model without one, and for one graph of a package."""
+        """The generator, or None for a model without one and for a single graph of a package."""
         self.check_open()
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.uses_step_graph:
@@ -137,7 +137,7 @@ class OpenedModel(Closeable):
     @property
     def random_init(self) -> RandomWeights | None:
         """Record of randomly initialized weights, if any."""
-        # in a package with steps no graph has all weights: the index has the seed
+        # in a package with a step graph no graph has all weights, so the index stores the seed
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if self.uses_step_graph or stepping_model is not None:
             return stepping_model.random_init if stepping_model else None
@@ -148,7 +148,7 @@ class OpenedModel(Closeable):
     def begin(
         self, inputs: Mapping[str, object], settings: Mapping[str, object]
     ) -> GenerationStream:
-        """Start generation from these inputs. E0701 if the model is not generative."""
+        """Start generation from these inputs. Raise E0701 if the model is not generative."""
         if self.generator is None:
             _fail_not_generative(self)
         return self.generator.generate(**inputs, **settings)
@@ -207,7 +207,7 @@ def is_single_pass(
 ) -> bool:
     """Return whether these inputs run one full forward instead of generation.
 
-    E0701 for generation settings of a non-generative model. A single-graph model with its
+    Raise E0701 for generation settings of a non-generative model. A single-graph model with its
     autoregressive input given runs a forward pass unless generation is requested.
     """
     if opened.uses_step_graph:
@@ -215,7 +215,7 @@ def is_single_pass(
     if opened.generator is None and settings:
         _fail_not_generative(opened)
     has_full_forward = opened.generator is not None and opened.generator.standalone_session is None
-    # A file with the decoding loop has no other results, so it always generates.
+    # A standalone generator has no other results, so it always generates.
     is_forward_requested = (
         has_full_forward and opened.input_signature.sequence_input in input_names and not settings
     )
@@ -223,7 +223,7 @@ def is_single_pass(
 
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
-    """Return the full-forward graph for attention maps. E0931 if it is missing."""
+    """Return the full-forward graph for attention maps. Raise E0931 if it is missing."""
     scoring_model = opened.scoring_model
     if scoring_model is None:
         obstacle = "available only in the graph `score`, which this package lacks"
@@ -239,20 +239,20 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
 
 
 def get_model_task(opened: OpenedModel) -> Task | None:
-    """Return the task of the graph that computes all at once; None where it has none."""
+    """Return the task of the full-forward graph, or None if it has none."""
     has_no_full_forward = opened.uses_step_graph or opened.is_streaming_only
     return None if has_no_full_forward else opened.default_model.manifest.reading.task
 
 
 def has_batch_shared_scales(opened: OpenedModel) -> bool:
-    """Return whether activation scales are per tensor, shared by the rows of a batch."""
+    """Return whether activation scales are per-tensor, i.e. shared by all batch elements."""
     package = opened.package
     files = package.models.values() if package else [opened.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
 
 
 def open_stream(opened: OpenedModel) -> StreamingModel:
-    """Return the streaming model. E0977 if the model does not stream."""
+    """Return the streaming model. Raise E0977 if the model does not stream."""
     if opened.streaming_model is None:
         fix = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
         raise_error("E0977", "this model is not streamed", helps=[fix])
@@ -278,7 +278,7 @@ def open_compiled(
 ) -> OpenedModel:
     """Open the model at `path`; `verify_contents` verifies every byte by hash.
 
-    E0802 and E0830 to E0832 if a package cannot be opened, or has no such graph.
+    Raise E0802 or E0830 to E0832 if a package cannot be opened or has no such graph.
     """
     if not os.path.lexists(path):
         _fail_missing_model(Path(path))
@@ -304,10 +304,10 @@ def _fail_missing_model(path: Path) -> NoReturn:
     """Raise E0802, suggesting a similarly named model in the directory."""
     try:
         siblings = sorted(path.parent.iterdir())
-    except (OSError, ValueError):  # no directory, or not a readable one
+    except (OSError, ValueError):  # not a directory, or not readable
         siblings = []
     models = {p.name for p in siblings if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
-    # files are named without suffix as often as with it
+    # users often omit the suffix
     similar = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
     helps = [format_suggestion(escape_text(path.with_name(similar)))] if similar else []
     raise_error(
@@ -318,7 +318,7 @@ def _fail_missing_model(path: Path) -> NoReturn:
 
 
 def _fail_not_generative(opened: OpenedModel) -> NoReturn:
-    """Raise E0701: the model does not generate."""
+    """Raise E0701, since the model is not generative."""
     helps = ["leave out the generation options"]
     if opened.package is None:
         title = "this model does not generate and has no generation settings"

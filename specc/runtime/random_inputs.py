@@ -21,14 +21,14 @@ from specc.runtime.steppers import NUMPY_DTYPES
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""Draws the inputs of a graph for given lengths and a density of booleans."""
+"""Sampler of the inputs of a graph for given lengths and a density of booleans."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
 """Upper bounds of random integers that are not indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Share of ids drawn from those that the graph compares them with, as with an image token."""
+"""Fraction of ids sampled from the ids that the graph compares with, such as an image token."""
 DEFAULT_DENSITY = 0.7
 """Default probability of true in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -41,7 +41,7 @@ def _collect_symbols(values: Iterable[Value]) -> set[str]:
 
 
 def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return lengths with those that follow from them."""
+    """Return lengths together with the lengths derived from them."""
     env = dict(sizes)
     for name, dim in graph.length_equations.items():
         env[name] = dim.evaluate(env)
@@ -54,14 +54,14 @@ def choose_lengths(
     """Choose a length for every symbol: the smallest first, then distinct primes, so that swapped
     axes are detected.
 
-    Lengths respect position tables and `max_lengths`. If the graph is undefined at these, the
-    nearest valid lengths are used.
+    Lengths respect position tables and `max_lengths`. If the graph is undefined at these lengths,
+    the nearest valid lengths are used.
     """
     above = find_max_lengths(graph)
     above |= max_lengths or {}
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
-    # A length with a fact follows from others.
+    # A length with a fact is derived from other lengths.
     free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
     for n, symbol in enumerate(sorted(free_symbols)):
         wanted = rows[symbol] = (
@@ -87,14 +87,14 @@ def choose_lengths(
 
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return True if an input has no elements, as results of a stride longer than the axis."""
+    """Return whether an input has no elements, e.g. after a stride longer than the axis."""
     env = _add_derived_lengths(graph, sizes)
     return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return a length that gives `rows` positions after a stride, in every other round with a
-    remainder. `length` gives at least one, in which nothing can be exchanged.
+    """Return a length that yields `rows` positions after a stride, in every other round with a
+    remainder; `length` yields at least one position.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -111,7 +111,7 @@ def make_random_inputs(
     """Generate random inputs: ids inside their tables, padding on the declared side, values around
     zero, booleans true with probability `density`.
 
-    It also sets how dense padding masks are: no padding at 1, almost all padding near 0.
+    `density` also applies to padding masks: no padding at 1, almost all padding near 0.
     """
     env = _add_derived_lengths(graph, sizes)
     looked_up, compared = find_shortest_tables(graph, env), find_compared_ids(graph)
@@ -133,11 +133,11 @@ def make_random_inputs(
 
 
 def find_shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
-    """Return, for each integer input that indexes a table (even transformed), the rows of the
-    smallest such table.
+    """Return the number of rows of the smallest table that each integer input indexes, even if
+    transformed.
 
-    `embedding(max(ids, 0))` bounds `ids`, though `ids` itself is no index. Loop bodies are skipped:
-    scanned inputs have their own bound there.
+    `embedding(max(ids, 0))` bounds `ids`, although `ids` itself is not an index. Loop bodies are
+    skipped: scanned inputs have their own bound.
     """
     reached = {v: {v} for v in graph.inputs.values() if _is_integer(v)}
     shortest: dict[Value, int] = {}
@@ -146,7 +146,7 @@ def find_shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, 
             ids, rows = table[0], table[1].evaluate(sizes)
             for value in reached.get(ids, ()):
                 shortest[value] = min(shortest.get(value, rows), rows)
-        # Floats are not ids, whatever they were computed from.
+        # Floats are not ids, even if they are computed from ids.
         sources = set().union(*(reached.get(a, ()) for a in node.args if a))
         reached |= {result: sources for result in results if _is_integer(result)}
     return shortest
@@ -186,18 +186,18 @@ def _sample_ids(
     rng: np.random.Generator,
     density: float,
 ) -> Array:
-    """Sample ids or other integers: below a declared bound, or as indices of a table of
-    `table_size`, among them the `special_ids` ones.
+    """Sample integers below a declared bound, or indices of a table of `table_size` that include
+    `special_ids`.
     """
     bound = upper_bound.number if upper_bound is not None else None
     # ids that are modified on their way to a table have no bound of their own
     plain = min(table_size, MAX_PLAIN_INT) if table_size else int(rng.choice(PLAIN_INT_BOUNDS))
     limit = bound or plain
     ids = rng.integers(0, limit, shape)
-    if ids.size > 1:  # among them the last and the first
+    if ids.size > 1:  # include the last and the first id
         ids.flat[0], ids.flat[-1] = limit - 1, 0
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # a mask of integers
+        ids *= rng.random(shape) < density  # an integer mask
     if valid := [n for n in special_ids if n < (bound or table_size or n + 1)]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
     return ids
@@ -208,11 +208,11 @@ def _sample_mask(
 ) -> Array:
     """Generate a padding mask: the first batch element is full, all others have some padding.
 
-    Density 1 means no padding, near 0 mostly padding. Without a declared side, left and right
-    padding alternate.
+    A density of 1 means no padding, and near 0 mostly padding. Without a declared side, left and
+    right padding alternate.
     """
     length = shape[-1]
-    # from half of the default density up: between half of a row and all of it
+    # at half of the default density or more, at least half of a sequence is valid
     least = length // 2 if density == DEFAULT_DENSITY else int(length * density)
     lengths = (
         rng.integers(max(1, least), length + 1, shape[:-1]) if length else np.zeros(shape[:-1], int)
@@ -252,19 +252,19 @@ class StepInputSampler:
         """
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step without a state of the past length gets it as a number.
+        # A step without a state of the past length takes the length as a number.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs
             else 0
         )
         count = sizes.get(past, default_past)
-        # values from `encoder_graph` are the same for the first call and the next
+        # values from `encoder_graph` are equal for both calls
         inputs = make_random_inputs(step, sizes, rng, density)
         once = self._sample_encoder_outputs(inputs, sizes, rng)
         inputs |= {n: once[n] for n in self.metadata.static_inputs if n in once}
-        # The first call has as many new positions as precede those of the next one; of inputs that
-        # cover all positions it gets the first ones.
+        # The first call has as many new positions as precede the next call; inputs that cover all
+        # positions are sliced to them.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
         first |= {n: inputs[n] for n in self.metadata.static_inputs}
         first_length = count * self._chunk_size
@@ -272,7 +272,7 @@ class StepInputSampler:
         for state in self.metadata.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial_output] if state.initial_output else zeros
-            # the next call keeps these only if there is no first one
+            # used for the next call only if there is no first call
             first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
@@ -285,14 +285,14 @@ class StepInputSampler:
         return self.metadata.stream_chunks.step_length if self.metadata.stream_chunks else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
-        """Return the maximum past and new lengths, where a position table bounds their sum."""
+        """Return the maximum past and new lengths if a position table bounds their sum."""
         bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
         if self.metadata.max_context is None:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         most = self.metadata.max_context // self._chunk_size
-        # half of the table for either, so that both can be tried
+        # half of the table for each length, so that both can be tested
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
 
@@ -302,7 +302,7 @@ class StepInputSampler:
         return next(iter(length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
-        """Return the symbol of the past length; "" if no dimension has it."""
+        """Return the symbol of the past length, or "" if no dimension has it."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
@@ -311,13 +311,13 @@ class StepInputSampler:
     def _sample_encoder_outputs(
         self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Return random outputs of the encoder; inputs shared with the step are the same."""
+        """Return random outputs of the encoder; inputs shared with the step are equal."""
         if self.encoder is None:
             return {}
         symbols = _collect_symbols(self.encoder.inputs.values())
         given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encoder.inputs if n in self.metadata.static_inputs}
-        # Only its lengths are read: no position exists when `encode` runs.
+        # Only its lengths are read: there are no positions when `encode` runs.
         if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]
         results = backend.load_reference().evaluate_graph(
@@ -337,8 +337,8 @@ PAST, PRESENT = "past_key_values.", "present."
 
 
 def find_exported_states(step: Graph) -> dict[str, str]:
-    """Return the states of a step named as in other exporters, each with the output that updates
-    it. Constant states (the cross-attention keys) have none.
+    """Return the states of a step with names of other exporters, each with the output that updates
+    it. Constant states (cross-attention keys) have no such output.
     """
     output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
     return {
@@ -349,8 +349,8 @@ def find_exported_states(step: Graph) -> dict[str, str]:
 
 
 def make_step_sampler(weights: Arrays) -> SampleInputs:
-    """Return a sampler for steps named as in other exporters: it runs the step on a prefix from an
-    empty state and uses the resulting states.
+    """Return a sampler for steps with names of other exporters. It runs the step on a prefix from
+    an empty state and uses the resulting states.
     """
 
     def sample(
@@ -381,7 +381,7 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
 def _run_first_step(
     step: Graph, first_inputs: Arrays, weights: Arrays, outputs: Mapping[str, str]
 ) -> dict[str, Array]:
-    """Return the states after a first call of the step, given the output of each."""
+    """Return the states after a first call of the step, given the output of each state."""
     results = backend.load_reference().evaluate_graph(step, first_inputs, weights)
     return {
         name: _convert_dtype(results[output], step.inputs[name].type.dtype)

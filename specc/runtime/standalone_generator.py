@@ -1,4 +1,4 @@
-"""Models that decode by themselves: one run makes all tokens."""
+"""Standalone generators: models with a decode loop, which generate all tokens in one run."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -24,8 +24,9 @@ from specc.runtime.model_inputs import ModelInputs
 class StandaloneOutput:
     """Outputs of a standalone decode graph.
 
-    `tokens` i64[batch, num_return_sequences, length], filler after a stop; `scores` f32[batch,
-    num_return_sequences] of beam search, or `log_probs` f32[batch, length].
+    `tokens` are i64[batch, num_return_sequences, length], padded after a stop token. Beam search
+    returns `scores` f32[batch, num_return_sequences], other strategies `log_probs` f32[batch,
+    length].
     """
 
     tokens: Array
@@ -34,23 +35,23 @@ class StandaloneOutput:
 
 
 def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOutput:
-    """Run a standalone decode graph. E0912 for padding that the graph would not detect, E0732 and
-    E0733 for settings.
+    """Run a standalone decode graph. Raise E0912 for padding that the graph would not detect, and
+    E0732 or E0733 for invalid settings.
     """
     scalars = _make_scalars(session, request.limited_settings, request.prepared_inputs)
     given = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(given)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
-    # beam search returns several sequences per row with a score each, other strategies one sequence
-    # with the log-probability of each token
+    # beam search returns several sequences with scores per prompt; other strategies return one
+    # sequence with the log-probability of each token
     if tokens.ndim == 3:
         return StandaloneOutput(tokens, other, None)
     return StandaloneOutput(tokens[:, None], None, other)
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
-    """Return the prepared inputs that the graph takes; it computes the rest itself."""
+    """Return the prepared inputs that the graph takes; the graph computes the others itself."""
     input_signature, accepted = (
         request.model.input_signature,
         {*session.inputs, *session.optional_inputs},
@@ -67,7 +68,9 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return settings that are graph inputs, by name; `seed_2` if the spec has an input `seed`."""
+    """Return settings that are graph inputs, by name; the seed is `seed_2` if the spec has an input
+    `seed`.
+    """
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
         input_name = f"{name}_2" if name in prepared else name
@@ -110,12 +113,12 @@ def list_standalone_hypotheses(
     ):
         hypotheses.append([])
         for tokens, score in zip(sequences, scores, strict=True):
-            # filler follows the first stop
+            # padding follows the first stop token
             length = next(
                 (n + 1 for n, token in enumerate(tokens) if token in stop_tokens), len(tokens)
             )
-            # as many sequences are returned as requested, although there may be fewer: those with
-            # probability zero are none
+            # the graph always returns the requested number of sequences; sequences with probability
+            # zero are not hypotheses
             if score > -np.inf:
                 ended = tokens[length - 1] in stop_tokens
                 hypotheses[-1].append(BeamHypothesis(tuple(tokens[:length]), score, ended))
@@ -123,7 +126,9 @@ def list_standalone_hypotheses(
 
 
 def _check_tokens_valid(tokens: Ints) -> None:
-    """Raise E0961 if a standalone generator reports invalid logits by negative tokens."""
+    """Raise E0961 if a standalone generator reports invalid logits, which it does with negative
+    tokens.
+    """
     negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
     if (wrong := np.flatnonzero(negative)).size:
         raise make_invalid_logits_error(int(wrong[0]))
@@ -132,7 +137,7 @@ def _check_tokens_valid(tokens: Ints) -> None:
 def _check_computed(
     known_names: Collection[str], input_signature: ModelInputs, prepared: Arrays
 ) -> None:
-    """Raise E0912 if the model computes another value for a hidden input than is given."""
+    """Raise E0912 if the graph computes an input and its value differs from the caller's value."""
     facts = input_signature.graph.input_facts
     computed_names = sorted(
         prepared.keys() & facts.keys() - {*known_names} - input_signature.unread_inputs
@@ -170,7 +175,7 @@ def check_compiled_settings(
     for name in FIXED_SETTINGS:
         compiled_value = compiled_settings.get(FIXED_SETTINGS[name], defaults[name])
         if isinstance(defaults[name], tuple) and not isinstance(compiled_value, list):
-            # models compiled by an earlier version have one start token, or none
+            # models compiled by an earlier version have at most one start token
             compiled_value = (
                 list(defaults[name]) if compiled_value in (None, ()) else [compiled_value]
             )

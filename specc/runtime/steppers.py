@@ -1,4 +1,4 @@
-"""Decode steps: a step graph with its KV cache, or the full graph again."""
+"""Decode steps: a step graph with a KV cache, or a repeated full forward."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ MIN_BUFFER_POSITIONS = 64
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
 PREFILL_CHUNK_SIZE = 512
-"""New positions of one run at most, by default: a longer prompt is read in chunks, so that its
-activations take the memory of one. Larger chunks took as much processor time.
+"""Default maximum of new positions per run. A longer prompt is read in chunks, so that its
+activations need the memory of one chunk. Larger chunks took as much CPU time.
 """
 
 
 class FullForwardStepper:
-    """Runs the full forward on all tokens so far: n tokens cost n full passes."""
+    """Stepper that runs the full forward on all tokens so far: n tokens cost n full passes."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class FullForwardStepper:
         return _select_newest(logits)
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: r continues from `rows[r]`."""
+        """Reorder batch elements: element r continues from element `rows[r]`."""
         self.inputs.reorder(indices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The step of a package with its encoder, ready to run, and their inputs."""
+    """The step and encoder of a package, ready to run, with their inputs."""
 
     metadata: GenerationMetadata
     input_signature: ModelInputs
@@ -98,7 +98,9 @@ class StepGraphs:
 
 
 class KVCacheStepper:
-    """Runs a decoder-with-past: new tokens in, logits out, states carried."""
+    """Stepper that runs a decoder-with-past: it takes new tokens, returns logits and carries
+    states.
+    """
 
     def __init__(
         self,
@@ -142,14 +144,15 @@ class KVCacheStepper:
             self.is_started = True
             return first
         if self.buffers and self.past_length and min(tokens.shape) > 1:
-            # the kernel takes several positions at once only at the start, or for a single sequence
+            # the kernel supports several positions per call only at the start or for a single
+            # sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         if self.is_started:
             self.inputs.append_tokens(tokens)
         self.is_started = True
         if self.buffers:
             self._grow_buffers(tokens.shape[1])
-        # and so a batch that begins is read at once
+        # so a new batch is prefilled in one call
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
@@ -163,8 +166,8 @@ class KVCacheStepper:
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
         new_states = {s.name: results.pop(s.next_output) for s in self.metadata.states}
-        # the buffer is the same memory: the runtime does not own it, so its returned array must not
-        # replace it
+        # the output is the same memory as the buffer, but the runtime does not own it, so the
+        # returned array must not replace the buffer
         buffers = {s.name: self.states[s.name] for s in self.buffers}
         self.states = {**new_states, **buffers}
         # copied: the next step writes to the same location
@@ -176,7 +179,7 @@ class KVCacheStepper:
             return self.session.run_on_device({**inputs, **self.static_inputs, **self.states})
         bound = {**self.static_inputs, **{s.name: self.states[s.name] for s in self.buffers}}
         unbound_states = {n: v for n, v in self.states.items() if n not in bound}
-        # batch elements may have been selected, and buffers have grown, since it was bound
+        # since the last binding, batch elements may have been selected and buffers may have grown
         is_bound = all(a is b for a, b in zip(bound.values(), self.bound_values, strict=False))
         if self.bound_run is None or not is_bound:
             into = {s.next_output: self.states[s.name] for s in self.buffers}
@@ -198,8 +201,8 @@ class KVCacheStepper:
         return outputs
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
-        """Return the inputs other than states: the new tokens, and of inputs along the time axis
-        the new positions, or all if the step reads all of them (a padding mask).
+        """Return the inputs other than states: the new tokens, and the new positions of inputs with
+        a time axis, or all positions if the step reads them all (a padding mask).
         """
         first = chunk.tokens.shape[1] - chunk.new_count
         inputs: dict[str, Array | DeviceTensor] = {
@@ -216,7 +219,7 @@ class KVCacheStepper:
     def _grow_buffers(self, count: int) -> None:
         """Grow the KV buffers for `count` more time steps, at least doubling their length."""
         needed = self.past_length + count
-        # all are as long as the first
+        # all buffers are as long as the first
         if self.states[self.buffers[0].name].shape()[2] >= needed:
             return
         for state in self.buffers:
@@ -225,14 +228,16 @@ class KVCacheStepper:
             length = max(shape[2], MIN_BUFFER_POSITIONS)
             while length < needed + (0 if self.past_length else MIN_FREE_POSITIONS):
                 length *= 2
-            # positions after the filled ones are never read, but may not be NaN
+            # positions after the filled ones are masked, but must not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
             more = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
             grown = self.session.concat([buffer, more], 2) if shape[2] else more
             self.states[state.name] = grown
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: r continues from `rows[r]`, KV cache included."""
+        """Reorder batch elements, including the KV cache: element r continues from element
+        `rows[r]`.
+        """
         self.inputs.reorder(indices)
         axes = {s.name: s.batch_axis for s in self.metadata.states}
         self.states = {n: self._gather(v, axes[n], indices) for n, v in self.states.items()}
@@ -256,8 +261,8 @@ def make_initial_states(
     prepared: Arrays,
     lengths: Mapping[str, int],
 ) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return what every step reads of `encode` (`encoder_outputs`) or the caller, and the first
-    states.
+    """Return the inputs of every step that `encode` (`encoder_outputs`) or the caller provides, and
+    the initial states.
     """
     static_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
@@ -278,15 +283,15 @@ def make_initial_states(
 
 
 def _select_newest(logits: Array) -> Floats:
-    """Return the last logits f32[batch vocab] of f32[batch n vocab], or of an output with the last
-    position only.
+    """Return the last logits f32[batch vocab] of f32[batch n vocab], or of an output that has only
+    the last position.
     """
     made: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return made
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return logits f32[batch vocab] after prompts, the initial ones after an empty prompt."""
+    """Return logits f32[batch vocab] after prompts; after an empty prompt, the initial logits."""
     chosen: Floats = np.where(is_empty[:, None], initial_logits, logits)
     return chosen
 
@@ -304,7 +309,7 @@ def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class BufferedStep:
-    """`session` runs the model, `graph` is what it was made from."""
+    """A step with in-place buffers: `session` runs the model that was lowered from `graph`."""
 
     session: Computation
     graph: Graph
@@ -312,19 +317,19 @@ class BufferedStep:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """The outputs, as of any session."""
+        """The outputs of the session."""
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Return the outputs; several time steps of several sequences run one after another."""
+        """Return the outputs; several time steps of several sequences run sequentially."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape
-        # The kernel takes several positions of several sequences only at the start.
+        # The kernel supports several positions of several sequences only at the start.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         other_inputs = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
-        # Once even without new positions: a step without positions has results.
+        # Run once even without new positions: such a step has results too.
         for start in range(0, max(count, 1), call_length):
             stop = min(start + call_length, count)
             given = {n: self._slice_input(n, v, past, start, stop) for n, v in other_inputs.items()}
@@ -352,7 +357,7 @@ class BufferedStep:
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # Outputs other than logits are those of the last positions.
+        # Outputs other than logits are outputs of the last positions.
         output = self.graph.outputs.get(name)
         axis = self._get_new_axis(output.type.shape) if output else None
         if axis is None or len(parts) == 1:

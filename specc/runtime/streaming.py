@@ -25,7 +25,7 @@ Lengths: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingModel(StepGraphs):
-    """A package with a streaming step graph: `begin` starts a stream, any number of times."""
+    """A package with a streaming step graph; `begin` starts a new stream."""
 
     chunks: StreamChunks
 
@@ -56,12 +56,12 @@ class StreamingModel(StepGraphs):
             )
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
         stream = self.begin(**{n: v for n, v in inputs.items() if n not in time_axes})
-        # Values of too low a rank are refused when pushed, by name.
+        # Values whose rank is too low are rejected by name when they are pushed.
         counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
         step_length = chunk_length or count
         results: list[dict[str, Array]] = []
-        # An empty chunk is one piece: it returns empty results.
+        # An empty input is one piece, which returns empty results.
         for start in range(0, max(count, 1), max(step_length, 1)):
             piece = {
                 n: _slice_positions(v, time_axes[n], start, start + step_length)
@@ -71,7 +71,9 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate the chunks of an output along time; one without time axis is the last."""
+        """Concatenate the chunks of an output along time; without a time axis, return the last
+        chunk.
+        """
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
         )
@@ -83,12 +85,12 @@ class StreamingModel(StepGraphs):
     def run_encoder(
         self, constant_inputs: Arrays, lengths: Lengths
     ) -> tuple[DeviceTensors, DeviceTensors]:
-        """Return the outputs of `encode`, and the initial states."""
+        """Return the outputs of `encode` and the initial states."""
         encoder_outputs: DeviceTensors = {}
         if self.encoder_session is not None:
             time_axes = self.time_axes
             encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
-            # Nothing was pushed yet; only other lengths are known.
+            # Nothing has been pushed yet; only the other lengths are known.
             encoder_outputs = self.encoder_session.run_on_device(
                 {
                     n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
@@ -100,7 +102,7 @@ class StreamingModel(StepGraphs):
         )
 
     def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
-        """Return empty results, for a last piece that fills no chunk."""
+        """Return empty results for a last piece that is shorter than a chunk."""
         states = {s.next_output for s in self.metadata.states}
         results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
@@ -129,9 +131,10 @@ class StreamingModel(StepGraphs):
 
 @dataclass(kw_only=True)
 class InputStream:
-    """State of a stream. `position_count` counts the positions so far; after `has_ended` it takes
-    no more. `past_inputs` are past inputs, if a default or the step reads all of them; `lengths`
-    the other lengths, from the first piece; `states` the states after the last step.
+    """State of a stream. `position_count` is the number of positions so far; if `has_ended` is
+    true, the stream accepts no more. `past_inputs` are all past positions of inputs that a default
+    or the step reads completely; `lengths` are the other lengths, from the first piece; `states`
+    are the states after the last step.
     """
 
     model: StreamingModel
@@ -151,15 +154,14 @@ class InputStream:
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
-        """Feed a piece and return the new positions of every result: whole chunks, or with `last`
-        any length.
+        """Feed a piece and return the new positions of every result. A piece consists of whole
+        chunks, or with `last` has any length.
 
-        E0976 for partial chunks, E0979 if leftover positions at the end would have produced
-        results, E0978 for inputs that belong to another call, E0943 beyond the end of a position
-        table, E09xx for invalid inputs.
+        Raise E0976 for partial chunks, E0979 if leftover positions at the end would have produced
+        results, E0978 for inputs that belong to a different call, E0943 beyond the end of a
+        position table, and E09xx for invalid inputs.
         """
-        # If two threads push at once, one waits: each continues from where the other left the
-        # stream.
+        # If two threads push at once, one waits until the other has finished its step.
         with self.lock:
             return self._push_chunk(pieces, last=last)
 
@@ -180,7 +182,7 @@ class InputStream:
         elif not count or count % size:
             _fail_partial_chunk(self.model, count)
         _check_context(self.model, self.position_count + chunked_count, lengths)
-        # A refused chunk leaves the stream unchanged.
+        # A rejected chunk leaves the stream unchanged.
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
         self.position_count, self.has_ended, self.past_inputs = (
@@ -211,7 +213,7 @@ class InputStream:
     def _check_chunk_with_past(
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the same as `_check_given`, for defaults that read past positions."""
+        """Return the same as `_check_chunk`, for defaults that read past positions."""
         time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
@@ -230,7 +232,9 @@ class InputStream:
         return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 
     def _append_positions(self, name: str, new_positions: Array) -> Array:
-        """Append new positions of an input to past ones. E0912 if their shapes do not fit."""
+        """Append new positions of an input to past positions. Raise E0912 if their shapes do not
+        match.
+        """
         past = self.past_inputs.get(name)
         if past is None:
             return new_positions
@@ -244,7 +248,9 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Return all lengths but the streamed one. Raise E0912 if one differs from before."""
+        """Return all lengths except the streamed length. Raise E0912 if a length differs from
+        earlier pieces.
+        """
         signature = self.model.input_signature
         lengths = infer_lengths(signature.graph, prepared)
         lengths.pop(str(signature.sequence_length), None)
@@ -277,8 +283,8 @@ class InputStream:
 
 
 def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
-    """Raise E0979 if leftover positions would produce results in the full forward:
-    `position_counts` are the positions in whole chunks, and all.
+    """Raise E0979 if leftover positions would produce results in the full forward.
+    `position_counts` are the numbers of positions in whole chunks and of all positions.
     """
     size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
     for name, formula in model.chunks.output_lengths.items():
@@ -335,7 +341,7 @@ def _fail_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoRet
 def open_streaming_model(
     package: ModelPackage, *, provider: str = "cpu", threads: int = 0
 ) -> StreamingModel:
-    """Return the streaming model of a package, with the errors of `open_step_graphs`."""
+    """Return the streaming model of a package. Raise the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
     assert opened.metadata.stream_chunks is not None, "the package is a streaming model"
     return StreamingModel(**vars(opened), chunks=opened.metadata.stream_chunks)

@@ -1,4 +1,4 @@
-"""Run a model for its task: text, pairs, questions or images in, predictions out."""
+"""Run a model for its task: convert texts, pairs, questions or images to predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,11 +40,11 @@ OPTION_CHOICES: Mapping[str, Sequence[str]] = {
 
 
 class Predictions(dict[str, Array]):
-    """The results of a run by name, and what the task makes of them.
+    """The results of a run by name, and the predictions of the task.
 
-    `task` is its name as in `transformers.pipeline`, `predictions` one JSON value for
-    each text: the same as `specc run --format json` prints. `truncated` counts texts
-    that were longer than the model reads.
+    `task` is its name as in `transformers.pipeline`, `predictions` has one JSON value per text, as
+    `specc run --format json` prints it. `truncated` is the number of texts that were longer than
+    the model's maximum length.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Predictions(dict[str, Array]):
 
 @dataclass
 class _EncodedBatch:
-    """Encodings of one run, the text index of each, the slots as lists of texts, the number of
-    truncated texts, and of prompt tokens.
+    """Encodings of one run, the text index of each encoding, the slots as lists of texts, the
+    number of truncated texts, and the number of prompt tokens.
     """
 
     encodings: list[TextEncoding]
@@ -70,15 +70,15 @@ class _EncodedBatch:
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return whether inputs are named as those of the model's task, not of its graph."""
+    """Return whether inputs have the names of the task's slots, not of the graph's inputs."""
     task = model.manifest.reading.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
 
 
 def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
-    """Run the model for its task on `inputs`, by the names of the task's slots, with the
-    task's options among them. E0906, E0910 and E0912 for what it cannot take.
+    """Run the model for its task on `inputs`, which contain slots and options of the task by name.
+    Raise E0906, E0910 or E0912 for invalid inputs.
     """
     task = model.manifest.reading.task
     assert task is not None, "checked by `is_for_task`"
@@ -118,8 +118,8 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return whether the texts fit into one batch: the model masks padding, or they have one
-    length.
+    """Return whether the texts fit into one batch: if the model masks padding or they have equal
+    lengths.
     """
     one_length = len({len(row.ids) for row in batch.encodings}) <= 1
     return one_length or bool(find_mask_input(model.manifest.graph, task.text))
@@ -166,7 +166,9 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return the options with defaults. Raise E0910 for an unknown name, E0753 for a value."""
+    """Return the options with defaults. Raise E0910 for an unknown name, and E0753 for an invalid
+    value.
+    """
     slots = [slot.name for slot in task.slots]
     options = dict(task.options)
     for name, value in inputs.items():
@@ -206,7 +208,7 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 
 def _list_texts(name: str, value: object) -> list[str]:
-    """Return a text, a list of texts or a column of them as a list. E0906 for anything else."""
+    """Convert a text, a list of texts or a column of texts to a list. Raise E0906 otherwise."""
     items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
@@ -236,8 +238,8 @@ def _broadcast_texts(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _split_pairs(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. As in transformers,
-    a single empty `text_pair` is none.
+    """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. Like in transformers,
+    a single empty `text_pair` is ignored.
     """
     items = inputs.get("text")
     if isinstance(items, str) and inputs.get("text_pair") == "":
@@ -268,13 +270,13 @@ def _read_texts(
     prompt_length = 0
     if prompt:
         encoding = encode_text(prompt, None, record)
-        # without a final special token, as in sentence-transformers
+        # without a final special token, like in sentence-transformers
         prompt_length = len(encoding.ids) - bool(encoding.special and encoding.special[-1])
     return _EncodedBatch(truncated, [*range(len(encodings))], lists, truncated_count, prompt_length)
 
 
 def _read_prompt(task: Task, options: Options) -> str:
-    """Return the prompt prepended to every text. E0910 for an unknown prompt name."""
+    """Return the prompt prepended to every text. Raise E0910 for an unknown prompt name."""
     if options.get("prompt"):
         return str(options["prompt"])
     named = options.get("prompt_name") or task.prompt
@@ -289,7 +291,7 @@ def _read_prompt(task: Task, options: Options) -> str:
 def _read_questions(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode questions with their contexts, long ones in windows."""
+    """Encode questions with their contexts; split long contexts into windows."""
     lists = _broadcast_texts({name: _list_texts(name, value) for name, value in inputs.items()})
     batch = _EncodedBatch([], [], lists)
     max_length = int(options["max_seq_len"])

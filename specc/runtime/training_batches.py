@@ -30,13 +30,13 @@ from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 
 IGNORE_INDEX = -100
-"""Target at positions without one: the `ignore_index` of PyTorch's losses."""
+"""Target at positions that the loss ignores: the `ignore_index` of PyTorch's losses."""
 
 
 def make_training_inputs(
     graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Return an input of all rows as one array or list of texts, with its padding mask."""
+    """Return one input of all examples as one array or list of texts, with its padding mask."""
     record = reading.get_input_reading(name)
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -58,7 +58,7 @@ def make_training_inputs(
 
 
 def _convert_examples(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
-    """Convert the value of each row; an error names the row."""
+    """Convert the value of each example; an error names the example."""
     arrays: list[Array] = []
     for number, value in enumerate(values):
         try:
@@ -71,7 +71,7 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
 
 
 def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
-    """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
+    """Return an image file, PIL image or pixel array as [1, channels, height, width]."""
     record = reading.get_input_reading(name)
     if isinstance(record, ImageRecord) and is_image(value):
         return read_prepared_image(value, record, name).values[None]
@@ -111,7 +111,7 @@ def make_causal_targets(
     ):
         ids = encoded.tolist()
         if start and ids[: len(start)] == start:
-            # the reading has added it already
+            # the tokenizer has already added it
             ids = ids[len(start) :]
         if stop and ids[-1:] and ids[-1] not in stop:
             ids.append(stop[0])
@@ -128,8 +128,7 @@ def make_causal_targets(
         wanted.append(np.array(shifted if start else ids[1:], np.int64))
     mask_input = find_mask_input(graph, name)
     is_left_padded = bool(mask_input) and graph.input_facts[mask_input].padding_side == "left"
-    # No earlier position depends on later ones, so right padding teaches nothing wrong even
-    # without a mask.
+    # The model is causal, so right padding does not affect earlier positions, even without a mask.
     ids, mask = pad_token_rows(inputs, 0, left=is_left_padded)
     padded_targets, _ = pad_token_rows(wanted, IGNORE_INDEX, left=is_left_padded)
     return {name: ids, mask_input: mask} if mask_input else {name: ids}, padded_targets
@@ -149,7 +148,7 @@ def _encode_target(
 
 
 def _make_targets(name: str, value: object, record: OutputReading | None) -> Array:
-    """Convert one target: a label to its index, a text to ids, else unchanged."""
+    """Convert one target: a label to its index, or a text to ids; return other values unchanged."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
@@ -188,7 +187,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatches:
-    """Converts rows to batches for `graph`; `generation` is set for generative models."""
+    """Converter of examples to batches for `graph`; `generation` is set for generative models."""
 
     graph: Graph
     reading: PreprocessingConfig
@@ -202,10 +201,10 @@ class TrainingBatches:
         return build_model_inputs(self.graph, self.reading, self.defaults, growing)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
-        """Batch rows that name the same inputs and results: inputs checked and completed, targets
-        i64 or f32, -100 where the loss ignores them.
+        """Batch examples that have the same inputs and results. Inputs are checked and completed;
+        targets are i64 or f32, and -100 where the loss ignores them.
 
-        Fails with E0946 and E0947, and E09xx on inputs as `run` does.
+        Raise E0946 or E0947 for invalid examples, and E09xx for invalid inputs like `run`.
         """
         examples = check_training_examples(examples)
         names = self._read_names(examples)
@@ -230,7 +229,7 @@ class TrainingBatches:
         return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
-        """Return the `generate` section of a text input; None if explicit targets are given."""
+        """Return the `generate` section of a text input, or None if explicit targets are given."""
         generation = self.generation
         return (
             generation
@@ -253,7 +252,7 @@ class TrainingBatches:
         raise_error("E0946", "examples without targets", helps=helps)
 
     def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
-        """Return the inputs and results that every row names. E0946 if they differ."""
+        """Return the inputs and results that every example has. Raise E0946 if they differ."""
         if not examples:
             raise_error("E0946", "empty batch")
         for number, example in enumerate(examples):
@@ -284,7 +283,7 @@ class TrainingBatches:
         return first
 
     def _format_example(self) -> str:
-        """Return an example of a row."""
+        """Format a sample training example for a message."""
         generation = self.generation
         names = [
             name
@@ -300,8 +299,8 @@ def _describe_type(value: object) -> str:
 
 
 def check_training_examples(examples: object) -> Sequence[TrainingExample]:
-    """Return rows as a sequence. E0946 for a single row, a data frame, or anything that is not a
-    collection.
+    """Return examples as a sequence. Raise E0946 for a single example, a data frame, or anything
+    that is not a collection.
     """
     if isinstance(examples, list | tuple):
         return examples
@@ -313,7 +312,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
             'of a frame of pandas: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
-        # a data set of another library: its elements are read on demand
+        # a data set of a different library: its elements are read on demand
         return cast("Sequence[TrainingExample]", examples)
     elif not is_text and isinstance(examples, Iterable):
         return list(examples)

@@ -33,10 +33,11 @@ COPY_CHUNK_BYTES = 1 << 22
 def write_triton_repository(
     model: LoadedModel, name: str, repository: Path, max_batch_size: int, *, force: bool = False
 ) -> list[Path]:
-    """Write the Triton directory of a model; `max_batch_size` is the maximum batch size. Return its
-    files.
+    """Write the Triton model repository of a model and return its files; `max_batch_size` is the
+    maximum batch size.
 
-    E0889 for a graph without a common batch axis, E0833 for a directory that specc did not write.
+    Raise E0889 for a graph without a common batch axis, and E0833 for a directory that specc did
+    not write.
     """
     if not MODEL_NAME.fullmatch(name):
         raise_error(
@@ -63,7 +64,7 @@ def write_triton_repository(
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
             out.write_entry(location, _read_chunks(source / location))
-        # last, since its reader reads the other files as well
+        # written last, since its reader reads the other files as well
         out.write_entry("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_entry(config.name, [text.encode("utf-8")])
@@ -71,9 +72,9 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Return the text of `config.pbtxt`; lengths that are not fixed are -1. With a batch
-    size of 0 the server does not join requests. Raise E0889 where it would join ports that
-    have no common batch axis, or requests that affect each other.
+    """Return the text of `config.pbtxt`, in which dynamic lengths are -1. With a batch size of 0
+    the server does not batch requests. Otherwise raise E0889 if ports have no common batch axis, or
+    if batched requests would affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
@@ -118,11 +119,11 @@ def _check_independence(graph: Graph) -> None:
 
 
 def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:
-    """Yield the lines of inputs or outputs, without the batch axis if requests are joined."""
+    """Yield the lines of inputs or outputs, without the batch axis if requests are batched."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape
-        # to the server, a port without further axes has one axis of length 1
+        # for the server, a port without further axes has one axis of length 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""

@@ -53,8 +53,8 @@ def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the number of multiply-adds of a graph. Cached, because it is evaluated at many
-    lengths.
+    """Return the number of multiply-adds of a graph. The result is cached, because it is needed for
+    many lengths.
     """
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
@@ -173,8 +173,8 @@ def find_skipped_lengths(
 def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid lengths of the graph near `preferred_lengths`, or `other_length` for other axes.
-    Return None if there are none.
+    """Return valid lengths of the graph near `preferred_lengths`, and near `other_length` for other
+    axes. Return None if there are no valid lengths.
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (

@@ -105,7 +105,7 @@ def _plan_densities(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> Iterator[_PlannedRound]:
-    """Yield a round for each other fraction of true booleans, if the model has boolean inputs or
+    """Yield a round for each remaining fraction of true booleans if the model has boolean inputs or
     subgraphs, and a round with a large batch of masks over several axes.
     """
     masks = _list_boolean_inputs(graph)
@@ -132,7 +132,7 @@ def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_PlannedRound]:
     """Yield rounds for discrete decisions: long axes if there are integer results, integer inputs
-    that are no ids, or top-k; a large batch if ids are computed from integers; and large inputs if
+    that are not ids, or top-k; a large batch if ids are computed from integers; and large inputs if
     values are clipped to constants or compared with them.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
@@ -173,8 +173,8 @@ def _choose_large_batch_sizes(
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return whether the graph has an integer result, an integer input that is no table index, or a
-    top-k or argmax.
+    """Return whether the graph has an integer result, an integer input that is not a table index,
+    or a top-k or argmax.
     """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
@@ -208,7 +208,7 @@ def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
 
 
 def _list_boolean_inputs(graph: Graph) -> list[Value]:
-    """Return the boolean inputs that are no padding masks."""
+    """Return the boolean inputs that are not padding masks."""
     facts = graph.input_facts
     inputs = graph.inputs.items()
     return [v for n, v in inputs if v.type.dtype == "bool" and not facts[n].padding_side]

@@ -1,4 +1,4 @@
-"""Measure the quantization error of each output of a model; compare int8 KV caches with the
+"""Measure the quantization error of each output of a model, and compare int8 KV caches with the
 reference.
 """
 
@@ -25,9 +25,9 @@ After: TypeAlias = Callable[[Value, Array], Array]
 def make_cache_value_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> After | None:
-    """Return a hook that replaces quantized KV cache entries of the reference by those of the model
-    (`results`) where both differ only at rounding ties. Return None for a graph without a quantized
-    KV cache.
+    """Return a hook that replaces quantized KV cache entries of the reference by the entries of the
+    model (`results`) if both differ only at rounding ties. Return None for a graph without a
+    quantized KV cache.
     """
     model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
     if not model_codes:
@@ -180,7 +180,7 @@ class QuantizationComparison:
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in order, with the relative error of its
-        result. It is computed in float64, so only the weight quantization causes it.
+        result. The error is computed in float64, so it is caused by weight quantization alone.
         """
         graph = self.quantized_model.manifest.graph
         scope_results = _map_scope_results(

@@ -33,8 +33,8 @@ class QuantizedProducts:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedProducts":
-        """Collect the products of an open model. Empty for 16-bit models, which round each product
-        again.
+        """Collect the products of an open model. Collect none from 16-bit models, which round each
+        product again.
         """
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
@@ -110,7 +110,7 @@ def _compute_product_error(product: QuantizedProduct, values_by_role: Mapping[st
 def _compute_group_product_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a group-quantized product, without errors that float32 sums
+    """Return the relative error of a group-quantized product, excluding errors that float32 sums
     explain.
     """
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
@@ -130,8 +130,8 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the larger error of per-tensor quantization: that of the codes or that of the scale.
-    In a loop each iteration has its own scale.
+    """Return the maximum of the code error and the scale error of per-tensor quantization. In a
+    loop each iteration has its own scale.
     """
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
     # one scale per iteration of each enclosing loop
@@ -216,7 +216,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight; one that a loop returned is the same in each iteration."""
+    """Return a weight. If a loop returned the weight, it is equal in each iteration."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -231,7 +231,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")
     lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
-    # In reverse direction each sequence is processed from right to left, and its outputs are
+    # In the reverse direction each sequence is processed from right to left, and its outputs are
     # reversed.
     if reverse:
         x, model_outputs = (
@@ -253,7 +253,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     state = values_by_role["state"][0] if "state" in values_by_role else zeros
     expected = np.zeros(model_outputs.shape)
     for step in range(longest):
-        # a finished sequence contributes zeros, its padded outputs
+        # the padded outputs of a finished sequence are zeros
         state = model_outputs[step - 1] if step else state
         gates = input_gates[step] + _quantize_dequantize_tensor(state) @ state_weights
         out, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
@@ -290,7 +290,7 @@ def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tup
 
 
 def _compute_sigmoid(x: Array) -> Array:
-    # 1 / (1 + exp(-x)) without an overflow
+    # 1 / (1 + exp(-x)) without overflow
     result: Array = 0.5 * (1 + np.tanh(0.5 * x))
     return result
 

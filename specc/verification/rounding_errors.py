@@ -53,7 +53,7 @@ def make_perturbed_run(
     result_hook: ResultHook | None = None,
 ) -> "PerturbedRun":
     """Return a function that evaluates the graph with perturbed values. `result_hook` replaces
-    results before they are perturbed, as in the reference run.
+    results before they are perturbed, like in the reference run.
     """
     numpy = backend.load_reference()
 
@@ -68,7 +68,7 @@ def make_perturbed_run(
 def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
-    """Return True if float32 rounding explains the difference of the result `name`: each element is
+    """Return whether float32 rounding explains the difference of the result `name`: each element is
     within its bound, or at most as many positions exceed it as in further perturbed samples.
     """
     if result.shape != expected.shape:
@@ -101,7 +101,7 @@ def compute_error_bounds(
 class RoundingPerturbation:
     """A result hook that changes values by random relative errors. Values that depend only on
     constants and positions are equal for all inputs and are not perturbed, because a changed
-    position bucket is no rounding error.
+    position bucket is not a rounding error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
@@ -211,15 +211,15 @@ HALF_FORMATS: Mapping[str, HalfFormat] = {
 
 
 def find_half_dtype(graph: Graph) -> str:
-    """Return the 16-bit float type of the first such value in a graph, or ""."""
+    """Return the dtype of the first 16-bit float value in a graph, or ""."""
     types = (v.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
 
 @dataclass
 class HalfRounding:
-    """A result hook that rounds the 16-bit values of a graph: stochastically with `rng`, else to
-    nearest.
+    """A result hook that rounds the 16-bit values of a graph: stochastically with `rng`, otherwise
+    to nearest.
 
     `overflow` is the first value that became infinite, with the element before rounding.
     """

@@ -1,5 +1,5 @@
 """Measure which branches and loop bodies `specc verify` executed, and find inputs that execute the
-others.
+remaining ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -113,7 +113,7 @@ def iterate_candidate_sizes(
 ) -> Iterator[tuple[dict[str, int], float]]:
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
-    # with few tokens some expert may not be selected
+    # with few tokens an expert may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
         if sizes in tried:

@@ -1,4 +1,4 @@
-"""Compare results with the reference within float32 tolerance."""
+"""Compare results with the reference using a float32 tolerance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,8 +71,8 @@ def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
 
 
 def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
-    """Describe the first position where only one of both values is finite or the infinities differ;
-    "" if there is none.
+    """Describe the first position where only one of both values is finite or the infinities differ,
+    or return "" if there is none.
     """
     both_finite = np.isfinite(result) & np.isfinite(expected)
     wrong = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))

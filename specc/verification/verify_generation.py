@@ -1,4 +1,4 @@
-"""Verify a standalone generator: tokens and probabilities against the reference decode."""
+"""Verify a standalone generator: compare tokens and probabilities with the reference decode."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -130,9 +130,9 @@ def _make_random_request(
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Run the copy of the model that counts executions of subgraphs, if there is one."""
+    """Run the copy of the model that counts executions of subgraphs, if there is such a copy."""
     if coverage.session is not None:
-        # it implements all session methods that decoding uses
+        # the counting session implements all session methods that decoding uses
         run_standalone(cast("Session", coverage.session), request)
 
 

@@ -64,10 +64,10 @@ def iterate_rounds(
     that differs by more than the tolerance.
 
     A model with quantized weights is compared without activation quantization to the reference with
-    dequantized weights, and each of its products with integer arithmetic (E0855). Further rounds
-    execute branches and loop bodies that were not executed yet. The last entry lists those that
-    remain, and lengths that are too expensive. Raise E0932 at the end if rounding decides a result
-    in at least half of the rounds.
+    dequantized weights, and each of its products is compared with integer arithmetic (E0855).
+    Further rounds execute branches and loop bodies that were not executed yet. The last entry lists
+    the remaining subgraphs and the lengths that are too expensive. Raise E0932 at the end if
+    rounding decides a result in at least half of the rounds.
 
     `sample_inputs` replaces the random inputs; `max_lengths` limits lengths that the graph does not
     limit.
@@ -76,7 +76,7 @@ def iterate_rounds(
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.measure_weights()
-    # The reference holds another copy of the stored weights.
+    # The reference holds a second copy of the stored weights.
     check_free_memory(
         str(model.path),
         weight_sizes.stored_bytes,
@@ -215,7 +215,7 @@ def _check_half_rounding(
     differences: Mapping[str, ResultDifference],
 ) -> str:
     """Return the note on results computed in 16 bits. Raise E0930 for a difference that their
-    rounding does not explain, E0980 for a value out of range.
+    rounding does not explain, and E0980 for a value out of range.
     """
     rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
@@ -247,7 +247,7 @@ def _raise_undecided(names: list[str]) -> NoReturn:
 def iterate_opened_rounds(
     opened: OpenedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Verify a model file or all graphs of a package. Raise E0930 for a difference, E0932 for
+    """Verify a model file or all graphs of a package. Raise E0930 for a difference, and E0932 for
     results that rounding decides.
     """
     package, graph = opened.package, opened.graph

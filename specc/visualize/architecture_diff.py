@@ -17,10 +17,10 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label,
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
-"""Two architectures are comparable if they have at least this fraction of blocks in common."""
+"""Minimum fraction of common blocks of two comparable architectures."""
 
 MAX_LINES = 400
-"""Maximum number of lines of one kind of change; the rest is counted."""
+"""Maximum number of printed lines per kind of change; further lines are only counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -52,7 +52,7 @@ class ArchitectureDifference:
 
     @property
     def is_same(self) -> bool:
-        """True if both architectures have the same operations."""
+        """Return whether both architectures have the same operations."""
         return not self.changes and not self.reason
 
 
@@ -119,7 +119,7 @@ Facts = tuple[tuple[str, str], ...]
 
 
 def _list_scopes(graph: Graph) -> dict[str, Facts]:
-    """Return the operations and weights of every scope, without those of nested scopes."""
+    """Return the operations and weights of every scope, excluding nested scopes."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
@@ -134,7 +134,9 @@ def _list_scopes(graph: Graph) -> dict[str, Facts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield an operation with its attributes; for attention also its heads and its visible keys."""
+    """Yield an operation with its attributes, and for attention also its heads and its visible
+    keys.
+    """
     attributes = {
         name: value
         for name, value in node.op.get_attributes().items()
@@ -181,7 +183,7 @@ def describe_visible_keys(node: Node) -> str:
 
 
 def _find_outermost(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[str]:
-    """Yield the outermost scopes of `left` that `right` does not have."""
+    """Yield the outermost scopes of `left` that `right` lacks."""
     other_paths = {path for scope in right for path in _list_enclosing(scope)}
     outermost: dict[str, None] = {}
     for scope in left:

@@ -32,7 +32,7 @@ MAX_BLOCKS = 2000
 """Maximum number of blocks with their own panel; further blocks are shown inside other panels."""
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
-"""A space between thousands."""
+"""A space between groups of three digits."""
 
 MAX_SOURCE = 400_000
 """Maximum number of characters of spec text on a page."""
@@ -236,7 +236,7 @@ def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: 
 
 
 def _render_block(block: Block, title: str) -> str:
-    """Render the data flow of a block as an inline SVG; "" if it is a single operation."""
+    """Render the data flow of a block as an inline SVG, or "" if it is a single operation."""
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = expand_blocks(block, PANEL_ITEMS)
@@ -296,7 +296,7 @@ def _list_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Sourc
 
 
 def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Render each source with numbered lines, collapsed until a link opens it."""
+    """Render each source with line numbers, collapsed until a link opens it."""
     remaining_characters = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()

@@ -70,7 +70,7 @@ def is_inside(scope: str, outer: str) -> bool:
 
 
 def find_common_scope(a: str, b: str) -> str:
-    """Return the innermost scope that both are inside of."""
+    """Return the innermost scope that contains both scopes."""
     while not is_inside(b, a):
         a = a.rpartition(".")[0]
     return a
@@ -192,7 +192,7 @@ class _FlowBuilder:
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.node_scopes[node]
         if drawn and is_inside(home, self.scope):
-            # neither arithmetic with a number, nor operations on weights only
+            # arithmetic with a constant and operations on weights alone are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             drawn = is_shown or bool(self.get_block(home))
             if drawn:
@@ -230,7 +230,7 @@ def is_float_value(value: Value) -> bool:
 
 
 def get_operation_label(node: Node) -> str:
-    """Return the name of an operation as one word or sign."""
+    """Return the name of an operation as one word or one symbol."""
     match node.op:
         case ops.Arith(fn):
             return ARITHMETIC_SIGNS.get(fn, fn)

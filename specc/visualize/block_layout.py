@@ -32,7 +32,7 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
 """Fill and stroke color of each kind of block."""
 
 ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
-SIGN_RADIUS = 11.0  # radius of a sign
+SIGN_RADIUS = 11.0  # radius of an operation symbol
 EDGE_COLOR = "#4c4c57"
 
 
@@ -79,12 +79,12 @@ class _PlacedPiece:
 
     @property
     def entry_point(self) -> tuple[float, float]:
-        """Return where edges enter."""
+        """Return the point where edges enter."""
         return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
     def exit_point(self) -> tuple[float, float]:
-        """Return where edges leave."""
+        """Return the point where edges leave."""
         return self.entry_point[0], self.corner[1] + self.piece.height
 
 
@@ -148,8 +148,8 @@ def _list_ports(flow: BlockFlow) -> set[int]:
 def _give_ports_own_rows(
     rows: Sequence[Sequence[int]], flow: BlockFlow, frame_ports: set[int]
 ) -> list[list[int]]:
-    """Move the input on the frame into a row above all others, and the output into a row below, so
-    that both are centered, where the line of the frame ends.
+    """Move the input on the frame to a row above all others, and the output to a row below all
+    others, so that both are centered at the lines to the frame.
     """
     inputs = [[n] for n in frame_ports if flow.items[n].role == "port"]
     outputs = [[n] for n in frame_ports if flow.items[n].role == "result"]
@@ -177,7 +177,7 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
 def _compute_depths(flow: BlockFlow) -> list[int]:
     """Return the length of the longest path of forward edges that ends at each item."""
     depth = [0] * len(flow.items)
-    # in the order of consumers, so that the depth of every input is known
+    # in topological order, so that the depth of every input is known
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
         # an edge that closes a cycle points upward
         depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
@@ -232,7 +232,7 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
     route = [start, (start[0], below), (side, below)]
     is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
     if is_sign and b.is_leftmost:
-        # an edge enters a sign from the side, as in drawings of residual connections
+        # an edge enters an operation symbol from the side, like in drawings of residual connections
         middle = b.corner[1] + b.piece.height / 2
         route += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:

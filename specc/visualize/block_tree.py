@@ -42,7 +42,7 @@ class SpecLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A scope, or several equal scopes; `path` is the path of the first."""
+    """A scope, or several equal scopes; `path` is the path of the first scope."""
 
     name: str
     path: str
@@ -64,8 +64,8 @@ class Block:
 
     @property
     def label(self) -> str:
-        """The name in a drawing; for a numbered block with its parent and main part: `layer.0
-        SelfAttention`.
+        """The name in a drawing. The name of a numbered block includes its parent and main part:
+        `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -78,7 +78,7 @@ class Block:
         return f"{name} {main.name if main else self.op}".rstrip()
 
     def walk_blocks(self) -> Iterator["Block"]:
-        """Yield this block and all nested ones, outermost first."""
+        """Yield this block and all nested blocks, outermost first."""
         yield self
         for block in self.inner_blocks.values():
             yield from block.walk_blocks()
@@ -179,7 +179,7 @@ def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
 
 
 def _merge_equal_blocks(block: Block, repeats: int) -> Block:
-    """Return a block that represents several equal ones."""
+    """Return a block that represents several equal blocks."""
     return replace(
         block,
         repeats=block.repeats * repeats,
@@ -190,7 +190,7 @@ def _merge_equal_blocks(block: Block, repeats: int) -> Block:
 
 
 def classify_block(nodes: list[Node]) -> str:
-    """Return the kind of a block, for its color: `attention` if anything in it attends."""
+    """Return the kind of a block, which selects its color: `attention` if it contains attention."""
     found = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
     return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in found), "other")
 

@@ -1,4 +1,4 @@
-"""Cost against sequence length: formulas, curves and their log-log plot."""
+"""Cost by sequence length: formulas, curves and their log-log plot."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ COMPARED_WINDOW = 256
 """Window size of the sliding-window attention that is plotted for comparison."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
-"""Curves of the actual model; others are hypothetical."""
+"""Names of the curves of the actual model; other curves are hypothetical."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """Return the maximum length and its reason."""
+    """Return the maximum length and the reason for this limit."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
     limit = min(found, key=lambda limit: limit.max_length, default=None)
     if limit is None or limit.max_length >= MAX_LENGTH:
@@ -141,7 +141,7 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Evaluate a formula; None if the model does not support the sizes."""
+    """Evaluate a formula, or return None if the model does not support the sizes."""
     try:
         return dim.substitute(sizes).number
     except DimError:
@@ -166,7 +166,7 @@ WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
 CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID_COLOR = "#e4e4ea"
-LABEL_SPACING = 15.0  # points between the names of two curves
+LABEL_SPACING = 15.0  # distance between the names of two curves in points
 
 
 def plot_cost(cost: CostCurves) -> Drawing:

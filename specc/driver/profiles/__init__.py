@@ -1,1 +1,1 @@
-"""Export profiles: derived graphs with the input and output names other programs expect."""
+"""Export profiles: derived graphs with the input and output names that other programs expect."""

@@ -77,8 +77,8 @@ def build_genai_config(
 
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """Return the maximum sequence length in tokens: the smallest position embedding table,
-    else the config's `context`, else `DEFAULT_MAX_LENGTH`.
+    """Return the maximum sequence length in tokens: the size of the smallest position embedding
+    table, else the config's `context`, else `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -88,7 +88,9 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the special tokens that the settings name; the first stop token pads by default."""
+    """Return the special tokens that the settings name; the default padding token is the first stop
+    token.
+    """
     start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
     tokens = {
         "bos_token_id": start[0] if start else None,
@@ -99,14 +101,14 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
 
 
 def _list_tokens(setting: object) -> list[object]:
-    """Return the token ids of a setting: one, several, or none if it is not given."""
+    """Return the token ids of a setting, or an empty list if it is not given."""
     if isinstance(setting, list | tuple):
         return list(setting)
     return [] if setting is None else [setting]
 
 
 def _translate_search_options(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the search options in the terms of onnxruntime-genai."""
+    """Return the search options under their onnxruntime-genai names."""
     kind, search = parse_strategy(settings.get("strategy") or "greedy")
     renamed = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
     unchanged = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
@@ -124,7 +126,7 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""Logits that the step graph returns: the newest token's, or all new tokens' (`hf` readers)."""
+"""Logits that the step graph returns: of the newest token, or of all new tokens (`hf`)."""
 
 
 def check_profile(profile: str) -> None:

@@ -32,11 +32,11 @@ PROFILE_READERS = {
     "hf": "the reader of this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""The programs that read each profile, as messages name them."""
+"""The names in messages of the programs that read each profile."""
 
 
 def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
-    """Raise E0752: the profile has no names for something that the model needs."""
+    """Raise E0752, since the profile has no name for an input or output that the model needs."""
     raise_error(
         "E0752",
         f"this model does not fit the profile `{profile}`: {reason}",
@@ -88,7 +88,7 @@ class GraphReplay:
         return live
 
     def _add(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
-        """Add a node; a concatenation with zero-length operands drops these."""
+        """Add a node; drop the zero-length operands of a concatenation."""
         if isinstance(op, ops.Concat):
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(some) == 1:
@@ -144,7 +144,7 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     substitutions = {**clashing, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def get_new_name(symbol: str) -> str:
-        """Return the new name of a symbol; empty if it became an integer or a sum."""
+        """Return the new name of a symbol, or "" if it became an integer or a sum."""
         return substitutions[symbol].name or "" if symbol in substitutions else symbol
 
     renamed = substitute_graph_symbols(graph, substitutions)
@@ -234,7 +234,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a state: its axes as [batch, heads, positions, features], None for an axis
+    """The layout of a state: its axes as [batch, heads, positions, features], with None for an axis
     of length 1, and the ops that convert a cache of that shape to the state and back.
     """
 

@@ -34,7 +34,7 @@ def find_encoder_output(
     """Return the last value f[batch, positions, features] on every path from `source` to
     `static_inputs` (their common dominator), or None if there is none.
 
-    Values that do not depend on `source`, such as a mask from another input, are ignored.
+    Values that do not depend on `source`, such as a mask from a different input, are ignored.
     """
     dominators: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
@@ -101,9 +101,9 @@ ENCODER_INPUT_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderParts:
-    """Parts of an encoder-decoder model: the encoder's input and mask ("" for none), its
-    output, the self-attention caches, the cross-attention keys and values, and the new
-    names of the axes.
+    """Parts of an encoder-decoder model: the encoder's input, mask ("" if there is none) and
+    output, the self-attention caches, the cross-attention keys and values, and the new names of the
+    axes.
     """
 
     derived: DerivedGraphs
@@ -117,7 +117,7 @@ class EncoderDecoderParts:
 
 
 def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
-    """Return the parts. Raise E0752 if the model has one that the profile cannot represent."""
+    """Return the parts. Raise E0752 if the profile cannot represent a part of the model."""
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.static_inputs)
@@ -157,7 +157,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
     the encoder output.
     """
     for pair in parts.cross_attentions:
-        # one projection for both would be one cache under two names
+        # a shared projection for keys and values would be one cache under two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             fail_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
@@ -193,7 +193,7 @@ def depends_on_encoder_input(parts: EncoderDecoderParts, name: str) -> bool:
 
 
 def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
-    """Return the names of the encoder's input and of its mask ("" for none)."""
+    """Return the names of the encoder's input and of its mask ("" if there is none)."""
     mask = _find_encoder_mask(encode, derived)
     encoder_input = _find_encoder_input(encode, derived, mask)
     for name in derived.static_inputs:
@@ -207,7 +207,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
 
 
 def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
-    """Return the name of the encoder's padding mask; "" if there is none."""
+    """Return the name of the encoder's padding mask, or "" if there is none."""
     # a mask that only the decoder reads is passed to every step
     masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
     facts = derived.step.input_facts
@@ -300,7 +300,7 @@ def _build_decoder(
     _add_past_caches(parts, replay, step, without_past=without_past)
     for name in derived.static_inputs:
         # cross-attention keys and values: computed here in `decoder_model`, inputs of
-        # `decoder_with_past_model`. What depends on the mask alone is computed in both.
+        # `decoder_with_past_model`. Values that depend on the mask alone are computed in both.
         if step.inputs[name] not in replay.copied_values:
             replay.copy_nodes_for(encode, [encode.outputs[name]])
             replay.copied_values[step.inputs[name]] = replay.copied_values[encode.outputs[name]]
@@ -344,7 +344,7 @@ def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Contains a space, so that no graph output has this name."""
+"""Name of the encoder output; it contains a space, so that no graph output has this name."""
 
 
 def _declare_cross_mask(
@@ -353,7 +353,7 @@ def _declare_cross_mask(
     """Declare the encoder's padding mask if a step reads it or recomputes values from it."""
     everything = parts.derived.static_inputs
     static_inputs = [n for n in everything if n == parts.encoder_mask and n in step.inputs]
-    # `encode` may pass on what it computes from the mask: that is recomputed here
+    # `encode` may output values that it computes from the mask: they are recomputed here
     left = not all(depends_on_encoder_input(parts, n) for n in everything if n in encode.outputs)
     if not parts.encoder_mask or not (static_inputs or left):
         return
@@ -363,7 +363,7 @@ def _declare_cross_mask(
 
 
 def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
-    """Replace the mask of the generated tokens by ones: this profile has no input for it."""
+    """Replace the mask of the generated tokens by ones, since this profile has no input for it."""
     derived = parts.derived
     known = {derived.sequence_input, *derived.static_inputs, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
