@@ -274,8 +274,8 @@ def _convert_to_kaldi_mel(hertz: float | Doubles) -> Doubles:
 
 
 def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
-    """Return f64[places, len(corners) - 2]: triangular filters, each from a corner to the next but
-    one.
+    """Return triangular filters f64[frequencies, len(corners) - 2]. Filter i rises from corner i to
+    corner i + 1 and falls to corner i + 2.
     """
     widths = np.diff(corners)
     rising = (frequencies[:, None] - corners[:-2]) / widths[:-1]

@@ -204,8 +204,8 @@ def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
-    """Return the size in `bounds` that keeps the most pixels; among equals, the size with the least
-    padding.
+    """Return the size in `bounds` that keeps the most pixels; if several are equal, the one with
+    the least padding.
     """
 
     def rate(size: tuple[int, ...]) -> tuple[int, int]:

@@ -212,7 +212,7 @@ def _sample_mask(
     right padding alternate.
     """
     length = shape[-1]
-    # at half of the default density or more, at least half of a sequence is valid
+    # at the default density, at least half of each sequence is valid
     least = length // 2 if density == DEFAULT_DENSITY else int(length * density)
     lengths = (
         rng.integers(max(1, least), length + 1, shape[:-1]) if length else np.zeros(shape[:-1], int)
