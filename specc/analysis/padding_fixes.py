@@ -49,9 +49,7 @@ class PaddingLeak:
         return constant or self.get_facts(value).is_finite
 
     def get_output_order(self) -> str:
-        """Return the order of the positions of the output: "sorted", "reverse", or "" for the
-        original order.
-        """
+        """Return "sorted" or "reverse" if the positions of the output are so, otherwise ""."""
         value = self.graph.outputs[self.output]
         if not self.padding_source.is_counted or self.node is not value.node:
             return ""

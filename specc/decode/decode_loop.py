@@ -179,8 +179,7 @@ def decode_steps(
     temperature and filters. The seed and the batch index, or the index in `sample_indices`,
     determine the sampling of a sequence.
 
-    `settings.strategy` is greedy or sample; `specc.decode.beam_search.search_beams` implements
-    beam.
+    `settings.strategy` is greedy or sample (`specc.decode.beam_search` implements beam).
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
     assert prompt.ndim == 2, "a prompt is [rows, tokens]"

@@ -98,9 +98,7 @@ class StepGraphs:
 
 
 class KVCacheStepper:
-    """Stepper that runs a decoder-with-past: it takes new tokens, returns logits and carries
-    states.
-    """
+    """Stepper of a decoder-with-past: takes new tokens, returns logits, carries the states."""
 
     def __init__(
         self,
@@ -144,8 +142,7 @@ class KVCacheStepper:
             self.is_started = True
             return first
         if self.buffers and self.past_length and min(tokens.shape) > 1:
-            # the kernel supports several positions per call only at the start or for a single
-            # sequence
+            # the kernel takes several positions per call only at the start or for one sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         if self.is_started:
             self.inputs.append_tokens(tokens)
@@ -235,9 +232,7 @@ class KVCacheStepper:
             self.states[state.name] = grown
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements, including the KV cache: element r continues from element
-        `rows[r]`.
-        """
+        """Reorder batch elements and the KV cache: element r continues `indices[r]`."""
         self.inputs.reorder(indices)
         axes = {s.name: s.batch_axis for s in self.metadata.states}
         self.states = {n: self._gather(v, axes[n], indices) for n, v in self.states.items()}
