@@ -57,6 +57,7 @@ MECHANISM_SPECS = frozenset(
         "moonshine",
         "nemotron_h",
         "ntm_read",
+        "mobilevit",
         "numbers",
         "parakeet_ctc",
         "qwen2_vl",
