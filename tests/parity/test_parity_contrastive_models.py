@@ -301,6 +301,16 @@ CASES = {
         sets={"image": 20},
         seed=5,
     ),
+    "clipseg, image prompt": Tower(
+        model="CLIPSegForImageSegmentation",
+        config="CLIPSegConfig",
+        settings=BOTH | SEGMENTER,
+        given=make_samples(
+            {"conditional_pixel_values": PIXELS, "pixel_values": FixedValues((3, 12, 12))}, {}
+        ),
+        results={"logits": "", "conditional_embeddings": ""},
+        sets={"image": 12, "graph": "segment_like"},
+    ),
     "clipseg, complex upsampling, middle layer": Tower(
         model="CLIPSegForImageSegmentation",
         config="CLIPSegConfig",
