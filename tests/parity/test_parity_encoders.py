@@ -397,7 +397,9 @@ SPLINTER = Family("Splinter", {**SMALL, "question_token_id": 5})
 
 @pytest.mark.parametrize("head", ["Model", "ForQuestionAnswering"])
 def test_splinter(head: str, tmp_path: Path) -> None:
-    case = case_of(SPLINTER, head, HEADS[head])
+    # the class adds (1 - mask) * finfo(float64).min in float32, which is NaN at valid positions
+    float32_only = head == "ForQuestionAnswering"
+    case = replace(case_of(SPLINTER, head, HEADS[head]), float32_only=float32_only)
     for row, place in zip(case.samples.rows, (3, 0, 2), strict=True):
         row["input_ids"][row["input_ids"] == 5] = 6
         row["input_ids"][place:] += row["input_ids"][place:] == row["input_ids"][place]
