@@ -43,7 +43,7 @@ class Tool:
 
     @property
     def there(self) -> bool:
-        """Return whether the tool is installed."""
+        """Return True if the tool is installed."""
         return self.program.exists()
 
 

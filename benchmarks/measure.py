@@ -49,7 +49,7 @@ class Ratio:
 
     @property
     def no_worse(self) -> bool:
-        """Return whether the lower bound of the interval is at most 1.0."""
+        """Return True if the lower bound of the interval is at most 1.0."""
         return self.low <= 1.0
 
 
@@ -158,7 +158,7 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Return whether the measured value reaches the goal."""
+        """Return True if the measured value reaches the goal."""
         if self.at_most:
             return self.found <= self.wanted
         return self.found >= self.wanted

@@ -291,7 +291,7 @@ def describe_definition(tree: ast.Module, name: str) -> list[str]:
 
 
 def is_documented(method: ast.FunctionDef) -> bool:
-    """Return whether a method is public and has a docstring."""
+    """Return True if a method is public and has a docstring."""
     return not method.name.startswith("_") and ast.get_docstring(method) is not None
 
 

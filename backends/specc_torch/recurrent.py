@@ -94,7 +94,7 @@ def apply_lstm_gates(
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
-    """Return whether PyTorch's layers apply: no padding mask, and at least one position."""
+    """Return True if PyTorch's layers apply: no padding mask, and at least one position."""
     return x.keep is None and x.sequence.numel() > 0
 
 

@@ -71,7 +71,7 @@ def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, i
 
 
 def _has_bias(node: Node) -> bool:
-    """Return whether the op adds a bias, so that zero operands do not imply a zero result."""
+    """Return True if the op adds a bias, so that zero operands do not imply a zero result."""
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 

@@ -143,7 +143,7 @@ def _is_monotone(length: Dim) -> bool:
 
 
 def has_context_length(context_length: int, graph: Graph) -> bool:
-    """Return whether a rotary embedding of the graph, or of a loop body, uses `context_length`."""
+    """Return True if a rotary embedding of the graph, or of a loop body, uses `context_length`."""
     found = (
         op.max_positions == context_length
         if isinstance(op, ops.RopeAngles)

@@ -105,7 +105,7 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return whether a value has `rank` axes and length 1 along the other one of the last
+    """Return True if a value has `rank` axes and length 1 along the other one of the last
     two axes.
     """
     shape = value.shape
@@ -132,7 +132,7 @@ def _match_update(
 
 
 def _is_scalar_value(value: Value, rank: int) -> bool:
-    """Return whether a value has `rank` axes and length 1 along the last two."""
+    """Return True if a value has `rank` axes and length 1 along the last two."""
     shape = value.shape
     return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
 
@@ -171,7 +171,7 @@ def _match_delta_rule(
 
 
 def _is_computable_at_once(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return whether no operand depends on the state and the decay is not negative."""
+    """Return True if no operand depends on the state and the decay is not negative."""
     inner, given = op.split_body_inputs(), op.split_operands(args)
     rows, captured = set(inner.scanned), set(inner.captured)
     possible = find_vectorizable_nodes(op.body, rows, captured, op.axis)

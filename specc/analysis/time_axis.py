@@ -100,12 +100,12 @@ class TimeAxis:
         return TimeAxisLayout(Dim.of(0)) if length == self.length else _find_layout(self, length)
 
     def has_prefix(self, length: Dim) -> bool:
-        """Return whether an axis of this length certainly has a prefix position."""
+        """Return True if an axis of this length certainly has a prefix position."""
         prefix_length = self.get_prefix_length(length)
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 
     def is_non_negative(self, length: Dim) -> bool:
-        """Return whether a length is certainly non-negative."""
+        """Return True if a length is certainly non-negative."""
         return is_never_negative(length, dict(self.min_lengths))
 
 

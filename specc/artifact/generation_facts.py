@@ -107,7 +107,7 @@ class GenerationMetadata:
 
 
 def is_stream(metadata: Mapping[str, object]) -> bool:
-    """Return whether the package contains a streaming model."""
+    """Return True if the package contains a streaming model."""
     told = metadata.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
 

@@ -56,13 +56,13 @@ def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
 
 
 def is_file_size(value: object) -> bool:
-    """Return whether a value is a valid file size."""
+    """Return True if a value is a valid file size."""
     size = as_exact_integer(value)
     return size is not None and 0 <= size < 2**53
 
 
 def is_sha256(text: str) -> bool:
-    """Return whether a string is a SHA-256 in the format that specc writes."""
+    """Return True if a string is a SHA-256 in the format that specc writes."""
     return _HASH.fullmatch(text) is not None
 
 
@@ -125,7 +125,7 @@ def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[st
 
 
 def is_path_below(path: str) -> bool:
-    """Return whether a relative path with `/` separators stays inside its directory."""
+    """Return True if a relative path with `/` separators stays inside its directory."""
     parts = path.split("/")
     # On Windows, drives and alternate streams contain a colon, and paths contain backslashes.
     return bool(path) and not any(
@@ -208,7 +208,7 @@ def _seal_index(data: bytes) -> bytes:
 
 
 def is_unmodified(data: bytes) -> bool:
-    """Return whether an index matches its own hash."""
+    """Return True if an index matches its own hash."""
     try:
         found = parse_strict_json(data.decode("utf-8"))
     except ValueError:
@@ -221,14 +221,14 @@ def is_unmodified(data: bytes) -> bool:
 
 
 def is_plain_file_name(name: str) -> bool:
-    """Return whether a name is a plain, portable file name other than the index's."""
+    """Return True if a name is a plain, portable file name other than the index's."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
 
 
 def is_package_directory(path: str | Path) -> bool:
-    """Return whether a path is a package directory."""
+    """Return True if a path is a package directory."""
     try:
         return (Path(path) / INDEX_FILE).is_file()
     except (OSError, ValueError):

@@ -78,7 +78,7 @@ class CrashJournal:
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def have_crashed_repeatedly(self, row_numbers: Sequence[int]) -> bool:
-        """Return whether these rows crashed a process twice."""
+        """Return True if these rows crashed a process twice."""
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
@@ -128,7 +128,7 @@ def lock_journal(path: Path) -> int | None:
 
 
 def _is_file_at_path(descriptor: int, path: Path) -> bool:
-    """Return whether the open file still has this name."""
+    """Return True if the open file still has this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False

@@ -242,7 +242,7 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
 
 
 def _has_open_quote(line: bytes, starts_in_quote: bool) -> bool:
-    """Return whether a quoted value continues on the next line."""
+    """Return True if a quoted value continues on the next line."""
     found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if starts_in_quote else line)]
     return bool(found) and not found[-1]
 

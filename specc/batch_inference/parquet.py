@@ -124,7 +124,7 @@ def _convert_values(name: str, column: Arrow) -> list[object]:
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
-    """Return whether times are in nanoseconds, whose conversion by pyarrow depends on other
+    """Return True if times are in nanoseconds, whose conversion by pyarrow depends on other
     packages.
     """
     types = import_pyarrow().types
@@ -174,7 +174,7 @@ def _infer_column_type(type: Arrow) -> ColumnType:
 
 
 def _has_dictionary(type: Arrow) -> bool:
-    """Return whether values are indices into a dictionary."""
+    """Return True if values are indices into a dictionary."""
     types = import_pyarrow().types
     return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
 

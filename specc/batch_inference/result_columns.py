@@ -81,7 +81,7 @@ class GraphResultColumns:
 
     @property
     def has_attention_columns(self) -> bool:
-        """Return whether attention weights are requested."""
+        """Return True if attention weights are requested."""
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw_outputs)
 
     @cached_property

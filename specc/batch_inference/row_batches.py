@@ -60,7 +60,7 @@ class RowReader:
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return whether an input is the generated input, which is padded on the declared side."""
+        """Return True if an input is the generated input, which is padded on the declared side."""
         return (
             self.is_generative
             and name == self.input_signature.sequence_input

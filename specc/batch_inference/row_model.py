@@ -105,7 +105,7 @@ class RowModel:
 
     @property
     def is_generative(self) -> bool:
-        """Return whether the model generates text."""
+        """Return True if the model generates text."""
         return not is_single_pass(self.opened, self.input_columns, self.settings)
 
     @cached_property
@@ -146,7 +146,7 @@ class RowModel:
                 )
 
     def _needs_no_prompt(self) -> bool:
-        """Return whether generation needs no prompt."""
+        """Return True if generation needs no prompt."""
         generator = self.opened.generator
         start = self.settings.get("start")
         return generator is not None and (
@@ -181,7 +181,7 @@ class RowModel:
 
     @property
     def uses_continuous_batching(self) -> bool:
-        """Return whether finished sequences are replaced by new ones (continuous batching)."""
+        """Return True if finished sequences are replaced by new ones (continuous batching)."""
         return self.is_generative and not self.row_generator.static_batching_reason
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:

@@ -261,7 +261,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
 
 
 def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
-    """Return whether this is the name of a built-in spec and of nothing that a spec can call."""
+    """Return True if this is the name of a built-in spec and of nothing that a spec can call."""
     other = name in BUILTINS or name in library.list_standard_names()
     return name in list_builtin_specs() and not other
 

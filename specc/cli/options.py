@@ -177,7 +177,7 @@ def print_shadow_note(spec: str) -> None:
 
 
 def is_compiled(path: str) -> bool:
-    """Return whether a MODEL or SPEC argument is a compiled model or a package."""
+    """Return True if a MODEL or SPEC argument is a compiled model or a package."""
     return path.endswith(".onnx") or (is_package_directory(path) and not is_builtin_spec(path))
 
 

@@ -249,7 +249,7 @@ def _print_pieces(stream: GenerationStream) -> None:
 
 
 def _is_printed_in_pieces(stream: GenerationStream) -> bool:
-    """Return whether to print text during generation: for a single sequence without JSON output."""
+    """Return True if text is printed during generation: for one sequence without JSON output."""
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.model.decode is not None
     return at_once and is_text and not get_output_style().is_machine_readable

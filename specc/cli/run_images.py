@@ -42,6 +42,6 @@ def add_prompt_images(
 
 
 def _is_text(word: str) -> bool:
-    """Return whether an argument is a text, not a file or a list."""
+    """Return True if an argument is a text, not a file or a list."""
     is_file = word.startswith("@") or word.lower().endswith(ARRAY_FILE_SUFFIXES)
     return word != STDIN_NAME and not is_file and not word.startswith("[")

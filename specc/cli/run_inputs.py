@@ -202,7 +202,7 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
 
 
 def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
-    """Return whether an unnamed argument may be the value of an input. After a text it may not be
+    """Return True if an unnamed argument may be the value of an input. After a text it may not be
     the input of generated tokens, since it would not be tokenized.
     """
     if target != model.sequence_input or isinstance(

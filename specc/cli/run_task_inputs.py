@@ -79,7 +79,7 @@ PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return whether an argument is an array for a graph input; then no argument is tokenized."""
+    """Return True if an argument is an array for a graph input; then no argument is tokenized."""
     for word in arguments:
         name, equals, _ = word.partition("=")
         if (equals and name in input_names) or word.lower().endswith(NUMPY_SUFFIXES):
@@ -158,7 +158,7 @@ def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[V
 
 
 def _is_number_list(value: object) -> bool:
-    """Return whether a value is a nested list of numbers."""
+    """Return True if a value is a nested list of numbers."""
     while isinstance(value, list) and value:
         value = value[0]
     return isinstance(value, int | float) and not isinstance(value, bool)

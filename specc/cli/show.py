@@ -49,7 +49,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_grap
 
 
 def check_drawing_options(args: Namespace) -> bool:
-    """Return whether a diagram is requested. Raise E0955 if text output is requested too."""
+    """Return True if a diagram is requested. Raise E0955 if text output is requested too."""
     if not args.html and not args.svg:
         return False
     if args.ir or args.print_after:
@@ -333,7 +333,7 @@ def _format_parameter_count(graph: Graph, count: Dim) -> str:
 
 
 def _is_whole_package(args: Namespace) -> bool:
-    """Return whether SPEC is a package and `--graph` selects none of its graphs."""
+    """Return True if SPEC is a package and `--graph` selects none of its graphs."""
     package = is_compiled(args.spec) and not args.spec.endswith(".onnx")
     return package and not args.graph
 

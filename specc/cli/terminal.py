@@ -68,12 +68,12 @@ class OutputStyle:
 
     @property
     def is_machine_readable(self) -> bool:
-        """Return whether stdout is machine-readable."""
+        """Return True if stdout is machine-readable."""
         return self.format in MACHINE_FORMATS
 
     @property
     def prints_progress(self) -> bool:
-        """Return whether to print notes, outcomes and progress."""
+        """Return True if notes, outcomes and progress are printed."""
         return not (self.quiet or self.is_machine_readable)
 
 
@@ -141,8 +141,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return whether to color messages, as `--color`, NO_COLOR or FORCE_COLOR say; the default is
-    to color on a terminal.
+    """Return True if messages are colored: as `--color`, NO_COLOR or FORCE_COLOR say, and by default
+    on a terminal.
     """
     if choice != "auto":
         return choice == "always"
@@ -207,7 +207,7 @@ class ProgressLine:
 
 
 def is_progress_shown() -> bool:
-    """Return whether to show progress: on a terminal, unless quiet or machine-readable."""
+    """Return True if progress is shown: on a terminal, unless quiet or machine-readable."""
     return get_output_style().prints_progress and sys.stderr.isatty()
 
 

@@ -234,7 +234,7 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 
 
 def _is_decided(search: _PromptSearch, settings: GenerationSettings) -> bool:
-    """Return whether a full list of finished hypotheses is final.
+    """Return True if a full list of finished hypotheses is final.
 
     With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when
     the best beam cannot enter it at its current length, or, with "never" and a length penalty above

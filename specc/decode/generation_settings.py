@@ -120,7 +120,7 @@ class GenerationSettings:
 
     @property
     def needs_previous_tokens(self) -> bool:
-        """Return whether a rule depends on previous tokens."""
+        """Return True if a rule depends on previous tokens."""
         return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property

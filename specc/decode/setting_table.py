@@ -44,7 +44,7 @@ class GenerationOption:
 
 
 def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> TypeGuard[int]:
-    """Return whether a value is an integer in the range; booleans are not integers."""
+    """Return True if a value is an integer in the range; booleans are not integers."""
     return (
         not isinstance(value, bool)
         and isinstance(value, Integral)
@@ -53,7 +53,7 @@ def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> Type
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a finite number; booleans are not numbers."""
+    """Return True if a value is a finite number; booleans are not numbers."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
     except OverflowError:  # an integer that overflows float

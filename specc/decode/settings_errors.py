@@ -67,7 +67,7 @@ def _suggest_owner(
 
 
 def _has_option(strategy: str, setting_name: str) -> bool:
-    """Return whether a strategy has an option with that spec name or Python name."""
+    """Return True if a strategy has an option with that spec name or Python name."""
     return any(setting_name in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 

@@ -171,7 +171,7 @@ class SourceLineView:
 
     @property
     def is_cut_before(self) -> bool:
-        """Return whether text before the visible part is omitted."""
+        """Return True if text before the visible part is omitted."""
         return self.start > 0 or self.first_character > 0
 
     def render(self) -> str:

@@ -237,7 +237,7 @@ def _choose_generator_precision(job: LoweringJob) -> QuantizeOptions:
 
 
 def _has_large_weights(job: LoweringJob) -> bool:
-    """Return whether the weights in float32 exceed `LARGE_WEIGHT_BYTES` bytes."""
+    """Return True if the weights in float32 exceed `LARGE_WEIGHT_BYTES` bytes."""
     numbers = sum(prod(parameter.shape) for parameter in job.values.parameters.values())
     return 4 * numbers > LARGE_WEIGHT_BYTES
 

@@ -86,12 +86,12 @@ class CompileOptions:
 
     @property
     def is_generator_file(self) -> bool:
-        """Return whether the output is a single standalone generator."""
+        """Return True if the output is a single standalone generator."""
         return self.graphs == ("generate",) and self.output.endswith(".onnx")
 
     @property
     def is_package(self) -> bool:
-        """Return whether the output is a package directory."""
+        """Return True if the output is a package directory."""
         return bool(self.graphs) and not self.is_generator_file
 
 

@@ -252,7 +252,7 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
 
 
 def _has_string_type(type: ast.TypeName | None) -> bool:
-    """Return whether a field holds strings or a list of them."""
+    """Return True if a field holds strings or a list of them."""
     element_type = type.element_type if type is not None and type.element_type is not None else type
     return element_type is not None and element_type.name == "text"
 

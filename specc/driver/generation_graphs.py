@@ -39,7 +39,7 @@ LEFT_PADDED_SIDES = ("any", "left")
 
 
 def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Return whether sequences of different lengths in one decode batch are independent."""
+    """Return True if sequences of different lengths in one decode batch are independent."""
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
@@ -61,7 +61,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
 
 
 def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
-    """Return whether every state has a fixed size and a batch axis, and no input depends
+    """Return True if every state has a fixed size and a batch axis, and no input depends
     on the number of past positions.
     """
     fixed = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
@@ -69,7 +69,7 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return whether the mask of a generated token depends on that token alone."""
+    """Return True if the mask of a generated token depends on that token alone."""
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
@@ -77,7 +77,7 @@ def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) 
 
 
 def _can_pad_left(state: DecodeState) -> bool:
-    """Return whether padding can be added to and removed from the start of a state."""
+    """Return True if padding can be added to and removed from the start of a state."""
     if state.batch_axis is None:
         return state.name == PAST_LENGTH_INPUT  # the padded length is equal for all sequences
     # the window of a state with prefix positions is not shifted by padding
@@ -148,7 +148,7 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return whether our runtime can drive the step: token ids sampled from logits."""
+    """Return True if our runtime can drive the step: token ids sampled from logits."""
     sequence_type = graph.inputs[generation.sequence_input].type
     source = graph.outputs[generation.logits_output].type
     return sequence_type.rank == 2 and source.rank in (2, 3)

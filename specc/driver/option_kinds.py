@@ -66,7 +66,7 @@ def _is_int(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is an integer from 0 to 2**31 - 1."""
+    """Return True if a value is an integer from 0 to 2**31 - 1."""
     # `in range` would compare a string with every integer in the range
     return _is_int(value) and value in range(2**31)
 

@@ -159,7 +159,7 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
-    """Return whether a weight of the plan has per-tensor activation scales."""
+    """Return True if a weight of the plan has per-tensor activation scales."""
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 

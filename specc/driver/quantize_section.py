@@ -94,7 +94,7 @@ class QuantizeOptions:
     fold_norms: bool | None = None
 
     def is_given(self, setting: str) -> bool:
-        """Return whether the option for a setting of the `quantize` section is given."""
+        """Return True if the option for a setting of the `quantize` section is given."""
         name = get_option_flag(setting).removeprefix("--").replace("-", "_")
         value: object = vars(self).get(name)
         return value is not None and value not in ("", ())

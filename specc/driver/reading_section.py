@@ -220,7 +220,7 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
 
 
 def _needs_directory_file(data: object, kind: str) -> bool:
-    """Return whether a reading needs a tokenizer or vocabulary given at compile time."""
+    """Return True if a reading needs a tokenizer or vocabulary given at compile time."""
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
     return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")

@@ -96,7 +96,7 @@ def find_encoder_directory(directory: str) -> str:
 
 
 def has_file(directory: Path, name: str) -> bool:
-    """Return whether a directory has a file of that name."""
+    """Return True if a directory has a file of that name."""
     return os.path.lexists(directory / name)
 
 
@@ -160,7 +160,7 @@ def wrap_encoder_config(data: JsonObject) -> JsonObject:
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Return whether the Transformer is a cross-encoder with a classification head. Raise
+    """Return True if the Transformer is a cross-encoder with a classification head. Raise
     E0427 for a task that is not supported.
     """
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]

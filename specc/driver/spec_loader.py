@@ -193,7 +193,7 @@ def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
 
 
 def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
-    """Return whether a spec declares a model_type. Raise E0405 if the file, or the part that a used
+    """Return True if a spec declares a model_type. Raise E0405 if the file, or the part that a used
     spec reads, has a different model_type.
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]

@@ -81,7 +81,7 @@ def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRule
 
 
 def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
-    """Return whether the condition of a rule, if any, holds for this config."""
+    """Return True if the condition of a rule, if any, holds for this config."""
     if condition is None:
         return True
     return take_first_result(context.evaluator.evaluate(context, condition, env)) is True

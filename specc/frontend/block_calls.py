@@ -310,7 +310,7 @@ def _bind_parameter(
 
 
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
-    """Return whether a value is an allowed value of the same choice type."""
+    """Return True if a value is an allowed value of the same choice type."""
     words = param.type.names if param.type.name == "choice" else ()
     return isinstance(value, ChoiceValue) and value.value in words and value.allowed_values == words
 

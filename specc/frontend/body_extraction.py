@@ -179,7 +179,7 @@ def _find_dependent_nodes(
 
 
 def _has_length(value: Value, length: str) -> bool:
-    """Return whether an axis of the value has a length with the symbol `length`."""
+    """Return True if an axis of the value has a length with the symbol `length`."""
     return bool(length) and any(length in d.symbols() for d in value.type.shape)
 
 

@@ -242,7 +242,7 @@ def _check_missing_arguments(
 
 
 def _has_input(builtin: Builtin, values: Mapping[str, SpecValue]) -> bool:
-    """Return whether a positional parameter has a value."""
+    """Return True if a positional parameter has a value."""
     return any(p.is_positional and p.name in values for p in builtin.parameters)
 
 

@@ -235,7 +235,7 @@ def _make_symbol(
 
 
 def is_derived_field(entry: ast.Field) -> bool:
-    """Return whether a field is an integer computed from other fields. A plain copy such as
+    """Return True if a field is an integer computed from other fields. A plain copy such as
     `= width` does not count: it is only a default.
     """
     if entry.type.name != "int" or isinstance(entry.default, ast.NumberLiteral | ast.Name):

@@ -269,7 +269,7 @@ class Context:
         return replace(error, primary=Label(span, error.primary.text))
 
     def has_run_time_symbol(self, symbols: frozenset[str]) -> bool:
-        """Return whether any of these symbols is known only at run time."""
+        """Return True if any of these symbols is known only at run time."""
         return bool(symbols) and (
             not self.symbols.is_symbolic or bool(symbols & self.symbols.runtime)
         )
@@ -308,7 +308,7 @@ class Context:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return whether the same code was already reported at this location, even with other
+        """Return True if the same code was already reported at this location, even with other
         numbers in its message. An exceeded budget is reported only once.
         """
         if error.primary is None:

@@ -84,12 +84,12 @@ FOREIGN_TYPES: Mapping[str, str] = {
 
 
 def is_tensor_type(type: ast.TypeName) -> bool:
-    """Return whether a declared type is a tensor type."""
+    """Return True if a declared type is a tensor type."""
     return type.dims is not None
 
 
 def is_function_type(type: ast.TypeName) -> bool:
-    """Return whether values of this type are functions, so that calls only bind options."""
+    """Return True if values of this type are functions, so that calls only bind options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
@@ -352,7 +352,7 @@ class _TypeMatcher:
             env.runtime_lengths[name] = length
 
     def _is_promised_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return whether the lengths are equal if a division such as `image / 2` is exact: the
+        """Return True if the lengths are equal when a division such as `image / 2` is exact: the
         `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no check at
         run time would detect a remainder.
         """

@@ -52,7 +52,7 @@ class StepBudget:
     spent: int = 0
 
     def has_steps_left(self, count: int) -> bool:
-        """Return whether `count` more steps are within the limit."""
+        """Return True if `count` more steps are within the limit."""
         return self.spent + count <= MAX_STEPS
 
     def check_estimate(self, count: int, span: Span | None) -> None:

@@ -300,7 +300,7 @@ def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice
 
 
 def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Return whether an index is the literal `none` (not a value that is none): a new axis."""
+    """Return True if an index is the literal `none` (not a value that is none): a new axis."""
     return isinstance(item, ast.Name) and item.path == "none"
 
 

@@ -260,7 +260,7 @@ def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
 
 
 def _has_stream_names(block: ast.Block, item: ast.Stream) -> bool:
-    """Return whether a graph has the input and the result of a `stream` section."""
+    """Return True if a graph has the input and the result of a `stream` section."""
     inputs, results = [p.name for p in block.params], [r.name for r in block.results]
     return item.input_name in inputs and item.source in results
 
@@ -272,7 +272,7 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
-    """Return whether a graph has the input that generation extends, and the result along its time
+    """Return True if a graph has the input that generation extends, and the result along its time
     axis.
     """
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())

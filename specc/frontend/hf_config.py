@@ -299,7 +299,7 @@ def _iterate_unread_keys(
 
 
 def _matches_prefix(known_key: str, path: str) -> bool:
-    """Return whether a known path, with `*` for any key, begins with a path."""
+    """Return True if a known path, with `*` for any key, begins with a path."""
     pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
@@ -341,7 +341,7 @@ def _make_context_warning(
 
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
-    """Return whether a key only affects training, or has its default value."""
+    """Return True if a key only affects training, or has its default value."""
     # Dropout has many names and is inactive at inference. Null means absent.
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True

@@ -70,7 +70,7 @@ def _make_position_ids(
 
 
 def is_grid_read(expr: ast.Index, env: Env) -> bool:
-    """Return whether an index in a definition reads a grid: at `h`, `i` or `j`, or at `b`
+    """Return True if an index in a definition reads a grid: at `h`, `i` or `j`, or at `b`
     if no value has this name.
     """
     if not env.grid_indices:

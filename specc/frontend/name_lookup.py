@@ -93,7 +93,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = Fa
 
 
 def _has_used_item(value: EvalResult, name: str) -> bool:
-    """Return whether a value is the config of a used spec that defines a block of that name."""
+    """Return True if a value is the config of a used spec that defines a block of that name."""
     return (
         isinstance(value, Record)
         and value.used_spec is not None
@@ -331,7 +331,7 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 
 
 def _is_bound_name(path: str, env: Env) -> bool:
-    """Return whether a name refers to a value in this scope, or to a member of such a value."""
+    """Return True if a name refers to a value in this scope, or to a member of such a value."""
     head, *rest = path.split(".")
     bound = head in env.grid_indices or head in env.names or head in env.config
     return bound or bool(rest) or head in NAMED_CONSTANTS

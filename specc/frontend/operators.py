@@ -289,7 +289,7 @@ def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
-    """Return whether a value is a mask that is not expanded to a grid yet."""
+    """Return True if a value is a mask that is not expanded to a grid yet."""
     is_mask = isinstance(value, DefinitionFunction) and value.kind == "mask"
     return is_mask or isinstance(value, CombinedMask)
 

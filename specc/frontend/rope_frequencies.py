@@ -193,7 +193,7 @@ def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
 
 
 def _has_symbols(rope: Rope) -> bool:
-    """Return whether a number depends on config values that are still symbols."""
+    """Return True if a number depends on config values that are still symbols."""
     numbers = [n for _, value in rope.parameters for n in _list_numbers(value)]
     return any(isinstance(number, RuntimeNumber) for number in numbers)
 

@@ -180,7 +180,7 @@ def _add_computed_number(
 
 
 def is_integer_number(value: SpecValue) -> bool:
-    """Return whether a number is certainly an integer."""
+    """Return True if a number is certainly an integer."""
     return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
 
 
@@ -237,7 +237,7 @@ def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span |
 
 
 def _has_quotient(dim: Dim) -> bool:
-    """Return whether a term of the length has a factor `a / b`."""
+    """Return True if a term of the length has a factor `a / b`."""
     return any(part.fn == "/" for part in dim.iterate_functions())
 
 

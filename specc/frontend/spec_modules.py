@@ -368,7 +368,7 @@ def _check_assigned_names(program: Program) -> None:
 
 
 def _is_read_from(field: ast.Field, key: str) -> bool:
-    """Return whether a field reads a key of config.json."""
+    """Return True if a field reads a key of config.json."""
     return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
 
 

@@ -148,7 +148,7 @@ def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default
 def _has_same_values(
     library: Library, program: Program, other: Program, paths: Iterable[str]
 ) -> bool:
-    """Return whether the configs of two programs have equal values at these paths."""
+    """Return True if the configs of two programs have equal values at these paths."""
     try:
         values, other_values = (
             evaluate_and_check_config(create_context(library), p, ConfigReader())
@@ -192,7 +192,7 @@ def _list_derived_fields(program: Program) -> dict[str, str]:
 
 
 def _is_shape_error(failed: Failed) -> bool:
-    """Return whether all errors are shape errors (E03xx)."""
+    """Return True if all errors are shape errors (E03xx)."""
     return all(d.code.startswith("E03") for d in failed.diagnostics)
 
 
@@ -237,7 +237,7 @@ def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Dia
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:
-    """Return whether a `require` of the spec rejects the trial."""
+    """Return True if a `require` of the spec rejects the trial."""
     return diagnostic.code == "E0404"
 
 

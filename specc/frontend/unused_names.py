@@ -112,7 +112,7 @@ def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
-    """Return whether a path starts with the name, or the name is exempt."""
+    """Return True if a path starts with the name, or the name is exempt."""
     return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
 
 
@@ -172,7 +172,7 @@ def _make_unused_parameter_warning(
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
-    """Return whether an input is a padding mask, which counts as a use of the input."""
+    """Return True if an input is a padding mask, which counts as a use of the input."""
     return param.type is not None and param.type.name == "keep"
 
 
@@ -283,7 +283,7 @@ def _suggest_ignoring_keys(entry: ast.Field) -> str:
 
 
 def _is_field_read(path: str, used: set[str]) -> bool:
-    """Return whether a config field, a record that contains it, or a member of it is read."""
+    """Return True if a config field, a record that contains it, or a member of it is read."""
     parts = path.split(".")
     records = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
     return bool(records & used) or any(p.startswith(f"{path}.") for p in used)

@@ -218,6 +218,6 @@ def iterate_used_specs(
 
 
 def has_hf_config_fields(program: Program) -> bool:
-    """Return whether a spec, or one that it uses, reads a config file."""
+    """Return True if a spec, or one that it uses, reads a config file."""
     has_own_sources = any(entry.sources for entry in program.iterate_fields())
     return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

@@ -141,7 +141,7 @@ class ShareRule:
     from_used_spec: bool = False
 
     def covers(self, name: str) -> bool:
-        """Return whether the rule applies to a weight path."""
+        """Return True if the rule applies to a weight path."""
         if not self.scope:
             return self.path.matches(name)
         return name.startswith(f"{self.scope}.") and self.path.matches(name[len(self.scope) + 1 :])

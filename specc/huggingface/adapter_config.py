@@ -48,7 +48,7 @@ _PLAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Return whether an adapter is a file of whole tensors, not a peft directory."""
+    """Return True if an adapter is a file of whole tensors, not a peft directory."""
     return adapter.endswith(ENDING)
 
 

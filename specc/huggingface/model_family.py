@@ -76,7 +76,7 @@ def load_checkpoint_config(path: str) -> JsonObject:
 
 
 def has_checkpoint_config(path: str) -> bool:
-    """Return whether a path is a directory with a config.json, or a GGUF file."""
+    """Return True if a path is a directory with a config.json, or a GGUF file."""
     return is_gguf_path(path) or has_config_json(path)
 
 

@@ -88,7 +88,7 @@ def _select_encoder_config(config_json: JsonObject | None) -> Fields:
 
 
 def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
-    """Return whether the model preprocesses the inputs of the task."""
+    """Return True if the model preprocesses the inputs of the task."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, TextTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
@@ -230,7 +230,7 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
 
 
 def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
-    """Return whether the model takes the tokenizer's token type ids."""
+    """Return True if the model takes the tokenizer's token type ids."""
     names, kind = tokenizer_config.get("model_input_names"), tokenizer_config.get("tokenizer_class")
     if isinstance(names, list):
         return TOKEN_TYPES in names

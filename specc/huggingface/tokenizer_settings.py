@@ -101,7 +101,7 @@ def _list_parts(value: object) -> list[Part]:
 
 
 def _lowercases_text(part: Part) -> bool:
-    """Return whether a normalizer lowercases text."""
+    """Return True if a normalizer lowercases text."""
     return part.get("type") == "Lowercase" or part.get("lowercase") is True
 
 

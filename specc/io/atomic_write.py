@@ -356,7 +356,7 @@ def get_temporary_prefix() -> str:
 
 
 def is_abandoned_name(name: str, written_time: float) -> bool:
-    """Return whether a temporary file with this name and modification time belongs to a dead
+    """Return True if a temporary file with this name and modification time belongs to a dead
     process.
     """
     found = _TEMPORARY_NAME.fullmatch(name)
@@ -387,7 +387,7 @@ def _remove_stale_directories(parent_directory: Path) -> None:
 
 
 def _is_abandoned_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return whether a path is a directory of this user and of a dead process."""
+    """Return True if a path is a directory of this user and of a dead process."""
     with suppress(OSError):  # another process has removed it
         facts = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a temporary directory of their own

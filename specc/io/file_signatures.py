@@ -54,7 +54,7 @@ CONVERSION_COMMAND = (
 
 
 def is_gguf_path(path: str | Path) -> bool:
-    """Return whether a path names a GGUF file, the format of llama.cpp."""
+    """Return True if a path names a GGUF file, the format of llama.cpp."""
     return Path(path).suffix.lower() == ".gguf"
 
 
@@ -106,7 +106,7 @@ def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bo
 
 @_make_content_test
 def is_specc_model(data: mmap.mmap) -> bool:
-    """Return whether a file is an ONNX model with a specc manifest."""
+    """Return True if a file is an ONNX model with a specc manifest."""
     made = described = False
     key = PRODUCER_NAME.encode()
     for number, begin, end in islice(_iterate_protobuf_fields(data), _MAX_FIELDS):
@@ -120,7 +120,7 @@ def is_specc_model(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def is_specc_png(data: mmap.mmap) -> bool:
-    """Return whether a file is a PNG written by specc."""
+    """Return True if a file is a PNG written by specc."""
     at = len(_PNG_SIGNATURE)
     while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and at + 8 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
@@ -133,25 +133,25 @@ def is_specc_png(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def _is_specc_page(data: mmap.mmap) -> bool:
-    """Return whether an SVG or HTML page starts with specc's generator mark."""
+    """Return True if an SVG or HTML page starts with specc's generator mark."""
     head = data[:_HEAD]
     return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
 
 
 def is_specc_drawing(path: Path) -> bool:
-    """Return whether a file is an SVG, HTML page or PNG written by specc."""
+    """Return True if a file is an SVG, HTML page or PNG written by specc."""
     return is_specc_png(path) or _is_specc_page(path)
 
 
 @_make_content_test
 def is_specc_arrays(data: mmap.mmap) -> bool:
-    """Return whether a file contains arrays written by `run -o`."""
+    """Return True if a file contains arrays written by `run -o`."""
     return data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
 
 
 @_make_content_test
 def is_specc_weights(data: mmap.mmap) -> bool:
-    """Return whether a file is a safetensors file written by specc."""
+    """Return True if a file is a safetensors file written by specc."""
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(_LONGEST_HEADER, len(data) - 8) or data[8:9] != b"{":
         return False
@@ -161,7 +161,7 @@ def is_specc_weights(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def is_package_index(data: mmap.mmap) -> bool:
-    """Return whether a file is the index of a package, damaged or not."""
+    """Return True if a file is the index of a package, damaged or not."""
     return data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
 
 
@@ -208,7 +208,7 @@ def filter_unreferenced_files(
 
 
 def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
-    """Return whether the content of a regular file passes a test."""
+    """Return True if the content of a regular file passes a test."""
     try:
         with (
             os.fdopen(open_regular_file(path), "rb") as file,

@@ -194,7 +194,7 @@ class JsonFields:
         self.report_error((*self.path, key), what)
 
     def has_field(self, key: str) -> bool:
-        """Return whether the field is present and not null."""
+        """Return True if the field is present and not null."""
         self._unread.discard(key)
         return self._values.get(key) is not None
 

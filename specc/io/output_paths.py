@@ -206,7 +206,7 @@ def raise_not_a_file(path: Path, what: str) -> NoReturn:
 
 
 def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
-    """Return whether a file is absent, is empty, has this content, or was written by specc."""
+    """Return True if a file is absent, is empty, has this content, or was written by specc."""
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
@@ -217,7 +217,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
 
 
 def _is_existing_directory(directory: Path) -> bool:
-    """Return whether a directory exists; a deleted working directory has a link count of 0."""
+    """Return True if a directory exists; a deleted working directory has a link count of 0."""
     return directory.is_dir() and directory.stat().st_nlink > 0
 
 

@@ -108,7 +108,7 @@ def sync_directory(path: Path) -> None:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return whether a process may be alive; return True on Windows, where the check would kill the
+    """Return True if a process may be alive; return True on Windows, where the check would kill the
     process.
     """
     if IS_WINDOWS:

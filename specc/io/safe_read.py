@@ -58,7 +58,7 @@ def escape_text(text: object, keep: str = "") -> str:
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text has a lone surrogate, which UTF-8 cannot encode."""
+    """Return True if a text has a lone surrogate, which UTF-8 cannot encode."""
     return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
 
 

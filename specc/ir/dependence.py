@@ -96,7 +96,7 @@ class AxisTrace:
 
     @property
     def is_read(self) -> bool:
-        """Return whether any position of the axis is read."""
+        """Return True if any position of the axis is read."""
         return self.is_fully_read or bool(self.axes)
 
 

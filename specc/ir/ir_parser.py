@@ -325,7 +325,7 @@ def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> 
 
 
 def _has_type(value: object, type: object) -> bool:
-    """Return whether a value has the annotated type, such as `int`, `Dim` or `tuple[float,
+    """Return True if a value has the annotated type, such as `int`, `Dim` or `tuple[float,
     ...]`.
     """
     if type == "Graph":

@@ -286,7 +286,7 @@ class IrLineReader:
         )
 
     def is_at_word(self, word: str) -> bool:
-        """Return whether `word` is next."""
+        """Return True if `word` is next."""
         return self.line.startswith(word, self.column)
 
     def skip_word(self, word: str) -> bool:

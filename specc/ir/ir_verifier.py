@@ -58,7 +58,7 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Return whether a node returns a dynamic length or the indices below it."""
+    """Return True if a node returns a dynamic length or the indices below it."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None

@@ -121,7 +121,7 @@ class LengthConstraint:
     is_position_count: bool
 
     def is_satisfied(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether these symbol values satisfy the constraint."""
+        """Return True if these symbol values satisfy the constraint."""
         try:
             return self.length.evaluate(sizes) >= 0 or not self.is_position_count
         except DimError:
@@ -263,7 +263,7 @@ def _list_spare_lengths(
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return whether a constraint combines this symbol with others. Independent symbols are chosen
+    """Return True if a constraint combines this symbol with others. Independent symbols are chosen
     first.
     """
     read = [d.length.symbols() for d in open_constraints]

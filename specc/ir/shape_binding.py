@@ -63,7 +63,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, int]) -> bool:
-    """Solve symbols by the length equations of the graph. Return whether a symbol was solved."""
+    """Solve symbols by the length equations of the graph. Return True if a symbol was solved."""
     before = len(env)
     for symbol, dim in length_equations.items():
         if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
@@ -74,7 +74,7 @@ def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, 
 def _apply_equations(
     equations: Iterable[_ShapeEquation], env: dict[str, int], source: dict[str, _ShapeEquation]
 ) -> bool:
-    """Solve symbols by the shapes of the arrays. Return whether a symbol was solved. `source`
+    """Solve symbols by the shapes of the arrays. Return True if a symbol was solved. `source`
     records the equation of each symbol.
     """
     before = len(env)

@@ -87,7 +87,7 @@ class Interval:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the interval is empty."""
+        """Return True if the interval is empty."""
         return self.low > self.high
 
     def __add__(self, other: "Interval") -> "Interval":

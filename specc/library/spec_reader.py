@@ -51,7 +51,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
 
 
 def has_config_json(directory: str) -> bool:
-    """Return whether a checkpoint is a directory with a config.json."""
+    """Return True if a checkpoint is a directory with a config.json."""
     try:
         return (
             bool(directory)
@@ -82,7 +82,7 @@ def list_builtin_specs() -> Mapping[str, Path]:
 
 
 def is_builtin_spec(spec: str) -> bool:
-    """Return whether a SPEC argument names a built-in spec rather than a path."""
+    """Return True if a SPEC argument names a built-in spec rather than a path."""
     return spec in list_builtin_specs()
 
 

@@ -91,7 +91,7 @@ class DocumentAnalysis:
         return found
 
     def is_in_document(self, span: Span) -> bool:
-        """Return whether a span is in this document, not in a file that it uses."""
+        """Return True if a span is in this document, not in a file that it uses."""
         source = span.source
         # a cached tree has a separate source with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)

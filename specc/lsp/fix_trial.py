@@ -34,7 +34,7 @@ class FixTrial:
     unsaved: Mapping[Path, str]
 
     def removes_diagnostic(self, edit: FixEdit) -> bool:
-        """Return whether an edit removes the diagnostic without a new error."""
+        """Return True if an edit removes the diagnostic without a new error."""
         result = self._analyze_graph(edit.apply(self.analysis.source.text))
         before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
         key = self.diagnostic.code, self.diagnostic.title
@@ -69,7 +69,7 @@ class FixTrial:
 
 
 def _is_in_inserted_text(result: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
-    """Return whether a diagnostic is located in the text that an edit inserted."""
+    """Return True if a diagnostic is located in the text that an edit inserted."""
     span = diagnostic.primary.span if diagnostic.primary else None
     if span is None or not result.is_in_document(span):
         return False

@@ -190,7 +190,7 @@ def _find_name_meaning(
 
 
 def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
-    """Return whether a name is the function of the call around it."""
+    """Return True if a name is the function of the call around it."""
     return len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
 
 

@@ -366,7 +366,7 @@ def path_from_uri(uri: str, language: str) -> Path | None:
 
 
 def _is_spec(path: Path, text: str) -> bool:
-    """Return whether a document is a spec; editors open other YAML files too."""
+    """Return True if a document is a spec; editors open other YAML files too."""
     if path.suffix == ".specc":
         return True
     return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

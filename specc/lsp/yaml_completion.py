@@ -59,7 +59,7 @@ def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
 
 
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
-    """Return whether the key of a line, after blanks and dashes, encloses a column."""
+    """Return True if the key of a line, after blanks and dashes, encloses a column."""
     at = len(dashes)
     # entries of a list may be in the column of its key
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
@@ -146,7 +146,7 @@ def _list_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _applies_to_text(condition: object, text: str) -> bool:
-    """Return whether a condition on `extends` is true for this text; other conditions count as
+    """Return True if a condition on `extends` is true for this text; other conditions count as
     true.
     """
     text_of_condition = json.dumps(condition)

@@ -71,7 +71,7 @@ def read_prepared_image(image: object, record: ImageRecord, name: str) -> Prepar
 
 
 def is_tiled(record: ImageRecord) -> bool:
-    """Return whether images are split into tiles."""
+    """Return True if images are split into tiles."""
     return record.sizing in ("tiles", "anyres")
 
 

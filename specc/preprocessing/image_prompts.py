@@ -50,7 +50,7 @@ def prepare_images(
 
 
 def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
-    """Return whether an input takes several images per text."""
+    """Return True if an input takes several images per text."""
     values_rank = 2 if record.patches else 4 if is_tiled(record) else 3
     extra_axes = graph.inputs[name].type.rank - values_rank
     return extra_axes == 2 or (extra_axes == 1 and record.sizing in JOINED_SIZINGS)
@@ -135,7 +135,7 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
 
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
-    """Return whether an input takes arrays of several images per text."""
+    """Return True if an input takes arrays of several images per text."""
     images = isinstance(reading.get_input_reading(name), ImageRecord)
     return images and graph.inputs[name].type.rank == BATCHED_RANK
 

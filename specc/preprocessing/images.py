@@ -121,7 +121,7 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
 
 
 def is_light_background(pixels: Array) -> bool:
-    """Return whether the border of `[height, width, channels]` is light on average, like paper."""
+    """Return True if the border of `[height, width, channels]` is light on average, like paper."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 

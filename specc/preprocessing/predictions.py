@@ -356,7 +356,7 @@ def _split_tag(label: str) -> tuple[str, str]:
 
 
 def _continues_span(previous: Facts, token: Facts) -> bool:
-    """Return whether adjacent tokens have equal labels; `B-` starts a new span."""
+    """Return True if adjacent tokens have equal labels; `B-` starts a new span."""
     begins, tag = _split_tag(token["entity"])
     return begins != "B" and tag == _split_tag(previous["entity"])[1]
 

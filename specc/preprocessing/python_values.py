@@ -21,7 +21,7 @@ MAX_LIST_DEPTH = 8
 
 
 def _is_string_column(array: Array) -> bool:
-    """Return whether a column contains strings, whatever its array type."""
+    """Return True if a column contains strings, whatever its array type."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
     return any(isinstance(item, str) for item in array.tolist())
@@ -72,7 +72,7 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
 
 
 def is_image(value: object) -> bool:
-    """Return whether a value is a Pillow image or the path of an image file."""
+    """Return True if a value is a Pillow image or the path of an image file."""
     return isinstance(value, str | Path) or any(
         kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
         for kind in type(value).__mro__

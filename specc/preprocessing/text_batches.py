@@ -110,7 +110,7 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return whether an input is padded on the left: if the spec says so, or by default if it is
+    """Return True if an input is padded on the left: if the spec says so, or by default if it is
     generated.
     """
     keep = find_mask_input(graph, name)
@@ -133,7 +133,7 @@ def find_mask_input(graph: Graph, name: str) -> str:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a list contains strings."""
+    """Return True if a list contains strings."""
     return isinstance(value, str) or any(isinstance(x, str) for x in _iterate_items(value))
 
 

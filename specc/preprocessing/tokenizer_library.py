@@ -49,7 +49,7 @@ def _compute_replacement_growth(step: Mapping[str, object]) -> int:
 
 
 def _matches_nothing(pattern: object) -> bool:
-    """Return whether a pattern may match between two characters; true if Python cannot read it."""
+    """Return True if a pattern may match between two characters; true if Python cannot read it."""
     match pattern:
         case {"Regex": str(text)}:
             with suppress(re.error, OverflowError, RecursionError):
@@ -308,7 +308,7 @@ def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool
 
 
 def has_subword_prefix(record: TextTokenizer) -> bool:
-    """Return whether the vocabulary marks tokens inside words, e.g. with `##`."""
+    """Return True if the vocabulary marks tokens inside words, e.g. with `##`."""
     return _marks_subwords(record.file.text)
 
 

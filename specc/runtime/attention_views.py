@@ -35,7 +35,7 @@ class AttentionSelection:
     heads: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether any field restricts the selection."""
+        """Return True if any field restricts the selection."""
         return bool(self.scope or self.layers or self.heads)
 
 

@@ -170,7 +170,7 @@ def _is_returned(
     returned: Arrays,
     locations: Mapping[str, AttentionLocation],
 ) -> bool:
-    """Return whether the model's output under a name is this attention's weights."""
+    """Return True if the model's output under a name is this attention's weights."""
     # A loop returns one slice per iteration. If a scope has two attentions, a model compiled by a
     # different version may return either of them.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:

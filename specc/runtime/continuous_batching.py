@@ -177,7 +177,7 @@ class ContinuousBatch(Generic[T]):
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
     def fits_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return whether a sequence matches the shape of active sequences and `new_inputs`."""
+        """Return True if a sequence matches the shape of active sequences and `new_inputs`."""
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
         ]

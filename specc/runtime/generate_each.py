@@ -109,7 +109,7 @@ def generate_in_batches(
 def _need_separate_batches(
     generator: Generator, first: GenerationStream, second: GenerationStream
 ) -> bool:
-    """Return whether two prompts cannot share a batch: their shapes or maximum lengths differ."""
+    """Return True if two prompts cannot share a batch: their shapes or maximum lengths differ."""
     shapes = {
         list_unpadded_lengths(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }

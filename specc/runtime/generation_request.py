@@ -140,7 +140,7 @@ def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
 
 
 def has_chat_template(input_signature: ModelInputs) -> bool:
-    """Return whether the generated sequence can begin with a chat."""
+    """Return True if the generated sequence can begin with a chat."""
     record = input_signature.reading.get_input_reading(input_signature.sequence_input)
     return isinstance(record, TextTokenizer) and record.chat is not None
 

@@ -217,7 +217,7 @@ def _make_standalone_generator(
 
 
 def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
-    """Return whether the full forward returns logits for an empty prompt."""
+    """Return True if the full forward returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
     # Inputs that require at least one position are not run without positions.

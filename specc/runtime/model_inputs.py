@@ -86,7 +86,7 @@ class ModelInputs:
         ]
 
     def is_left_padded(self, name: str) -> bool:
-        """Return whether short values of an input are left-padded."""
+        """Return True if short values of an input are left-padded."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:

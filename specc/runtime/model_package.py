@@ -62,7 +62,7 @@ class ModelPackage:
         return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
 
     def has_graph(self, name: str) -> bool:
-        """Return whether there is a graph of that name, or a default graph."""
+        """Return True if there is a graph of that name, or a default graph."""
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
@@ -80,7 +80,7 @@ class ModelPackage:
         raise_error("E0832", title, helps=helps)
 
     def has_manifest(self, role: str) -> bool:
-        """Return whether a graph carries a manifest."""
+        """Return True if a graph carries a manifest."""
         return METADATA_KEY in self.models[role].metadata
 
     def read_manifest(self, role: str) -> Manifest:

@@ -60,17 +60,17 @@ class OpenedModel(Closeable):
 
     @property
     def has_full_forward(self) -> bool:
-        """Return whether there is a full-forward graph, without opening a session."""
+        """Return True if there is a full-forward graph, without opening a session."""
         return self.package is None or "score" in self.package.roles
 
     @property
     def is_streaming_only(self) -> bool:
-        """Return whether the model streams and has no full-forward graph."""
+        """Return True if the model streams and has no full-forward graph."""
         return self.streaming_model is not None and not self.has_full_forward
 
     @property
     def uses_step_graph(self) -> bool:
-        """Return whether specc runs a decode loop over a step graph."""
+        """Return True if specc runs a decode loop over a step graph."""
         return _has_step_graph(self.package, self.graph, is_streaming=False)
 
     @cached_property
@@ -205,7 +205,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
 def is_single_pass(
     opened: OpenedModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
-    """Return whether these inputs run one full forward instead of generation.
+    """Return True if these inputs run one full forward instead of generation.
 
     Raise E0701 for generation settings of a non-generative model. A single-graph model with its
     autoregressive input given runs a forward pass unless generation is requested.
@@ -245,7 +245,7 @@ def get_model_task(opened: OpenedModel) -> Task | None:
 
 
 def has_batch_shared_scales(opened: OpenedModel) -> bool:
-    """Return whether activation scales are per-tensor, i.e. shared by all batch elements."""
+    """Return True if activation scales are per-tensor, i.e. shared by all batch elements."""
     package = opened.package
     files = package.models.values() if package else [opened.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
@@ -260,7 +260,7 @@ def open_stream(opened: OpenedModel) -> StreamingModel:
 
 
 def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: bool) -> bool:
-    """Return whether the package has a step graph for streaming, or else for generation."""
+    """Return True if the package has a step graph for streaming, or else for generation."""
     if package is None or graph or "step" not in package.roles:
         return False
     metadata = package.index.metadata

@@ -87,7 +87,7 @@ def choose_lengths(
 
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return whether an input has no elements, e.g. after a stride longer than the axis."""
+    """Return True if an input has no elements, e.g. after a stride longer than the axis."""
     env = _add_derived_lengths(graph, sizes)
     return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 

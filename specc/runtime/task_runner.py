@@ -70,7 +70,7 @@ class _EncodedBatch:
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return whether inputs have the names of the task's slots, not of the graph's inputs."""
+    """Return True if inputs have the names of the task's slots, not of the graph's inputs."""
     task = model.manifest.reading.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
@@ -118,7 +118,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return whether the texts fit into one batch: if the model masks padding or they have equal
+    """Return True if the texts fit into one batch: if the model masks padding or they have equal
     lengths.
     """
     one_length = len({len(row.ids) for row in batch.encodings}) <= 1

@@ -410,7 +410,7 @@ class Use(CommentedNode):
 
     @property
     def has_own_config(self) -> bool:
-        """Return whether the used spec has a config and weights of its own."""
+        """Return True if the used spec has a config and weights of its own."""
         return bool(self.paths[1:] or self.sources or self.under)
 
     @property

@@ -102,11 +102,11 @@ class BodyBuilder(Generic[T]):
         return CommentedBody(tuple(self.children), tuple(end), self.trailing)
 
     def _is_after_last_child(self, comment: Comment) -> bool:
-        """Return whether a comment is on the line where the last child ended."""
+        """Return True if a comment is on the line where the last child ended."""
         return self.text.find("\n", self.previous_end, comment.start) < 0
 
     def _is_on_header_line(self, child: T, comment: Comment) -> bool:
-        """Return whether a comment is on the first line of a child that has a body."""
+        """Return True if a comment is on the first line of a child that has a body."""
         return (
             has_header_line(child)
             and not child.comments.trailing
@@ -163,7 +163,7 @@ def get_node_span(node: ast.CommentedNode) -> Span:
 
 
 def has_header_line(node: ast.CommentedNode) -> bool:
-    """Return whether a node has a header line: `repeat … {`, `d: record {`."""
+    """Return True if a node has a header line: `repeat … {`, `d: record {`."""
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
     )

@@ -172,7 +172,7 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _is_view_transposed(self, view: Value | None) -> bool | None:
-        """Return whether a view of a weight is transposed; return None for other views, such as
+        """Return True if a view of a weight is transposed; return None for other views, such as
         slices.
         """
         is_transposed = False

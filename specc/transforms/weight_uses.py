@@ -65,7 +65,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _is_matrix_transposed(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return whether a product reads its matrix transposed; return None for other einsums."""
+    """Return True if a product reads its matrix transposed; return None for other einsums."""
     *lead, summed = activation_axes
     first, second = matrix_axes
     is_transposed = first == summed

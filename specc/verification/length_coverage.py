@@ -41,7 +41,7 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 
 def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return whether the reference can evaluate the graph at these lengths `repeats` times in about
+    """Return True if the reference can evaluate the graph at these lengths `repeats` times in about
     a second.
     """
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}

@@ -173,7 +173,7 @@ def _choose_large_batch_sizes(
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return whether the graph has an integer result, an integer input that is not a table index,
+    """Return True if the graph has an integer result, an integer input that is not a table index,
     or a top-k or argmax.
     """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):

@@ -68,7 +68,7 @@ def make_perturbed_run(
 def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
-    """Return whether float32 rounding explains the difference of the result `name`: each element is
+    """Return True if float32 rounding explains the difference of the result `name`: each element is
     within its bound, or at most as many positions exceed it as in further perturbed samples.
     """
     if result.shape != expected.shape:

@@ -107,7 +107,7 @@ def compute_relative_change(changed: Array, baseline: Array) -> float:
 
 
 def is_within_rounding_error(result: Array, expected: Array, error_bound: Array) -> bool:
-    """Return whether each element that differs by more than the tolerance differs by at most
+    """Return True if each element that differs by more than the tolerance differs by at most
     `error_bound`, its absolute rounding error.
     """
     return result.shape == expected.shape and not count_unexplained_positions(
@@ -132,7 +132,7 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
 
 
 def is_bound_informative(expected: Array, error_bound: Array) -> bool:
-    """Return whether the bounds of at least half of the elements are small compared to the largest
+    """Return True if the bounds of at least half of the elements are small compared to the largest
     value.
     """
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)

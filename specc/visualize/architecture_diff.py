@@ -52,7 +52,7 @@ class ArchitectureDifference:
 
     @property
     def is_same(self) -> bool:
-        """Return whether both architectures have the same operations."""
+        """Return True if both architectures have the same operations."""
         return not self.changes and not self.reason
 
 

@@ -65,7 +65,7 @@ def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
 
 
 def is_inside(scope: str, outer: str) -> bool:
-    """Return whether a scope is `outer` or nested in it."""
+    """Return True if a scope is `outer` or nested in it."""
     return not outer or scope == outer or scope.startswith(f"{outer}.")
 
 
@@ -225,7 +225,7 @@ class _FlowBuilder:
 
 
 def is_float_value(value: Value) -> bool:
-    """Return whether a tensor has a floating-point type."""
+    """Return True if a tensor has a floating-point type."""
     return KIND_BY_DTYPE[value.type.dtype] == "f"
 
 

@@ -211,7 +211,7 @@ def _find_edge_rows(
 
 
 def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Return whether two ranges of rows share a row."""
+    """Return True if two ranges of rows share a row."""
     return a[0] < b[1] and b[0] < a[1]
 
 

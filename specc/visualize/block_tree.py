@@ -259,14 +259,14 @@ def _count_shown_items(block: Block, expanded: set[str]) -> int:
 
 
 def _has_residual(block: Block) -> bool:
-    """Return whether a block adds one of its inputs to a computed value."""
+    """Return True if a block adds one of its inputs to a computed value."""
     items = block.flow.items
     reads = {b for a, b in block.flow.edges if items[a].role == "port"}
     return _is_composed(block) and any(items[n].name == "+" for n in reads)
 
 
 def _is_composed(block: Block) -> bool:
-    """Return whether a block consists of several blocks and operations."""
+    """Return True if a block consists of several blocks and operations."""
     parts = [i for i in block.flow.items if i.role in ("block", "op")]
     return bool(block.inner_blocks) and len(parts) > 1
 

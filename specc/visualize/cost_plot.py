@@ -105,7 +105,7 @@ def _compute_saved_work(graph: Graph, sizes_by_length: Sequence[Mapping[str, int
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
-    """Return whether the number of keys of an attention is bounded for any length."""
+    """Return True if the number of keys of an attention is bounded for any length."""
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found = [plan_local_attention(node, padded) for node in attends]
     return any(local is not None and local.window is not None for local in found)

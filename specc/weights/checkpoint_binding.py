@@ -298,12 +298,12 @@ def _choose_dtypes(
 
 
 def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:
-    """Return whether the file has every tensor of an expression."""
+    """Return True if the file has every tensor of an expression."""
     return all(n in checkpoint.tensors for n in list_tensors(expr))
 
 
 def _have_equal_values(binding: CheckpointBinding, first: str, second: str) -> bool:
-    """Return whether two parameters have the same dtype and values."""
+    """Return True if two parameters have the same dtype and values."""
     dtype = binding.get_stored_dtype(first)
     if dtype != binding.get_stored_dtype(second):
         return False

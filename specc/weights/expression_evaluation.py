@@ -174,7 +174,7 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Return whether a transpose leaves the stored bytes unchanged; axes of length 1 may move
+    """Return True if a transpose leaves the stored bytes unchanged; axes of length 1 may move
     anywhere.
     """
     known = {n: entries[n] for n in list_tensors(expr) if n in entries}
@@ -188,7 +188,7 @@ def _has_same_bytes(
 
 
 def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return whether the axes longer than 1 keep their order."""
+    """Return True if the axes longer than 1 keep their order."""
     shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
     moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
     return moved == sorted(moved)

@@ -132,7 +132,7 @@ def align_offset(end: int, piece: TensorPiece) -> int:
 
 
 def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
-    """Return whether the weights fit inside the ONNX file."""
+    """Return True if the weights fit inside the ONNX file."""
     return sum(p.nbytes for p in pieces) <= MAX_INLINE
 
 

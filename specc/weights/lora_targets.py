@@ -52,7 +52,7 @@ class LoraTargets:
     layer_indices: Sequence[int] | None = None
 
     def has_module(self, module: str) -> bool:
-        """Return whether the config targets the module."""
+        """Return True if the config targets the module."""
         if _ends_with(module, self.excluded_modules):
             return False
         if self.included_modules is not None and not _ends_with(module, self.included_modules):
@@ -61,7 +61,7 @@ class LoraTargets:
         return self.layer_indices is None or (bool(numbers) and numbers[-1] in self.layer_indices)
 
     def is_fully_trained(self, name: str) -> bool:
-        """Return whether a tensor belongs to a fully trained module (modules_to_save)."""
+        """Return True if a tensor belongs to a fully trained module (modules_to_save)."""
         return any(f".{module}." in f".{name}" for module in self.fully_trained_modules)
 
 

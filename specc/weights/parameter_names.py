@@ -21,11 +21,11 @@ class NamePattern:
 
     @property
     def is_literal(self) -> bool:
-        """Return whether the pattern matches only itself."""
+        """Return True if the pattern matches only itself."""
         return not _PLACEHOLDER.search(self.text)
 
     def matches(self, name: str) -> bool:
-        """Return whether the pattern matches the whole name."""
+        """Return True if the pattern matches the whole name."""
         if "{" not in self.text:
             return _matches_in_order(self.text.split("*"), name)
         return self._expression.fullmatch(name) is not None
@@ -62,7 +62,7 @@ class NamePattern:
 
 
 def _matches_in_order(parts: Sequence[str], name: str) -> bool:
-    """Return whether a name consists of these parts with any text between them. Greedy leftmost
+    """Return True if a name consists of these parts with any text between them. Greedy leftmost
     matching takes linear time in the length of the name.
     """
     first, *others = parts

@@ -42,7 +42,7 @@ def check_finite(block: Array, location: str) -> None:
 
 
 def _has_possible_nonfinite(block: Array) -> bool:
-    """Return whether a block of floats may contain non-finite values."""
+    """Return True if a block of floats may contain non-finite values."""
     first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
         # checking whether all values are finite takes a fifth of the time of counting

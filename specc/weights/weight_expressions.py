@@ -297,7 +297,7 @@ def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
 
 
 def has_alternatives(expr: Expr) -> bool:
-    """Return whether an expression contains `first_present`."""
+    """Return True if an expression contains `first_present`."""
     return resolve_alternatives(expr, lambda _: True) != expr
 
 

@@ -166,7 +166,7 @@ def _list_pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
 
 
 def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
-    """Return whether a graph has all parameters of a `tie`."""
+    """Return True if a graph has all parameters of a `tie`."""
     pairs = _list_pairs(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 

@@ -50,7 +50,7 @@ FIRST = "k = insert(keep, axis=2); w = cast(k, to=float); z = x * w; "
 
 
 def compare(body: str, shape: str, side: str, directory: Path) -> tuple[bool, bool]:
-    """Return whether `check` warns and whether padding shows."""
+    """Return True if `check` warns and whether padding shows."""
     graph = elaborate_padding_spec(directory, FIRST + body, shape, side)
     return bool(check_padding(graph)), is_affected_by_padding(graph, side)
 

@@ -41,7 +41,7 @@ CLEAN = (
 
 
 def compare_analysis(directory: Path, value: str) -> tuple[bool, bool]:
-    """Return whether the analysis warns and whether padding affects the result."""
+    """Return True if the analysis warns and whether padding affects the result."""
     graph = elaborate_padding_spec(
         directory, f"k = insert(keep, axis=2); return {value}", POOLED_SHAPE, ""
     )

@@ -300,7 +300,7 @@ def test_missing_inputs_have_their_defaults(
 def _rows_agree(
     case: Case, given: Samples, alone: Arrays, together: Arrays, row: int, side: Side, within: float
 ) -> None:
-    """Return whether valid positions of a batch element equal those of the sample alone."""
+    """Return True if valid positions of a batch element equal those of the sample alone."""
     for name, dim in case.results.items():
         mine, found = alone[name][0], together[name][row]
         if dim:

@@ -103,7 +103,7 @@ CASES = [*HEARD, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_
 
 
 def together(more: Mapping[str, Any]) -> bool:
-    """Return whether batch elements are independent in the published class."""
+    """Return True if batch elements are independent in the published class."""
     return more.get("feat_extract_norm") == "layer" and "tdnn_dim" not in more
 
 

@@ -52,7 +52,7 @@ BESIDE = (ast.Weights, ast.Reading, ast.Generate, ast.Config)
 
 
 def check_accepts(spec: OpenedSpec) -> bool:
-    """Return whether `check_spec` accepts the spec, with numbers for all config values."""
+    """Return True if `check_spec` accepts the spec, with numbers for all config values."""
     try:
         model = check_spec(spec).model
         if model is None:

@@ -109,7 +109,7 @@ def test_the_evaluator_has_known_values() -> None:
 
 
 def compare_static_and_dynamic(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Return whether a built-in spec gives equal results with dynamic and static lengths."""
+    """Return True if a built-in spec gives equal results with dynamic and static lengths."""
     found = elaborate_with_config(spec, **SMALL_CONFIGS[spec])
     graph = found.model.graph
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})

@@ -174,7 +174,7 @@ def test_every_value_of_a_step_is_inferred(spec: str) -> None:
 
 
 def is_detected(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
-    """Return whether the verifier rejects a model."""
+    """Return True if the verifier rejects a model."""
     try:
         verify_without_runtime(one, mutant)
     except UnsoundModelError:

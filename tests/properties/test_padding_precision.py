@@ -125,7 +125,7 @@ def write_spec(form: str, side: str) -> PaddedSpec:
 
 
 def has_effect(spec: PaddedSpec) -> bool:
-    """Return whether padding changes a result for any of the default inputs."""
+    """Return True if padding changes a result for any of the default inputs."""
     graph = elaborate_padded_spec(spec.text)
     return any(find_padding_effect(graph, spec, 7, *by) for by in ((1.0, 0.0), *INPUTS))
 
@@ -177,7 +177,7 @@ LEAKING_BETWEEN_TWO = (
 
 
 def differs_with_padding(text: str) -> bool:
-    """Return whether padding of two sequences changes the reference result."""
+    """Return True if padding of two sequences changes the reference result."""
     graph, rng = elaborate_padded_spec(text), np.random.default_rng(3)
     x, u = rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 6, 4))
 

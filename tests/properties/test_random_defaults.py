@@ -108,7 +108,7 @@ def write_default_spec(default: RandomDefault, rows: bool) -> str:
 
 
 def is_changing(default: RandomDefault, rows: bool) -> bool:
-    """Return whether the value for a prefix changes when more tokens are appended, by evaluation."""
+    """Return True if the value for a prefix changes when more tokens are appended, by evaluation."""
     rng = random.Random(0)
     for _ in range(6):
         text = [float(rng.randrange(VOCAB)) for _ in range(7)]

@@ -223,7 +223,7 @@ FIRST_SEEDS = {
 
 
 def is_detected(law: Law, graphs: int = 1500, first: int = 0) -> bool:
-    """Return whether a property fails; an exception in a pass counts as failure."""
+    """Return True if a property fails; an exception in a pass counts as failure."""
     for seed in (first, *range(graphs)):
         try:
             if law(seed):

@@ -97,7 +97,7 @@ ROWS, MORE = 11, 4
 
 
 def find_failure(seed: int, side: str) -> bool | None:
-    """Return whether positions of a stack without warning differ; None if it has a warning."""
+    """Return True if positions of a stack without warning differ; None if it has a warning."""
     graph = WindowStack(seed, side).finished()
     if any(d.code == "W0601" for d in proof.check_padding(graph)):
         return None

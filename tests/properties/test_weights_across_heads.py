@@ -175,7 +175,7 @@ def sample_values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[
 
 
 def find_leak(graph: Graph, seed: int) -> bool:
-    """Return whether a later position changes an earlier result."""
+    """Return True if a later position changes an earlier result."""
     inputs, weights = sample_values(graph, seed)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     inputs["x"] = inputs["x"].copy()

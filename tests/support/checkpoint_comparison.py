@@ -217,7 +217,7 @@ def _pixels(directory: Path, image_path: Path) -> NDArray[Any]:
 
 
 def _writes(ours: Model, hf_model: Any, inputs: Arrays, growing: str) -> str:
-    """Return whether both models generate the same tokens for the first text."""
+    """Return True if both models generate the same tokens for the first text."""
     is_decoder_only = PUBLISHED_INPUTS.get(growing, growing) == "input_ids"
     prompt_name = (
         growing

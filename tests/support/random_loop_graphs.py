@@ -73,7 +73,7 @@ class LoopGraphBuilder(RandomGraphBuilder):
         return self.mask()
 
     def has_large_values(self, x: Value) -> Value:
-        """Return whether a position has a large value, bool[batch seq]."""
+        """Return True if a position has a large value, bool[batch seq]."""
         largest = self.one(ops.Reduce("max", 2), x)
         return self.one(ops.Compare("gt"), largest, self.one(ops.Constant(0.9, "f64")))
 

@@ -71,7 +71,7 @@ def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node
 
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
-    """Return whether a node neither reads nor returns a length that changes between steps."""
+    """Return True if a node neither reads nor returns a length that changes between steps."""
     # `Range(past)` has no operands but changes at every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_lengths()

@@ -191,7 +191,7 @@ def lower_encoder(context: GenerationContext) -> None:
 
 
 def _emit_begin_token(context: GenerationContext) -> str | None:
-    """Emit the start tokens for an absent prompt, and its mask. Return whether the prompt is
+    """Emit the start tokens for an absent prompt, and its mask. Return True if the prompt is
     absent, bool[1]; return None if generation starts without a token.
     """
     g = context.g

@@ -92,7 +92,7 @@ class GridSlice:
         ]
 
     def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return whether to recompute a result that has one or both grid axes (`axes` is 1 or
+        """Return True if a result that has one or both grid axes is recomputed (`axes` is 1 or
         2).
         """
         if isinstance(op, ops.Scan):
@@ -148,7 +148,7 @@ def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
 
 
 def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
-    """Return whether each position of an axis of the result reads only the same position."""
+    """Return True if each position of an axis of the result reads only the same position."""
     axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
     repeats = isinstance(op, ops.Expand) and op.axis == axis
     return all(dependence.kind == "same" for dependence in axis_dependences) and bool(

@@ -296,7 +296,7 @@ def _find_attention_cache(
 
 
 def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
-    """Return whether the kernel supports this attention and its dtype."""
+    """Return True if the kernel supports this attention and its dtype."""
     op = node.op
     assert isinstance(op, ops.Attend)
     q, k, v = op.query(node), op.key(node), op.values(node)

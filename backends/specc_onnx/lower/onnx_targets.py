@@ -70,7 +70,7 @@ REDUCE_AXES_INPUT_SINCE = 18
 
 
 def is_operator_available(kind: str, opset: int) -> bool:
-    """Return whether the standard operator `kind` exists at `opset`."""
+    """Return True if the standard operator `kind` exists at `opset`."""
     return OPERATOR_SINCE.get(kind, MIN_OPSET) <= opset
 
 

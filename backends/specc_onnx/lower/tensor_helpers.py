@@ -175,7 +175,7 @@ def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 
 
 
 def is_always_true(x: Tensor) -> bool:
-    """Return whether all elements of a boolean tensor are true for all inputs."""
+    """Return True if all elements of a boolean tensor are true for all inputs."""
     value = x.value
     while value is not None and value.node is not None:
         op = value.node.op
@@ -222,7 +222,7 @@ def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
-    """Return whether an integer tensor is nonnegative for all inputs."""
+    """Return True if an integer tensor is nonnegative for all inputs."""
     return SignAnalysis(g.lengths).are_nonnegative(value)
 
 
@@ -235,7 +235,7 @@ class SignAnalysis:
     depth: int = 0
 
     def are_nonnegative(self, *values: Value | None) -> bool:
-        """Return whether all these values are nonnegative."""
+        """Return True if all these values are nonnegative."""
         return all(v is not None and self._is_nonnegative(v) for v in values)
 
     def _is_nonnegative(self, value: Value) -> bool:
@@ -250,7 +250,7 @@ class SignAnalysis:
         return self.known_signs[value]
 
     def _is_nonnegative_node(self, node: Node) -> bool:
-        """Return whether the results of a node are nonnegative, ignoring overflow."""
+        """Return True if the results of a node are nonnegative, ignoring overflow."""
         match node:
             case Node(ops.Constant(value=number)):
                 return number >= 0
@@ -288,7 +288,7 @@ def _list_sign_sources(node: Node) -> Sequence[Value | None]:
 
 
 def is_position_id_source(value: Value) -> bool:
-    """Return whether the op of a value computes position indices."""
+    """Return True if the op of a value computes position indices."""
     match value.node and value.node.op:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True

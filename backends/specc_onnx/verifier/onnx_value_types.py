@@ -181,7 +181,7 @@ def read_shape(type: TypeProto) -> PartialShape | None:
 
 
 def has_unknown_length(type: TypeProto) -> bool:
-    """Return whether a length or the rank of a type is unknown."""
+    """Return True if a length or the rank of a type is unknown."""
     shape = read_shape(type)
     return shape is None or None in shape
 

@@ -105,7 +105,7 @@ class OnnxModelFile:
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
-        """Return whether the file matches its own hash."""
+        """Return True if the file matches its own hash."""
         return has_valid_hash(self.path)
 
     def measure_weights(self) -> WeightFootprint:
@@ -346,7 +346,7 @@ def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
 
 
 def has_valid_hash(path: Path) -> bool:
-    """Return whether a file contains the hash of its own bytes."""
+    """Return True if a file contains the hash of its own bytes."""
     try:
         with (
             os.fdopen(open_regular_file(path), "rb") as file,

@@ -218,7 +218,7 @@ def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
 
 
 def _is_specc_file(path: Path) -> bool:
-    """Return whether a file is a package index or a model with specc's metadata."""
+    """Return True if a file is a package index or a model with specc's metadata."""
     if path.name == INDEX_FILE:
         return is_package_index(path)
     return path.suffix == ".onnx" and is_specc_model(path)

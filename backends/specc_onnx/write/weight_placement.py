@@ -100,7 +100,7 @@ def _needs_conversion(values: ParameterValues, name: str, dtype: str, matrix_dty
 
 
 def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single: bool) -> bool:
-    """Return whether weights are stored in the ONNX file. Raise E0823 if inline weights are too
+    """Return True if weights are stored in the ONNX file. Raise E0823 if inline weights are too
     large.
     """
     total = sum(p.nbytes for p in pieces)

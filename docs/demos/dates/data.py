@@ -123,17 +123,17 @@ def always(_: Day) -> bool:
 
 
 def recent(day: Day) -> bool:
-    """Return whether two digits determine the year."""
+    """Return True if two digits determine the year."""
     return day.y in RECENT
 
 
 def plain(day: Day) -> bool:
-    """Return whether day and month cannot be confused."""
+    """Return True if day and month cannot be confused."""
     return day.d > 12 or day.d == day.m
 
 
 def plain_and_recent(day: Day) -> bool:
-    """Return whether neither the month nor the year's two digits can be confused with the day."""
+    """Return True if neither the month nor the year's two digits can be confused with the day."""
     return recent(day) and day.d > 12 and int(day.yy) > 31
 
 

@@ -205,7 +205,7 @@ DIRECTIONS = {
 
 
 def held_out(n: int) -> bool:
-    """Return whether a number belongs to the validation set."""
+    """Return True if a number belongs to the validation set."""
     if n < ALWAYS_SEEN:
         return False
     return int.from_bytes(sha256(str(n).encode()).digest()[:8], "big") % HELD_OUT == 0

@@ -71,7 +71,7 @@ class Plan:
         return 0.5 * (1 + math.cos(math.pi * min(done, 1)))
 
     def passed(self, step: int, now: float) -> bool:
-        """Return whether training ends at step `step` and time `now`."""
+        """Return True if training ends at step `step` and time `now`."""
         untimed = int(UNTIMED * self.warmup)
         if step == untimed:
             self.timed = now

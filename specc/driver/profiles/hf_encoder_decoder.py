@@ -179,7 +179,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
 
 
 def depends_on_encoder_input(parts: EncoderDecoderParts, name: str) -> bool:
-    """Return whether the output `name` of `encode` depends on the encoder's input."""
+    """Return True if the output `name` of `encode` depends on the encoder's input."""
     source = parts.encoder_graph.inputs[parts.encoder_input]
     todo, seen = [parts.encoder_graph.outputs[name]], set[Value]()
     while todo:

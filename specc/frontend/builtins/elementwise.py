@@ -209,13 +209,13 @@ def mean(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin(name="any")
 def any_(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return whether any element along an axis is true."""
+    """Test whether any element along an axis is true."""
     return add_reduction(site, "any", x, axis)
 
 
 @register_builtin()
 def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return whether all elements along an axis are true."""
+    """Test whether all elements along an axis are true."""
     return add_reduction(site, "all", x, axis)
 
 

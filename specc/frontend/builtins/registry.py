@@ -86,7 +86,7 @@ class Builtin:
         return any(s.is_variadic for s in self.parameters)
 
     def is_pairwise(self) -> bool:
-        """Return whether exactly two tensors are required, as for `dot`."""
+        """Return True if exactly two tensors are required, as for `dot`."""
         required = [p for p in self.parameters if isinstance(p.default, Absent)]
         return len(required) == 2 and all(
             p.kinds == (TENSOR_KIND,) and p.is_positional for p in required

@@ -81,7 +81,7 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def keeps_positions(self, n: int) -> bool:
-        """Return whether position t of the result corresponds to position t of the operand."""
+        """Return True if position t of the result corresponds to position t of the operand."""
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:

@@ -233,7 +233,7 @@ class NormFold:
 
 
 def is_quantized_part_name(name: str) -> bool:
-    """Return whether `name` is the tensor name of the codes or scales of a quantized weight."""
+    """Return True if `name` is the tensor name of the codes or scales of a quantized weight."""
     return name.endswith((":scale", *(f":int{bits}" for bits in QUANTIZED_BITS)))
 
 

@@ -254,7 +254,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
 
 def _is_negative_number(length: Dim) -> bool:
-    """Return whether a length is a negative constant."""
+    """Return True if a length is a negative constant."""
     return length.number is not None and length.number < 0
 
 

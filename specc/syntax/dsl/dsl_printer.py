@@ -53,7 +53,7 @@ def print_dsl(file: ast.File) -> str:
 
 
 def is_spaced_item(item: ast.Item) -> bool:
-    """Return whether blank lines surround an item."""
+    """Return True if blank lines surround an item."""
     return not isinstance(item, COMPACT_ITEMS)
 
 
@@ -119,7 +119,7 @@ def print_section(node: ast.Commentable, indent: int) -> list[str]:
 
 
 def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
-    """Return whether any of the nodes has a comment."""
+    """Return True if any of the nodes has a comment."""
     return any(node.comments != ast.NO_COMMENTS for node in nodes)
 
 
@@ -146,7 +146,7 @@ def print_field(node: ast.Field, indent: int) -> list[str]:
 
 
 def has_commented_field(fields: Iterable[ast.Field]) -> bool:
-    """Return whether any field of a record has a comment."""
+    """Return True if any field of a record has a comment."""
     return any(f.comments != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
 
 

@@ -152,7 +152,7 @@ def _escape_character(character: str) -> str:
 
 
 def is_visible_character(character: str) -> bool:
-    """Return whether a character is visible in an editor and does not affect other characters."""
+    """Return True if a character is visible in an editor and does not affect other characters."""
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 

@@ -34,12 +34,12 @@ class LalrRule(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Return whether this is a repetition, `x*`; lark names such rules `__item_star_0`."""
+        """Return True if this is a repetition, `x*`; lark names such rules `__item_star_0`."""
         return self.origin[0] == "_"
 
     @property
     def is_unit_rule(self) -> bool:
-        """Return whether the rule only renames a value, e.g. a power to a sign."""
+        """Return True if the rule only renames a value, e.g. a power to a sign."""
         return self.passes_single_child and self.length == 1
 
 
@@ -208,7 +208,7 @@ class ParseRun:
         return None
 
     def accepts(self, states: Sequence[int], kind: str) -> bool:
-        """Return whether a token of this kind may follow these states."""
+        """Return True if a token of this kind may follow these states."""
         return (
             self.table.shift_token(states, kind, self.table.end_terminals[self.start]) is not None
         )

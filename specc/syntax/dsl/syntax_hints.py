@@ -30,7 +30,7 @@ def _join_hyphenated_name(error: UnexpectedToken) -> str:
 
 
 def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
-    """Return whether a token of this kind precedes the error, with only tokens of the kinds
+    """Return True if a token of this kind precedes the error, with only tokens of the kinds
     `between` in between.
     """
     for token in reversed(error.tokens[: error.index]):
@@ -42,30 +42,30 @@ def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]
 
 
 def _is_comment(_: UnexpectedToken, token: Token, before: Token) -> bool:
-    """Return whether `//` or `/*` begins a comment, as in C."""
+    """Return True if `//` or `/*` begins a comment, as in C."""
     after_value = before.kind in VALUE_END_TERMINALS
     is_line_comment = token.text == "//" and not after_value
     return is_line_comment or (before.text, token.text) in (("/", "*"), ("/", "**"))
 
 
 def _is_quoted_pattern(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return whether a pattern such as `layers.{i}` lacks its quotes."""
+    """Return True if a pattern such as `layers.{i}` lacks its quotes."""
     return token.text == "{" and _has_token_before(error, "UNDER", frozenset({"NAME", "DOT"}))
 
 
 def _is_dims_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return whether `dims` assigns a length: `dims batch, n = 8`."""
+    """Return True if `dims` assigns a length: `dims batch, n = 8`."""
     return token.kind == "EQUAL" and _has_token_before(error, "DIMS", frozenset({"NAME", "COMMA"}))
 
 
 def _is_untyped_value(error: UnexpectedToken, token: Token, before: Token) -> bool:
-    """Return whether a config value has no type: `d: 8`."""
+    """Return True if a config value has no type: `d: 8`."""
     is_value = token.kind in ("NUMBER", "STRING", "LSQB", "MINUS")
     return is_value and before.kind == "COLON" and "NAME" in error.expected_terminals
 
 
 def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return whether a keyword of a different language begins a function or class."""
+    """Return True if a keyword of a different language begins a function or class."""
     return token.text in FUNCTION_KEYWORDS and "BLOCK" in error.expected_terminals
 
 

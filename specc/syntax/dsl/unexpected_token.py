@@ -140,7 +140,7 @@ class UnexpectedToken:
         return self.fragment.span(max(token.start, token.end - 1), token.end)
 
     def is_on_new_line(self, token: Token, previous: Token) -> bool:
-        """Return whether a line ends between two tokens."""
+        """Return True if a line ends between two tokens."""
         return "\n" in self.fragment.text[previous.end : token.start]
 
 

@@ -48,7 +48,7 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 
 
 def is_field_declaration(keys: Iterable[str]) -> bool:
-    """Return whether a map with these keys declares a config value: the key `type` and only keys of
+    """Return True if a map with these keys declares a config value: the key `type` and only keys of
     a declaration.
     """
     names = set(keys)
@@ -121,7 +121,7 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def is_bare_config_path(text: str) -> bool:
-    """Return whether a path in config.json needs no quotes in YAML: it is neither a string literal
+    """Return True if a path in config.json needs no quotes in YAML: it is neither a string literal
     nor a call.
     """
     return bool(text) and not text.startswith('"') and "(" not in text

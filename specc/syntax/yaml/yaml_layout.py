@@ -73,7 +73,7 @@ def format_yaml_scalar(text: str, flow: bool) -> str:
 
 
 def _is_plain_scalar(text: str) -> bool:
-    """Return whether a text needs no quotes outside brackets."""
+    """Return True if a text needs no quotes outside brackets."""
     return (
         PLAIN_SCALAR.fullmatch(text) is not None
         and ": " not in text
@@ -198,7 +198,7 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
-    """Return whether to print an expression as a map: it is a call with weights, or with such a
+    """Return True if an expression is printed as a map: it is a call with weights, or with such a
     call among its arguments, and a map can express it.
     """
     if isinstance(expr, ast.ListLiteral):

@@ -366,7 +366,7 @@ def reject_yaml_feature(span: Span, feature: str) -> NoReturn:
 
 
 def is_empty_node(node: YamlNode) -> bool:
-    """Return whether a node is an empty value."""
+    """Return True if a node is an empty value."""
     return isinstance(node, YamlScalar) and not node.style and not node.value
 
 

@@ -52,7 +52,7 @@ def print_yaml(file: ast.File) -> str:
 
 
 def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
-    """Return whether a blank line precedes an item."""
+    """Return True if a blank line precedes an item."""
     return (
         previous is None
         or item.comments.blank_line_before
@@ -290,7 +290,7 @@ def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
 
 
 def _has_only_docstring(file: ast.File) -> bool:
-    """Return whether an embedded fragment is a string literal alone, which becomes the docstring
+    """Return True if an embedded fragment is a string literal alone, which becomes the docstring
     of the file or block.
     """
     if any(isinstance(item, ast.Block) and not item.body for item in file.items):

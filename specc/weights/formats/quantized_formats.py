@@ -74,7 +74,7 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
 def _has_ordered_groups(
     group_index: Array | None, width: int, group_size: int, group_count: int
 ) -> bool:
-    """Return whether the groups of a row are in order. Files without act-order have no group
+    """Return True if the groups of a row are in order. Files without act-order have no group
     index.
     """
     if group_index is None:
@@ -112,7 +112,7 @@ def infer_gptq_layout(
 
 
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:
-    """Return whether every zero point is the middle of the code range, like in symmetric
+    """Return True if every zero point is the middle of the code range, like in symmetric
     quantization.
     """
     middle = (1 << (bits - 1)) - settings.zero_offset
