@@ -141,8 +141,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored: as `--color`, NO_COLOR or FORCE_COLOR say, and by default
-    on a terminal.
+    """Return True if messages are colored: as `--color`, NO_COLOR or FORCE_COLOR say; by default on
+    a terminal.
     """
     if choice != "auto":
         return choice == "always"
