@@ -141,7 +141,7 @@ docs: $(VENV)/dev
 
 tables: $(VENV)/dev
 	$(BIN)/python -m docs.generators.lalr_table
-	$(BIN)/python -m specc.library.std specs
+	$(BIN)/python -m specc.library.std_library specs
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/notebooks.py
 

@@ -14,7 +14,7 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
-from specc.library.spec_reader import (
+from specc.library.spec_files import (
     list_builtin_specs,
     list_error_pages,
     read_page_title,
@@ -240,7 +240,7 @@ API = {
         "specc/api.py": ("check", "compile"),
         "specc/model.py": ("load", "Model"),
         "specc/runtime/open_model.py": ("OpenedModel.close", "OpenedModel.weights"),
-        "specc/runtime/generation.py": ("GenerationStream", "GenerationResult"),
+        "specc/runtime/generation_stream.py": ("GenerationStream", "GenerationResult"),
         "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
     },
     "specc_torch": {

@@ -21,7 +21,7 @@ from specc.driver.compile_options import (
     parse_graph_names,
 )
 from specc.driver.option_kinds import check_argument_kinds
-from specc.driver.spec_argument import open_spec_argument, translate_errors_to_spec_syntax
+from specc.driver.python_spec_argument import open_spec_argument, translate_errors_to_spec_syntax
 from specc.io.safe_read import escape_text
 from specc.model import GenerationResult, Model, load
 

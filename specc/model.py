@@ -25,13 +25,13 @@ from specc.ir.array import Array
 from specc.runtime.attention_weights import AttentionWeights
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
 from specc.runtime.generate_each import generate_each
-from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generation_request import prepare_chat
+from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
 from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
 from specc.runtime.steppers import PREFILL_CHUNK_SIZE
-from specc.runtime.streaming import InputStream
+from specc.runtime.streaming_inference import InputStream
 from specc.runtime.task_runner import is_task_input, run_task
 
 if TYPE_CHECKING:

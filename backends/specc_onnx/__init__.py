@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import specc_onnx
     from specc.backend import CompilerBackend, RunnerBackend
     from specc_onnx.emit.onnx_graph import BuiltModel, build_model
-    from specc_onnx.generate.generation_model import build_generation_model
+    from specc_onnx.generate.generator_model import build_generation_model
     from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
     from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
     from specc_onnx.write.model_file import parse_model, read_model
@@ -44,9 +44,9 @@ def __getattr__(name: str) -> Any:
 
         return vars(model_file)[name]
     from specc_onnx.emit import onnx_graph
-    from specc_onnx.generate import generation_model
+    from specc_onnx.generate import generator_model
     from specc_onnx.lower import kv_buffer_attention, onnx_targets
     from specc_onnx.write import model_writer, package_writer
 
-    compiler = (onnx_targets, kv_buffer_attention, onnx_graph, generation_model, model_writer)
+    compiler = (onnx_targets, kv_buffer_attention, onnx_graph, generator_model, model_writer)
     return next(vars(m)[name] for m in (*compiler, package_writer) if name in vars(m))

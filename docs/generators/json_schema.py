@@ -19,7 +19,7 @@ from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.lsp.hover import KEYWORD_NODES
 from specc.syntax import ast
 from specc.syntax.yaml import yaml_keys, yaml_values

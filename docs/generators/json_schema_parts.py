@@ -6,7 +6,7 @@ from typing import TypeAlias
 from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.spec_modules import Program
-from specc.library.spec_reader import SpecLibrary
+from specc.library.spec_files import SpecLibrary
 from specc.syntax import ast
 from specc.syntax.dsl.expression_printer import print_expression
 from specc.syntax.yaml.yaml_config import IGNORED_KEYS

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from specc.analysis.padding_positions import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
-from specc.analysis.padding_rotation import RotationFact
+from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
+from specc.analysis.padding_rotary_embedding import RotationFact
 from specc.ir import ops
 from specc.ir.dependence import Dependence, get_read_length
 from specc.ir.dim import Dim

@@ -32,7 +32,13 @@ from dataclasses import replace
 from math import inf
 
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
-from specc.analysis.masked_scores import (
+from specc.analysis.padding_constants import (
+    find_sorted_axes,
+    infer_fill_constants,
+    infer_padding_constants,
+)
+from specc.analysis.padding_facts import PaddedResult, PaddingFacts
+from specc.analysis.padding_masked_scores import (
     can_hold_low_scores,
     can_hold_low_values,
     is_extreme_at_padding,
@@ -40,12 +46,6 @@ from specc.analysis.masked_scores import (
     is_low_at_padding,
     iterate_ordinary_axes,
 )
-from specc.analysis.padding_constants import (
-    find_sorted_axes,
-    infer_fill_constants,
-    infer_padding_constants,
-)
-from specc.analysis.padding_facts import PaddedResult, PaddingFacts
 from specc.analysis.padding_nonfinite import (
     can_be_nan_at_padding,
     can_be_zero_at_padding,
@@ -53,7 +53,7 @@ from specc.analysis.padding_nonfinite import (
     find_infinity_signs,
     find_repeated_axes,
 )
-from specc.analysis.padding_positions import NO_PADDING_COUNT
+from specc.analysis.padding_position_ids import NO_PADDING_COUNT
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.ir import ops
 from specc.ir.graph import Node

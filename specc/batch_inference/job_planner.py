@@ -28,7 +28,7 @@ from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_model import RowModel, find_text_inputs
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
-from specc.preprocessing.records import NumbersOutput
+from specc.preprocessing.preprocessing_records import NumbersOutput
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.open_model import has_batch_shared_scales, open_compiled
 

@@ -15,7 +15,7 @@ from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     BoxesOutput,
     ClassMapOutput,
     ImageOutput,
@@ -27,7 +27,7 @@ from specc.preprocessing.records import (
 from specc.preprocessing.show_results import compute_probabilities, show_output
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionLocation, find_attentions
-from specc.runtime.generation import GenerationResult
+from specc.runtime.generation_stream import GenerationResult
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """The error of a row without results, or "" for other rows."""

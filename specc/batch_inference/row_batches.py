@@ -17,10 +17,10 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.preprocessing.array_files import cast_exactly, convert_nested_lists
-from specc.preprocessing.image_layouts import prepare_image, read_prepared_image
 from specc.preprocessing.image_prompts import is_multi_image_input
+from specc.preprocessing.image_tiles_and_patches import prepare_image, read_prepared_image
 from specc.preprocessing.images import decode_image
-from specc.preprocessing.records import TEXT_READINGS, ImageRecord
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageRecord
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows
 from specc.runtime.model_inputs import ModelInputs

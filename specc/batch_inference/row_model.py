@@ -19,10 +19,10 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.preprocessing.records import TEXT_READINGS
+from specc.preprocessing.preprocessing_records import TEXT_READINGS
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
-from specc.runtime.generation import GenerationStream
+from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled

@@ -9,7 +9,10 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
 from specc.ir.ops.quantized import QuantizationPlan
-from specc.transforms.quantize import expand_recurrent_layers, find_viewed_weight
+from specc.transforms.quantize_weights_and_kv_caches import (
+    expand_recurrent_layers,
+    find_viewed_weight,
+)
 from specc.transforms.weight_uses import find_matrix_product
 
 WeightNames: TypeAlias = Mapping[Value, str]

@@ -32,7 +32,7 @@ from specc.driver.compile_options import (
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import format_shadow_note
+from specc.library.spec_files import format_shadow_note
 from specc.runtime.open_model import open_compiled
 from specc.runtime.triton_export import write_triton_repository
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_reader import list_builtin_specs, list_error_pages
+from specc.library.spec_files import list_builtin_specs, list_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of `specc _complete` for an option or argument."""

@@ -45,7 +45,7 @@ from specc.io.output_paths import (
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_text import format_ir as format_ir
-from specc.library.spec_reader import read_spec_file
+from specc.library.spec_files import read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import detect_syntax, parse_spec

@@ -15,7 +15,7 @@ from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import (
+from specc.library.spec_files import (
     SpecLibrary,
     list_builtin_specs,
     list_error_pages,

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.library.spec_reader import get_specs_directory
+from specc.library.spec_files import get_specs_directory
 
 
 def add_lsp_arguments(parser: ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_in
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import get_specs_directory
+from specc.library.spec_files import get_specs_directory
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.yaml.yaml_printer import print_yaml
 

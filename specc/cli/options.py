@@ -23,7 +23,7 @@ from specc.driver.option_kinds import (
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import format_shadow_note, is_builtin_spec
+from specc.library.spec_files import format_shadow_note, is_builtin_spec
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest

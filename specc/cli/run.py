@@ -47,8 +47,8 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_views import compute_generation_attention, run_with_attention
-from specc.runtime.generation import GenerationStream, convert_results_to_arrays
 from specc.runtime.generation_request import prepare_chat
+from specc.runtime.generation_stream import GenerationStream, convert_results_to_arrays
 from specc.runtime.open_model import (
     OpenedModel,
     get_model_task,

@@ -26,7 +26,12 @@ from specc.preprocessing.array_files import convert_nested_lists, load_strict_js
 from specc.preprocessing.audio import read_audio
 from specc.preprocessing.image_prompts import has_several_images, prepare_images
 from specc.preprocessing.images import ImageSize, decode_image
-from specc.preprocessing.records import TEXT_READINGS, BoxesOutput, ImageRecord, Waveform
+from specc.preprocessing.preprocessing_records import (
+    TEXT_READINGS,
+    BoxesOutput,
+    ImageRecord,
+    Waveform,
+)
 from specc.preprocessing.text_batches import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs

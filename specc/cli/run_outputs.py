@@ -34,7 +34,7 @@ from specc.runtime.attention_views import (
     parse_number_list,
     render_attention,
 )
-from specc.runtime.generation import GenerationResult
+from specc.runtime.generation_stream import GenerationResult
 from specc.runtime.open_model import OpenedModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.calibrate_weights import calibrate_weights
+from specc.driver.calibrate_weights_and_kv_caches import calibrate_weights
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
 from specc.driver.generation_graphs import (

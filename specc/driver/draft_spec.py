@@ -9,14 +9,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.spec_argument import open_spec_argument
+from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_instance import SpecInstance, format_spec_instance
 from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
 from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.driver.weights_section import mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.generate_and_reading_sections import value_to_data
+from specc.frontend.generate_stream_reading_sections import value_to_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
@@ -29,7 +29,7 @@ from specc.huggingface.model_family import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs, load_config_json
+from specc.library.spec_files import SpecLibrary, list_builtin_specs, load_config_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.weights.checkpoint import open_weights

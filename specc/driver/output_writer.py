@@ -22,7 +22,7 @@ from specc.driver.generation_graphs import (
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
-from specc.driver.quantize_option_checks import fail_no_int8_cache
+from specc.driver.quantize_option_errors import fail_no_int8_cache
 from specc.driver.weight_sources import count_parameters, describe_memory_shortage
 from specc.huggingface.repository_files import (
     describe_missing_companions,

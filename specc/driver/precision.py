@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from specc.backend import EmittedModel
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.quantize_option_checks import check_patterns_match, find_ineffective_options
+from specc.driver.quantize_option_errors import check_patterns_match, find_ineffective_options
 from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
@@ -23,7 +23,7 @@ from specc.transforms.quantization_plan import (
     QuantizationRequest,
     choose_weight_formats,
 )
-from specc.transforms.quantize import find_viewed_weight
+from specc.transforms.quantize_weights_and_kv_caches import find_viewed_weight
 from specc.weights.norm_folding import NarrowDtype
 from specc.weights.quantized_values import QuantizedValues
 

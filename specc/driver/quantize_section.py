@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.quantize_option_checks import (
+from specc.driver.quantize_option_errors import (
     OPTIONAL_ENTRIES,
     check_known_options,
     check_patterns_match,
@@ -17,7 +17,7 @@ from specc.driver.quantize_option_checks import (
     parse_integer,
 )
 from specc.driver.weights_section import resolve_spec_file
-from specc.frontend.context import SpecModule
+from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph

@@ -41,7 +41,12 @@ from specc.preprocessing.preprocessing_config import (
     parse_input_record,
     parse_output_record,
 )
-from specc.preprocessing.records import AUDIO_TAGS, TEXT_TAGS, OutputReading, TextWords
+from specc.preprocessing.preprocessing_records import (
+    AUDIO_TAGS,
+    TEXT_TAGS,
+    OutputReading,
+    TextWords,
+)
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
 from specc.syntax import ast

@@ -7,7 +7,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program, build_program
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_expression

@@ -52,7 +52,7 @@ from specc.huggingface.hub_download import download_model
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
-from specc.library.spec_reader import (
+from specc.library.spec_files import (
     SpecLibrary,
     find_shadowed_path,
     format_shadow_note,

@@ -20,7 +20,7 @@ def refuse_uncompiled(model: str | Path) -> None:
     if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
     # imported here: running a compiled model does not need the spec library
-    from specc.library.spec_reader import (
+    from specc.library.spec_files import (
         SPEC_SUFFIXES,
         get_specs_directory,
         list_builtin_specs,

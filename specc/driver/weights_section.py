@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.context import EMPTY_NAMES, Context, Env, Library, SpecModule
+from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env, Library, SpecModule
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, SpecValue, take_first_result

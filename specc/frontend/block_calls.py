@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.context import (
+from specc.frontend.declared_types import (
+    ValueContext,
+    convert_to_declared_type,
+    is_tensor_type,
+    match_tensor_type,
+)
+from specc.frontend.elaboration_context import (
     EMPTY_NAMES,
     Context,
     Env,
     ErrorCollector,
     PendingCall,
     SpecModule,
-)
-from specc.frontend.declared_types import (
-    ValueContext,
-    convert_to_declared_type,
-    is_tensor_type,
-    match_tensor_type,
 )
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_branch

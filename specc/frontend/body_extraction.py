@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import Context
+from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops

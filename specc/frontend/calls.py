@@ -11,10 +11,10 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.context import Context, Env, ErrorCollector, PendingCall
+from specc.frontend.elaboration_context import Context, Env, ErrorCollector, PendingCall
 from specc.frontend.expressions import evaluate_value, select_branch
 from specc.frontend.foreign_names import raise_unknown_option
-from specc.frontend.masks import bind_definition
+from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
     NAMED_CONSTANTS,
     evaluate_normalizer,

@@ -8,8 +8,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin, Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
-from specc.frontend.context import Context, Env, ErrorCollector, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.elaboration_context import Context, Env, ErrorCollector, SpecModule
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.name_lookup import evaluate_as_type, resolve_name

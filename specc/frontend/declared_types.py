@@ -8,7 +8,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin, Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.context import Context, Env
+from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.parameter_kinds import (
     ANY_KIND,

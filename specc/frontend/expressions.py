@@ -8,9 +8,9 @@ from typing import Any
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import Context, Env
+from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
-from specc.frontend.masks import is_grid_read, read_at_grid_indices
+from specc.frontend.mask_and_bias_definitions import is_grid_read, read_at_grid_indices
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.node_builder import add_op
 from specc.frontend.operators import (

@@ -11,7 +11,7 @@ from specc.diagnostics.suggest import (
     normalize_identifier,
     suggest_similar_name,
 )
-from specc.frontend.context import Context, Env
+from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
 from specc.frontend.spec_values import SpecValue
 from specc.syntax import ast

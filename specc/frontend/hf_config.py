@@ -17,7 +17,7 @@ from specc.frontend.config_json import (
     JsonScalar,
     get_finite_number,
 )
-from specc.frontend.context import Context, Env
+from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
 from specc.frontend.rope_frequencies import get_max_rope_length

@@ -12,14 +12,14 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.config_json import JsonObject
-from specc.frontend.context import Context, Env, SpecModule, join_weight_path
 from specc.frontend.declared_types import is_function_type
+from specc.frontend.elaboration_context import Context, Env, SpecModule, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
     suggest_for_foreign_operation,
     suggest_for_library_path,
 )
-from specc.frontend.masks import bind_definition
+from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.spec_values import (
     ABSENT,

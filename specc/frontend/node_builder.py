@@ -9,7 +9,7 @@ from math import prod
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import MAX_GRAPH_NODES, Context
+from specc.frontend.elaboration_context import MAX_GRAPH_NODES, Context
 from specc.frontend.elaboration_state import MAX_CONSTANT_ELEMENTS
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops

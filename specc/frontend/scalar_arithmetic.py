@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import Context
+from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_constant, add_op
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
 from specc.ir import ops

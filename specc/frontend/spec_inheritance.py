@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import ErrorCollector, SpecModule
+from specc.frontend.elaboration_context import ErrorCollector, SpecModule
 from specc.syntax import ast
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)

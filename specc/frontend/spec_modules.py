@@ -9,7 +9,7 @@ from typing import TypeVar
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.context import ErrorCollector, Library, SpecModule
+from specc.frontend.elaboration_context import ErrorCollector, Library, SpecModule
 from specc.frontend.spec_inheritance import (
     check_instance_items,
     check_instance_names,

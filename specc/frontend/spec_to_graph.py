@@ -10,7 +10,13 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value
 from specc.frontend.config_values import ConfigReader, evaluate_config
-from specc.frontend.context import (
+from specc.frontend.declared_types import (
+    ValueContext,
+    is_tensor_type,
+    match_tensor_type,
+    resolve_input_type,
+)
+from specc.frontend.elaboration_context import (
     Context,
     Env,
     ErrorCollector,
@@ -19,12 +25,6 @@ from specc.frontend.context import (
     SpecModule,
     raise_undecided_structure,
 )
-from specc.frontend.declared_types import (
-    ValueContext,
-    is_tensor_type,
-    match_tensor_type,
-    resolve_input_type,
-)
 from specc.frontend.elaboration_state import (
     LengthSymbols,
     ResourceUse,
@@ -32,14 +32,14 @@ from specc.frontend.elaboration_state import (
     record_elaboration,
 )
 from specc.frontend.expressions import evaluate_expression
-from specc.frontend.generate_and_reading_sections import (
+from specc.frontend.generate_stream_reading_sections import (
     evaluate_generation,
     evaluate_readings,
     evaluate_streaming,
     list_graphs,
     value_to_data,
 )
-from specc.frontend.length_assumptions import (
+from specc.frontend.length_requirements_and_equations import (
     apply_requirement,
     check_lengths_known,
     evaluate_equations,

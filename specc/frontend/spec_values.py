@@ -13,7 +13,7 @@ from specc.syntax import ast
 
 if TYPE_CHECKING:
     from specc.frontend.builtins.registry import Builtin
-    from specc.frontend.context import Env, SpecModule
+    from specc.frontend.elaboration_context import Env, SpecModule
 
 
 class Absent:

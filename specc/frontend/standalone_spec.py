@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.context import Library
+from specc.frontend.elaboration_context import Library
 from specc.frontend.spec_inheritance import iterate_item_names
 from specc.frontend.spec_modules import ConfigAssignment, Program, collect_field_paths
 from specc.syntax import ast

@@ -5,13 +5,13 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import MAX_LAYERS, Context, Env
 from specc.frontend.declared_types import (
     ValueContext,
     convert_to_declared_type,
     is_tensor_type,
     match_tensor_type,
 )
+from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import (
     evaluate_condition,

@@ -9,8 +9,14 @@ from typing import TypeAlias
 
 from specc.diagnostics.source import Span
 from specc.frontend.builtins.registry import BUILTINS, BuiltinParameter
-from specc.frontend.context import EMPTY_NAMES, MAX_LAYERS, Library, SpecItem, SpecModule
 from specc.frontend.declared_types import is_function_type, is_tensor_type
+from specc.frontend.elaboration_context import (
+    EMPTY_NAMES,
+    MAX_LAYERS,
+    Library,
+    SpecItem,
+    SpecModule,
+)
 from specc.frontend.elaboration_state import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
 from specc.frontend.parameter_kinds import FUNCTION_KIND, TENSOR_KIND
 from specc.frontend.spec_values import SpecValue

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
-from specc.frontend.context import Library, raise_undecided_structure
+from specc.frontend.elaboration_context import Library, raise_undecided_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
-from specc.frontend.context import Library
+from specc.frontend.elaboration_context import Library
 from specc.frontend.spec_inheritance import iterate_config_entries
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.frontend.symbolic_check import check_spec_symbolically

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.context import Context, Env, join_weight_path
+from specc.frontend.elaboration_context import Context, Env, join_weight_path
 from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast

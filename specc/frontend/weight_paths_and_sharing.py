@@ -24,7 +24,7 @@ from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.weights.parameter_names import NamePattern
 
 if TYPE_CHECKING:
-    from specc.frontend.context import Context, Env
+    from specc.frontend.elaboration_context import Context, Env
 
 
 def register_share_rules(

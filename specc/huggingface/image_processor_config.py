@@ -10,9 +10,9 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
 from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
-from specc.huggingface.sized_image_config import read_sized_options
+from specc.huggingface.tiled_image_processor_config import read_sized_options
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import load_config_json
+from specc.library.spec_files import load_config_json
 
 PROCESSOR_KEY = "image_processor"
 """The key of image settings in a processor's file."""

@@ -9,12 +9,12 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, JsonScalar
-from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.file_signatures import is_gguf_path
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import (
+from specc.library.spec_files import (
     CONFIG_FILE_NAME,
     has_config_json,
     list_builtin_specs,

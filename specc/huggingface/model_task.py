@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json import JsonObject
-from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program
 from specc.huggingface.processor_files import (
     ENCODER_PART,
@@ -26,7 +26,7 @@ from specc.huggingface.tokenizer_settings import list_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageRecord, TextReading
 from specc.preprocessing.task_kinds import TASKS, Task, find_task
 from specc.preprocessing.text_batches import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import TextTokenizer

@@ -13,9 +13,9 @@ from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import Diagnostic, Failed, merge_duplicate_diagnostics
 from specc.diagnostics.source import Source, Span
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec, open_spec
-from specc.frontend.context import SpecModule
+from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, RecordedValues
-from specc.library.spec_reader import SpecLibrary, get_specs_directory, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, get_specs_directory, list_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
 from specc.syntax.parse import detect_syntax as detect_syntax

@@ -7,11 +7,11 @@ from itertools import pairwise
 from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.context import SpecModule
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
+from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_values
-from specc.library.spec_reader import list_builtin_specs
+from specc.library.spec_files import list_builtin_specs
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
     find_enclosing_item,
@@ -19,9 +19,9 @@ from specc.lsp.document_analysis import (
     list_bindings_at,
 )
 from specc.syntax import ast
+from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import print_type
-from specc.syntax.dsl.lexer import Token
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
 OPENING_TOKENS = {"LPAR", "LSQB", "LBRACE"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
 from specc.diagnostics.source import Span
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.context import SpecModule
+from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.lsp.document_analysis import (
     DocumentAnalysis,

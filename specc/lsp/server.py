@@ -17,12 +17,12 @@ from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.lsp import dsl_completion, protocol, yaml_completion
+from specc.lsp import dsl_completion, protocol_conversion, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
 from specc.lsp.hover import NameMeaning, find_meaning, format_meaning
-from specc.lsp.protocol import DocumentLines, split_document_lines
-from specc.syntax.dsl import lexer
+from specc.lsp.protocol_conversion import DocumentLines, split_document_lines
+from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml
@@ -80,20 +80,20 @@ class RequestHandlers:
             return None
         found, _, lines = meaning
         content = lsp.MarkupContent(lsp.MarkupKind.Markdown, text)
-        return lsp.Hover(content, protocol.to_range(lines, found.start, found.end))
+        return lsp.Hover(content, protocol_conversion.to_range(lines, found.start, found.end))
 
     async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
         """Return the location of the definition of the name at a position."""
         meaning = await self._on_hover(params)
         if meaning is None or meaning[0].definition is None:
             return None
-        return protocol.to_location(*meaning[1:], meaning[0].definition)
+        return protocol_conversion.to_location(*meaning[1:], meaning[0].definition)
 
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
         # a document that is too large only gets that error
-        if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
+        if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # names of the last valid version are known, so the request waits only for the first version
         if document.latest_analysis is None:
@@ -111,7 +111,7 @@ class RequestHandlers:
             else dsl_completion.complete_dsl
         )
         found = complete(analysis, document.text, offset)
-        items = protocol.to_completion_items(found, lines, start, offset)
+        items = protocol_conversion.to_completion_items(found, lines, start, offset)
         return lsp.CompletionList(False, items)
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
@@ -127,17 +127,17 @@ class RequestHandlers:
         if text == document.text:
             return []
         lines = self.split_lines(document.text)
-        return [lsp.TextEdit(protocol.to_range(lines, 0, len(document.text)), text)]
+        return [lsp.TextEdit(protocol_conversion.to_range(lines, 0, len(document.text)), text)]
 
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         """Return the shapes of the names that a range of a text binds."""
         read = await self._wait_for_document(params.text_document.uri)
-        return list(protocol.to_inlay_hints(*read[1:], params.range)) if read else []
+        return list(protocol_conversion.to_inlay_hints(*read[1:], params.range)) if read else []
 
     async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
         """Return the items of a text."""
         read = await self._wait_for_document(params.text_document.uri)
-        return list(protocol.to_document_symbols(*read[1:])) if read else []
+        return list(protocol_conversion.to_document_symbols(*read[1:])) if read else []
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         """Return the verified quick fixes of diagnostics in a range of a text."""
@@ -148,11 +148,12 @@ class RequestHandlers:
         start, end = lines.get_offsets(params.range)
         actions: list[lsp.CodeAction] = []
         for diagnostic, edits in document.quick_fixes:
-            at = protocol.find_diagnostic_span(analysis, diagnostic)
+            at = protocol_conversion.find_diagnostic_span(analysis, diagnostic)
             if at[0] <= end and at[1] >= start:
-                lsp_diagnostic = protocol.to_diagnostic(analysis, lines, diagnostic)
+                lsp_diagnostic = protocol_conversion.to_diagnostic(analysis, lines, diagnostic)
                 actions += [
-                    protocol.to_code_action(document.uri, lines, lsp_diagnostic, e) for e in edits
+                    protocol_conversion.to_code_action(document.uri, lines, lsp_diagnostic, e)
+                    for e in edits
                 ]
         return actions
 
@@ -291,7 +292,9 @@ class SpeccLanguageServer:
             return
         lines = self._get_lines(document.text)
         analysis = document.analysis
-        found = [protocol.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics]
+        found = [
+            protocol_conversion.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics
+        ]
         self._publish(uri, found, version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
@@ -311,7 +314,7 @@ class SpeccLanguageServer:
             message=text,
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
-            source=protocol.DIAGNOSTIC_SOURCE,
+            source=protocol_conversion.DIAGNOSTIC_SOURCE,
         )
         self._publish(uri, [lsp_diagnostic], version)
 

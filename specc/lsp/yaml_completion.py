@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from specc.library.spec_reader import get_specs_directory, list_builtin_specs
+from specc.library.spec_files import get_specs_directory, list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem, complete_terminals, list_call_options
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text, read_bytes
-from specc.preprocessing.records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.preprocessing_records import FilterBanks, LogMel, Sound, Waveform
 
 Floats: TypeAlias = NDArray[np.float32]
 

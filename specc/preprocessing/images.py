@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import MAX_IMAGE_BYTES, escape_text, fail_too_large, read_bytes
 from specc.ir.array import Array
-from specc.preprocessing.records import ImageRecord, Resize
+from specc.preprocessing.preprocessing_records import ImageRecord, Resize
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow

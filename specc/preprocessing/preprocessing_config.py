@@ -15,7 +15,7 @@ from specc.io.json_io import (
     parse_tagged_record,
     raise_invalid_record,
 )
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     INPUT_RECORDS,
     MAX_TOKEN,
     OUTPUT_RECORDS,

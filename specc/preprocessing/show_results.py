@@ -14,7 +14,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.images import ImageSize, denormalize_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     BoxesOutput,
     ClassMapOutput,
     CtcTranscript,

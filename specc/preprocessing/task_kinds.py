@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from specc.io.json_io import Json, JsonFields, Record, int_range, to_json_value
-from specc.preprocessing.records import Labels
+from specc.preprocessing.preprocessing_records import Labels
 from specc.preprocessing.tokenizer_files import TokenId
 
 Options: TypeAlias = Mapping[str, Any]

@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TEXT_READINGS, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextReading
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import encode_with_offsets

@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     CtcTranscript,
     TextBytes,
     TextCharacters,

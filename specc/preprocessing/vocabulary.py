@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import find_similar_name
 from specc.io.safe_read import escape_text, has_lone_surrogate
-from specc.preprocessing.records import MAX_TOKEN, MAX_VOCABULARY, TextWords
+from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 """Special tokens such as `<end>` and `[UNK]`: they have an id, but text is never tokenized to them.

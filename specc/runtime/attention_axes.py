@@ -11,7 +11,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.preprocessing.images import denormalize_image
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
     ImageRecord,
     LogMel,

@@ -18,7 +18,7 @@ from specc.runtime.attention_weights import (
     find_attentions,
     find_masked_positions,
 )
-from specc.runtime.generation import GenerationResult, GenerationStream
+from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.parameter_names import NamePattern
 

@@ -21,8 +21,8 @@ from specc.decode.token_choice import (
 )
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.batch_slots import count_spare_columns, merge_batches, prepend_spare_columns
-from specc.runtime.generation import GenerationResult, GenerationStream, decode_tokens
 from specc.runtime.generation_request import GenerativeModel, compute_max_new_tokens
+from specc.runtime.generation_stream import GenerationResult, GenerationStream, decode_tokens
 from specc.runtime.steppers import KVCacheStepper
 
 DEFAULT_BATCH_SIZE = 32

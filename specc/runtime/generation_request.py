@@ -25,8 +25,8 @@ from specc.preprocessing.chat_template import (
 )
 from specc.preprocessing.image_prompts import find_image_input, prepare_images
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextOutput, TextReading
 from specc.preprocessing.python_values import is_image
-from specc.preprocessing.records import TEXT_READINGS, TextOutput, TextReading
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import tokenize_text

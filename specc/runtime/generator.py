@@ -23,7 +23,6 @@ from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.input_checks import LengthBound
-from specc.runtime.generation import GenerationStream
 from specc.runtime.generation_request import (
     GenerativeModel,
     check_context,
@@ -31,6 +30,7 @@ from specc.runtime.generation_request import (
     compute_max_new_tokens,
     prepare_prompts,
 )
+from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_inputs import ModelInputs, find_unread_inputs
 from specc.runtime.model_package import ModelPackage

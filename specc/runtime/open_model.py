@@ -16,13 +16,13 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array
 from specc.preprocessing.task_kinds import Task
-from specc.runtime.generation import GenerationStream
+from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator, make_generator, open_generator
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.steppers import PREFILL_CHUNK_SIZE
-from specc.runtime.streaming import StreamingModel, open_streaming_model
+from specc.runtime.streaming_inference import StreamingModel, open_streaming_model
 
 
 @dataclass(kw_only=True, eq=False)

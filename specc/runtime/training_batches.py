@@ -14,16 +14,16 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
-from specc.preprocessing.image_layouts import read_prepared_image
+from specc.preprocessing.image_tiles_and_patches import read_prepared_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.python_values import convert_input, convert_to_array, is_image
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
     ImageRecord,
     LabelsOutput,
     OutputReading,
     TextOutput,
 )
+from specc.preprocessing.python_values import convert_input, convert_to_array, is_image
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
 from specc.runtime.generation_request import find_text_tokenizer

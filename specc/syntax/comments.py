@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from specc.diagnostics.source import Span
 from specc.syntax import ast
-from specc.syntax.dsl.lexer import Comment
+from specc.syntax.dsl.dsl_lexer import Comment
 
 T = TypeVar("T", bound=ast.CommentedNode)
 EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
-from specc.syntax.dsl import lexer
+from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_parser import (
     check_source_characters,
     parse_dsl,
@@ -105,7 +105,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     other than UTF-8.
     """
     at_start = Span(Source(name, ""), 0, 0)
-    if len(data) > lexer.MAX_SPEC_BYTES:
+    if len(data) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(data)} bytes", at_start)
     # the UTF-32 byte order mark begins with that of UTF-16, so it is checked first
     for mark, encoding in BYTE_ORDER_MARKS:

@@ -16,7 +16,7 @@ from specc.ir.op import Op
 from specc.ir.ops.quantized import NormFold
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_into_builder
-from specc.transforms.quantize import find_viewed_weight
+from specc.transforms.quantize_weights_and_kv_caches import find_viewed_weight
 
 MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 

@@ -39,7 +39,7 @@ from specc.transforms.mixed_precision import (
     convert_graph_to_half,
 )
 from specc.transforms.quantization_plan import QuantizationRequest, choose_weight_formats
-from specc.transforms.quantize import quantize_graph, quantize_kv_states
+from specc.transforms.quantize_weights_and_kv_caches import quantize_graph, quantize_kv_states
 from specc.transforms.split_scan import split_scan
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from specc.ir import ops
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, WeightLayout
-from specc.transforms.quantize import (
+from specc.transforms.quantize_weights_and_kv_caches import (
     expand_recurrent_layers,
     find_lstm_only_weights,
     find_viewed_weight,

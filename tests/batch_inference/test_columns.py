@@ -18,7 +18,7 @@ from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.preprocessing.records import TextBytes, TextCharacters
+from specc.preprocessing.preprocessing_records import TextBytes, TextCharacters
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts
 
 VALUES = st.one_of(

@@ -11,7 +11,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
-from specc.driver.spec_argument import _iterate_config_literals as config_literals
+from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import list_required_parameters
 from specc.weights.formats.safetensors import write_safetensors

@@ -10,7 +10,7 @@ from specc.cli.fmt_convert_expand import expand_spec
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_text import format_ir as as_text
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 

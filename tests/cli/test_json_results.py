@@ -12,7 +12,7 @@ import pytest
 from support.json_schema import list_schema_violations
 
 from specc.cli.main import COMMANDS, main
-from specc.preprocessing.records import TEXT_TAGS
+from specc.preprocessing.preprocessing_records import TEXT_TAGS
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8"))

@@ -11,10 +11,10 @@ from specc.cli.new import make_spec_name
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.draft_spec import draft_spec
-from specc.driver.spec_argument import open_spec_argument
+from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_instance
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.library.spec_reader import list_builtin_specs
+from specc.library.spec_files import list_builtin_specs
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml

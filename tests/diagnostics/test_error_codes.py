@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Failed, compute_exit_status, find_error
 from specc.driver.spec_loader import OpenedSpec, check_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_reader import SpecLibrary, list_error_pages, read_page_title
+from specc.library.spec_files import SpecLibrary, list_error_pages, read_page_title
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ ELSEWHERE = {
     # input and output profiles
     "E0751": "tests/driver/profiles/test_unsupported_models.py",
     # only Python can pass it at another time
-    "E0978": "tests/runtime/test_streaming.py",
+    "E0978": "tests/runtime/test_streaming_inference.py",
     "E0970": "tests/batch_inference/test_job_data.py",
     # a row of more than 64 MB
     "E0871": "tests/batch_inference/test_formats.py",

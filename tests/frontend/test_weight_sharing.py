@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_reader import SpecLibrary
+from specc.library.spec_files import SpecLibrary
 from specc.syntax.parse import decode_spec, parse_spec, translate_advice
 
 LIBRARY = SpecLibrary()

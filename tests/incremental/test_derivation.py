@@ -5,7 +5,7 @@ from typing import Any
 
 from support.derived_graphs import derive_encoder_and_step
 
-from specc.driver.spec_argument import _iterate_config_literals as config_literals
+from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph

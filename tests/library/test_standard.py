@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.source import Span
-from specc.library import std as tables
-from specc.library.spec_reader import SpecLibrary, get_specs_directory
-from specc.library.std import StdLibrary, read_std_sources
+from specc.library import std_library as tables
+from specc.library.spec_files import SpecLibrary, get_specs_directory
+from specc.library.std_library import StdLibrary, read_std_sources
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.parse import parse_spec
 
@@ -43,7 +43,8 @@ def _span_position(span: Span | None) -> tuple[str, int, int]:
 
 def test_items_are_built_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "specc.library.std.parse_spec", lambda source: pytest.fail(f"{source.name} was parsed")
+        "specc.library.std_library.parse_spec",
+        lambda source: pytest.fail(f"{source.name} was parsed"),
     )
     std = StdLibrary(STD, get_specs_directory() / "std.json")
     assert "causal" in std

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.library.spec_reader import list_builtin_specs, read_spec_file
+from specc.library.spec_files import list_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_document, analyze_incrementally
 from specc.lsp.hover import fence_code, find_meaning, format_meaning
@@ -13,7 +13,7 @@ from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import print_yaml
 
-protocol = pytest.importorskip("specc.lsp.protocol", reason="needs the extra lsp")
+protocol = pytest.importorskip("specc.lsp.protocol_conversion", reason="needs the extra lsp")
 SMALL = (
     "elman",
     "jordan",

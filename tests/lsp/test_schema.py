@@ -11,7 +11,7 @@ import yaml
 from docs.generators import json_schema
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.library.spec_reader import get_specs_directory, list_builtin_specs, read_spec_file
+from specc.library.spec_files import get_specs_directory, list_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS

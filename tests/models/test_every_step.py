@@ -16,7 +16,7 @@ from support.mechanism_sample import sample_mechanisms
 from support.small_configs import LONG_AXES, SMALL_CONFIGS, list_specs_with
 
 import specc_numpy
-from specc.driver.spec_argument import _iterate_config_literals as config_literals
+from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph

@@ -18,7 +18,7 @@ import specc
 from specc.cli.main import main
 from specc.driver.reading_section import build_preprocessing_config
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.preprocessing.records import TextCharacters
+from specc.preprocessing.preprocessing_records import TextCharacters
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.vocabulary import write_vocabulary
 

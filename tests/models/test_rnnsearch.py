@@ -25,8 +25,8 @@ from specc.analysis.padding_check import check_padding
 from specc.api import Model
 from specc.cli.main import main
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.library.spec_reader import list_builtin_specs
-from specc.preprocessing.records import TextCharacters
+from specc.library.spec_files import list_builtin_specs
+from specc.preprocessing.preprocessing_records import TextCharacters
 from specc.preprocessing.text_codec import decode_text as text_of
 from specc.preprocessing.text_codec import encode_text_ids
 

@@ -12,7 +12,7 @@ from support.small_configs import SMALL_CONFIGS, list_specs_with
 
 import specc
 import specc_numpy
-from specc.driver.spec_argument import _iterate_config_literals as config_literals
+from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.ir.model import StreamSection

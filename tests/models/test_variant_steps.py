@@ -12,7 +12,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.driver.generation_graphs import derive_graphs
-from specc.driver.spec_argument import _iterate_config_literals as config_literals
+from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline

@@ -14,12 +14,12 @@ from transformers import CONFIG_MAPPING
 from specc.driver.spec_loader import warn_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.generate_and_reading_sections import value_to_data
+from specc.frontend.generate_stream_reading_sections import value_to_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
 from specc.ir.ir_text import format_ir
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 
 pytestmark = pytest.mark.parity

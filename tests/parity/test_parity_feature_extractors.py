@@ -6,7 +6,7 @@ from support.elaborated_specs import assert_arrays_close
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from specc.preprocessing.audio import AudioRecording, compute_audio_features
-from specc.preprocessing.records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.preprocessing_records import FilterBanks, LogMel, Sound, Waveform
 
 pytestmark = pytest.mark.parity
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from transformers.models.auto import modeling_auto
 
-from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program, build_program
 from specc.huggingface.model_family import (
     find_graph_for_architecture,
     find_spec_for_checkpoint,
     list_supported_model_types,
 )
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs, load_config_json
+from specc.library.spec_files import SpecLibrary, list_builtin_specs, load_config_json
 
 pytestmark = pytest.mark.parity
 

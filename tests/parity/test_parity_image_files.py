@@ -24,9 +24,9 @@ from transformers.processing_utils import ProcessorMixin
 import specc
 from specc.cli.main import main
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.image_layouts import read_prepared_image
+from specc.preprocessing.image_tiles_and_patches import read_prepared_image
 from specc.preprocessing.preprocessing_config import parse_input_record
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

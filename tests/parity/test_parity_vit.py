@@ -9,7 +9,7 @@ from support.padded_batches import FixedValues, make_samples
 from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import ViTConfig, ViTForImageClassification
 
-from specc.preprocessing.records import LabelsOutput
+from specc.preprocessing.preprocessing_records import LabelsOutput
 
 pytestmark = pytest.mark.parity
 

@@ -24,7 +24,13 @@ from specc.preprocessing.preprocessing_config import (
     parse_input_record,
     parse_output_record,
 )
-from specc.preprocessing.records import CtcTranscript, FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.preprocessing_records import (
+    CtcTranscript,
+    FilterBanks,
+    LogMel,
+    Sound,
+    Waveform,
+)
 from specc.preprocessing.show_results import show_results
 from specc.preprocessing.text_codec import decode_ctc
 

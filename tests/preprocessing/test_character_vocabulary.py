@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.preprocessing.records import TextBytes, TextCharacters
+from specc.preprocessing.preprocessing_records import TextBytes, TextCharacters
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_rows
 from specc.preprocessing.vocabulary import read_vocabulary, write_vocabulary
 

@@ -5,7 +5,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import BoxesOutput
+from specc.preprocessing.preprocessing_records import BoxesOutput
 from specc.preprocessing.show_results import detect_objects, show_results
 
 BOXES = np.array([[0.5, 0.5, 0.5, 1.0], [0.25, 0.5, 0.5, 0.5]], np.float32)

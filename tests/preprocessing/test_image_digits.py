@@ -9,7 +9,7 @@ import pytest
 from PIL import Image as Pillow
 
 from specc.preprocessing.images import decode_image, normalize_image, read_image
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 
 FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 DIGIT = ImageRecord(size=(8, 8), channels=1, resize="box", scale=1 / 255, invert="auto")

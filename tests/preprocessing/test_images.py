@@ -18,7 +18,7 @@ from specc.preprocessing.images import (
     read_image,
     resize_image,
 )
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 
 RNG = np.random.default_rng(1)
 GRAY = ImageRecord(size=(4, 4), channels=1, resize="nearest")

@@ -6,7 +6,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.images import normalize_image
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 
 MEAN = (0.485, 0.456, 0.406)
 

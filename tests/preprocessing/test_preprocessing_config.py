@@ -10,7 +10,7 @@ from specc.preprocessing.preprocessing_config import (
     adapt_labels_to_rank,
     parse_input_record,
 )
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     ClassMapOutput,
     ImageOutput,
     ImageRecord,

@@ -8,7 +8,7 @@ from PIL import Image as Pillow
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import (
+from specc.preprocessing.preprocessing_records import (
     ClassMapOutput,
     ImageOutput,
     ImageRecord,

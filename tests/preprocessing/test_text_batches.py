@@ -8,7 +8,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TextCharacters
+from specc.preprocessing.preprocessing_records import TextCharacters
 from specc.preprocessing.text_batches import encode_text_inputs, try_encode_texts
 
 RECORD = TextCharacters(("a", "b"))

@@ -13,7 +13,7 @@ from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.decode.decode_loop import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.records import TextBytes, TextOutput
+from specc.preprocessing.preprocessing_records import TextBytes, TextOutput
 from specc.preprocessing.show_results import show_output
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile

@@ -13,7 +13,7 @@ import specc
 from specc.artifact.manifest import Manifest
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.records import NumbersOutput
+from specc.preprocessing.preprocessing_records import NumbersOutput
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, TextTokenizer
 

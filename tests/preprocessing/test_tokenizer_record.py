@@ -9,7 +9,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TextOutput
+from specc.preprocessing.preprocessing_records import TextOutput
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, TextTokenizer, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import specc
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.preprocessing.records import TextWords
+from specc.preprocessing.preprocessing_records import TextWords
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
 from specc.preprocessing.vocabulary import SPECIAL_TOKEN, find_unreachable_words, word_ids
 from specc.weights.formats.safetensors import write_safetensors

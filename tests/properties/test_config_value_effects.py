@@ -14,8 +14,8 @@ from support.small_configs import SMALL_CONFIGS
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.driver.weights_section import read_weight_rules
-from specc.frontend.context import Env
-from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.elaboration_context import Env
+from specc.frontend.generate_stream_reading_sections import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.ir.ir_text import format_ir
 from specc.syntax import ast

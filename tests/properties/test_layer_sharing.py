@@ -19,8 +19,8 @@ from support.small_configs import SMALL_CONFIGS
 import specc_numpy
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import masks, node_builder
-from specc.frontend.context import Context
+from specc.frontend import mask_and_bias_definitions, node_builder
+from specc.frontend.elaboration_context import Context
 from specc.frontend.spec_values import Tensor
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -64,7 +64,7 @@ def find_sharing_difference(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: 
     small = SMALL_CONFIGS.get(spec, {})
     shared = elaborate_uncached(spec, **small)
     with monkeypatch.context() as patched:
-        patched.setattr(masks, "_make_position_ids", make_unshared_position_ids)
+        patched.setattr(mask_and_bias_definitions, "_make_position_ids", make_unshared_position_ids)
         apart = elaborate_uncached(spec, **small)
     one, other = shared.model.graph, apart.model.graph
     if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(other.nodes):

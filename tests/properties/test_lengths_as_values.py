@@ -21,10 +21,10 @@ from support.small_configs import SMALL_CONFIGS
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend import scalar_arithmetic
-from specc.frontend.context import Env
+from specc.frontend.elaboration_context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.library.spec_reader import list_builtin_specs
+from specc.library.spec_files import list_builtin_specs
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import build_model, get_target
 

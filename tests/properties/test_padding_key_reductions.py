@@ -15,9 +15,9 @@ import specc_numpy
 from specc.analysis import (
     padding_check,
     padding_constants,
+    padding_dataflow,
     padding_invariance,
     padding_values,
-    padding_walk,
 )
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Value
@@ -91,9 +91,9 @@ def test_results_proved_independent_of_padding_equal_those_alone(side: Side, man
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "ranks beside rows": (padding_walk, "has_mixed_ranks", lambda padded_result: False),
+    "ranks beside rows": (padding_dataflow, "has_mixed_ranks", lambda padded_result: False),
     "rows counted as ranks": (
-        padding_walk,
+        padding_dataflow,
         "_collect_padding_counts",
         lambda s: [{} for _ in s.operand_facts],
     ),

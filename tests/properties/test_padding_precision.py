@@ -15,10 +15,15 @@ from support.random_padded_specs import (
 )
 
 import specc_numpy
-from specc.analysis import padding_invariance, padding_offsets, padding_values, padding_walk
-from specc.analysis.masked_scores import is_extreme_at_padding
+from specc.analysis import (
+    padding_axis_lengths,
+    padding_dataflow,
+    padding_invariance,
+    padding_values,
+)
 from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_facts import PaddedResult
+from specc.analysis.padding_masked_scores import is_extreme_at_padding
 from specc.ir import ops
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -211,13 +216,17 @@ def test_a_leak_between_two_sequences_has_a_warning(body: str) -> None:
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "any resize repeats positions": (padding_offsets, "get_repeat_count", lambda node, axis: 2),
-    "repeated positions count one each": (
-        padding_walk.PaddingWalk,
-        "_count_axis_padding",
-        lambda self, length: padding_walk.EVERY_POSITION,
+    "any resize repeats positions": (
+        padding_axis_lengths,
+        "get_repeat_count",
+        lambda node, axis: 2,
     ),
-    "rolled positions are in place": (padding_walk, "find_exposed_roll", lambda *_: None),
+    "repeated positions count one each": (
+        padding_dataflow.PaddingWalk,
+        "_count_axis_padding",
+        lambda self, length: padding_dataflow.EVERY_POSITION,
+    ),
+    "rolled positions are in place": (padding_dataflow, "find_exposed_roll", lambda *_: None),
     "a state stays zero with a bias": (
         padding_invariance,
         "_is_state_zero",
@@ -240,7 +249,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "any fill underflows": (padding_values, "is_fill_underflowing", lambda scores: True),
     "masks settle each other": (
-        padding_walk,
+        padding_dataflow,
         "PaddedResult",
         lambda true_masks, **kw: PaddedResult(true_masks=AnyValue(), **kw),
     ),

@@ -7,13 +7,13 @@ from support.parameter_sweeps import sample_sweep
 from support.random_padded_specs import HEADER, compare_with_padding, elaborate_padded_spec
 
 from specc.analysis import (
+    padding_axis_lengths,
     padding_check,
     padding_constants,
+    padding_dataflow,
     padding_invariance,
     padding_nonfinite,
-    padding_offsets,
     padding_values,
-    padding_walk,
 )
 from specc.analysis.padding_check import check_padding
 
@@ -66,12 +66,12 @@ def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "added positions stay beside those that exist": (
-        padding_offsets.PaddingOffsets,
+        padding_axis_lengths.PaddingOffsets,
         "has_interior_padding",
         lambda self, length: False,
     ),
     "a slice loses nothing that is known": (
-        padding_walk,
+        padding_dataflow,
         "can_keep_padding_facts",
         lambda reading: True,
     ),

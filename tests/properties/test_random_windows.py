@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.analysis import padding_check as proof
-from specc.analysis import padding_invariance, padding_walk
+from specc.analysis import padding_dataflow, padding_invariance
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -133,7 +133,7 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     match name:
         case "a stride leaves nothing padded":
             first = lambda graph, places: frozenset({places.padded_length})
-            monkeypatch.setattr(padding_walk, "find_padded_lengths", first)
+            monkeypatch.setattr(padding_dataflow, "find_padded_lengths", first)
         case "nothing is shifted":
             monkeypatch.setattr(
                 padding_invariance.PaddedRead, "is_shifted", property(lambda self: False)

@@ -6,7 +6,7 @@ import pytest
 from support.random_padded_specs import compare_spec_with_padding, elaborate_padded_spec
 from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
 
-from specc.analysis import padding_invariance, padding_walk
+from specc.analysis import padding_dataflow, padding_invariance
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 
@@ -82,7 +82,7 @@ def test_a_leak_has_a_warning(name: str) -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "an index selects the same position on every axis": (
-        padding_walk.PaddingWalk,
+        padding_dataflow.PaddingWalk,
         "_is_indexed_by_position",
         lambda self, length: True,
     ),
@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
     ),
     "every difference is the last index": (
-        padding_walk,
+        padding_dataflow,
         "is_last_index",
         lambda node, padding_mask: node.op == ops.Arith("sub"),
     ),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.source import Source
-from specc.library.std import tree_from_json, tree_to_json
+from specc.library.std_library import tree_from_json, tree_to_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
 from specc.syntax.dsl.dsl_printer import print_dsl

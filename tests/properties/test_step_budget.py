@@ -50,7 +50,7 @@ from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.spec_modules import build_module, build_program
 from specc.syntax.parse import decode_spec, parse_spec
-from specc.library.spec_reader import SpecLibrary
+from specc.library.spec_files import SpecLibrary
 result = []
 for text in given:
     reader, files = ConfigReader(), SpecLibrary()

@@ -22,7 +22,7 @@ from support.spec_bombs import (
 )
 
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import calls, masks
+from specc.frontend import calls, mask_and_bias_definitions
 from specc.frontend.step_estimate import StepEstimator
 
 WORK = (
@@ -66,7 +66,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
     expect, call_block, inside = (
         StepEstimator.check_budget,
         calls.call_block,
-        masks.enter_definition,
+        mask_and_bias_definitions.enter_definition,
     )
 
     def noting(self: StepEstimator, steps: Any, item: Any, *rest: Any) -> None:
@@ -89,7 +89,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
     with monkeypatch.context() as patch:
         patch.setattr(StepEstimator, "check_budget", noting)
         patch.setattr(calls, "call_block", called)
-        patch.setattr(masks, "enter_definition", expanded)
+        patch.setattr(mask_and_bias_definitions, "enter_definition", expanded)
         yield found
 
 

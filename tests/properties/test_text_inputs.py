@@ -3,9 +3,9 @@
 import pytest
 from support.mechanism_sample import sample_mechanisms
 
-from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_reading_sections import list_graphs
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_reader import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 
 SPECS = [name for name, path in list_builtin_specs().items() if path.suffix == ".specc"]

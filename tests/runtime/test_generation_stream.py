@@ -89,9 +89,9 @@ def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     writing = model.generate("ab", max_tokens=6)
-    monkeypatch.setattr("specc.runtime.generation.decode_steps", interrupted)
+    monkeypatch.setattr("specc.runtime.generation_stream.decode_steps", interrupted)
     monkeypatch.setattr(
-        "specc.runtime.generation.run_standalone",
+        "specc.runtime.generation_stream.run_standalone",
         lambda *_: next(interrupted()) and list(interrupted()),
     )
     with pytest.raises(KeyboardInterrupt):

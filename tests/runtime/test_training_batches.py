@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import specc
-from specc.driver.spec_argument import open_spec_argument
+from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.preprocessing.images import read_image
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 from specc.runtime.training_batches import IGNORE_INDEX, TrainingBatches
 
 DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"

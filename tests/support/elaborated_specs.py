@@ -22,7 +22,7 @@ from specc.driver.weights_section import (
     merge_required_parameters,
     read_weight_rules,
 )
-from specc.frontend.context import Env
+from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.model import ModelDefinition
 from specc.weights.weight_rules import WeightRules, find_tied_pairs, select_graph_rules

@@ -25,7 +25,7 @@ from specc.driver.weights_section import (
     merge_required_parameters,
     read_weight_rules,
 )
-from specc.frontend.context import Env
+from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.huggingface.model_family import find_graph_for_architecture
 from specc.ir.model import ModelDefinition

@@ -14,8 +14,8 @@ from specc.analysis.causality import check_causality, check_default_causality, f
 from specc.analysis.mask_bands import find_grid_band
 from specc.analysis.masked_values import find_masked_values
 from specc.analysis.padding_check import check_padding
+from specc.analysis.padding_dataflow import make_padding_walk
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
-from specc.analysis.padding_walk import make_padding_walk
 from specc.analysis.query_key_grids import QueryKeyGrid
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, Failed
@@ -41,7 +41,7 @@ from specc.transforms.quantization_plan import (
     QuantizationRequest,
     choose_weight_formats,
 )
-from specc.transforms.quantize import quantize_graph
+from specc.transforms.quantize_weights_and_kv_caches import quantize_graph
 from specc.transforms.split_scan import can_vectorize_op, split_scan, vectorize_op
 
 Graphs = Mapping[str, Graph]

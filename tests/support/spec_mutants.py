@@ -17,12 +17,12 @@ from specc.driver import reading_section as readings
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_required_parameters, read_weight_rules
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.context import Env
+from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.dim import Dim
-from specc.library.spec_reader import SpecLibrary, get_specs_directory, read_spec_file
+from specc.library.spec_files import SpecLibrary, get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import decode_spec, parse_spec

@@ -14,7 +14,7 @@ from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
 from specc.driver.weights_section import list_required_parameters, read_weight_rules
-from specc.frontend.context import Env
+from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition

@@ -6,7 +6,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
-from specc.syntax.dsl import lexer
+from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
 from specc.syntax.dsl.expression_printer import print_expression
 from specc.syntax.parse import decode_spec, parse_spec
@@ -25,10 +25,10 @@ def get_error_code(text: str, name: str = "a.specc") -> str:
 
 
 def test_size_of_the_text() -> None:
-    assert get_error_code(HEAD + "#" * (lexer.MAX_SPEC_BYTES - len(HEAD))) == ""
-    assert get_error_code(HEAD + "#" * (lexer.MAX_SPEC_BYTES - len(HEAD) + 1)) == "E0109"
+    assert get_error_code(HEAD + "#" * (dsl_lexer.MAX_SPEC_BYTES - len(HEAD))) == ""
+    assert get_error_code(HEAD + "#" * (dsl_lexer.MAX_SPEC_BYTES - len(HEAD) + 1)) == "E0109"
     with pytest.raises(Failed, match="E0109"):
-        decode_spec(b"x" * (lexer.MAX_SPEC_BYTES + 1), "a.specc")
+        decode_spec(b"x" * (dsl_lexer.MAX_SPEC_BYTES + 1), "a.specc")
 
 
 @pytest.mark.parametrize("pair", ["()", "[]"])
@@ -36,8 +36,8 @@ def test_brackets(pair: str) -> None:
     def nest(depth: int) -> str:
         return f"{HEAD}mask m = {pair[0] * depth}i{pair[1] * depth}\n"
 
-    assert get_error_code(nest(lexer.MAX_NESTING)) == ""
-    assert get_error_code(nest(lexer.MAX_NESTING + 1)) == "E0110"
+    assert get_error_code(nest(dsl_lexer.MAX_NESTING)) == ""
+    assert get_error_code(nest(dsl_lexer.MAX_NESTING + 1)) == "E0110"
 
 
 def test_collections_of_yaml() -> None:
@@ -46,17 +46,19 @@ def test_collections_of_yaml() -> None:
             "specc: 1\nmodel: m\nconfig: {a: " + "[" * (depth - 2) + "1" + "]" * (depth - 2) + "}\n"
         )
 
-    assert get_error_code(nest(lexer.MAX_NESTING), "a.yaml") == ""
-    assert get_error_code(nest(lexer.MAX_NESTING + 1), "a.yaml") == "E0110"
+    assert get_error_code(nest(dsl_lexer.MAX_NESTING), "a.yaml") == ""
+    assert get_error_code(nest(dsl_lexer.MAX_NESTING + 1), "a.yaml") == "E0110"
 
 
 def test_signs_without_brackets() -> None:
-    assert get_error_code(f"{HEAD}mask m = {'-' * lexer.MAX_EXPRESSION_DEPTH}i\n") == ""
-    assert get_error_code(f"{HEAD}mask m = {'-' * (lexer.MAX_EXPRESSION_DEPTH + 1)}i\n") == "E0110"
+    assert get_error_code(f"{HEAD}mask m = {'-' * dsl_lexer.MAX_EXPRESSION_DEPTH}i\n") == ""
+    assert (
+        get_error_code(f"{HEAD}mask m = {'-' * (dsl_lexer.MAX_EXPRESSION_DEPTH + 1)}i\n") == "E0110"
+    )
 
 
 def test_tokens_of_an_expression() -> None:
-    terms = lexer.MAX_EXPRESSION_TOKENS // 2
+    terms = dsl_lexer.MAX_EXPRESSION_TOKENS // 2
     sum_of_all = parse_expression("i" + " + i" * (terms - 1))
     assert isinstance(sum_of_all, ast.Binary)
     first, operations = flatten_binary_chain(sum_of_all)
@@ -77,7 +79,7 @@ def test_whole_numbers() -> None:
 def test_at_most_twenty_errors_are_shown() -> None:
     with pytest.raises(Failed) as failed:
         parse_dsl(Source("a", HEAD + "mask )\n" * 25))
-    assert len(failed.value.diagnostics) == lexer.MAX_REPORTED_ERRORS
+    assert len(failed.value.diagnostics) == dsl_lexer.MAX_REPORTED_ERRORS
     assert failed.value.diagnostics[-1].notes == ("5 more errors are not shown",)
 
 

@@ -12,7 +12,7 @@ from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate import onnx_beam_search, onnx_sampling
-from specc_onnx.generate.generation_context import (
+from specc_onnx.generate.generator_inputs import (
     GENERATED_DIM,
     MAX_TOKENS_INPUT,
     NO_TOKEN,

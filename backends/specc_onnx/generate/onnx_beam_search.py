@@ -13,7 +13,7 @@ import numpy as np
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate.generation_context import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenDecision
+from specc_onnx.generate.generator_inputs import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenDecision
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,

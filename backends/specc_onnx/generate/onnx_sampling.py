@@ -20,7 +20,7 @@ from specc.weights.random_stream import (
     SPLITMIX_MULTIPLIER_2,
     hash_fnv1a,
 )
-from specc_onnx.generate.generation_context import NO_TOKEN
+from specc_onnx.generate.generator_inputs import NO_TOKEN
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (

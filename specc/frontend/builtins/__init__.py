@@ -1,8 +1,8 @@
 """The built-in functions of the language. Importing this package registers all of them."""
 
 from specc.frontend.builtins import (
-    attention_builtins,
-    attention_scores,
+    attention,
+    attention_normalizers,
     conv,
     elementwise,
     indexing,
@@ -17,8 +17,8 @@ from specc.frontend.builtins.registry import BUILTINS
 
 __all__ = [
     "BUILTINS",
-    "attention_builtins",
-    "attention_scores",
+    "attention",
+    "attention_normalizers",
     "conv",
     "elementwise",
     "indexing",

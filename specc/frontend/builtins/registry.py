@@ -8,7 +8,7 @@ from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Origin, Span
-from specc.frontend.context import MAX_LAYERS, Context, Env, join_weight_path
+from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env, join_weight_path
 from specc.frontend.node_builder import (
     add_constant,
     add_node,

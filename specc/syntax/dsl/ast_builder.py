@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import ErrorCollector, Label
 from specc.diagnostics.source import Span
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody
-from specc.syntax.dsl.lexer import Comment, Fragment, Token
+from specc.syntax.dsl.dsl_lexer import Comment, Fragment, Token
 
 ESCAPE_SEQUENCE = re.compile(r"\\(u\{([0-9a-fA-F]{1,6})\}|.)")
 ESCAPED_CHARACTERS = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "r": "\r"}

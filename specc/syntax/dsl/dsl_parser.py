@@ -9,17 +9,17 @@ import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
-from specc.syntax.dsl import lexer
+from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
-from specc.syntax.dsl.grammar_rules import DefinitionHeader, RepeatHeader, ScanHeader
-from specc.syntax.dsl.lalr import LalrTable, ParseRun, load_lalr_table
-from specc.syntax.dsl.lexer import (
+from specc.syntax.dsl.dsl_lexer import (
     Fragment,
     LexedTokens,
     Token,
     make_file_fragment,
     tokenize_fragment,
 )
+from specc.syntax.dsl.grammar_rules import DefinitionHeader, RepeatHeader, ScanHeader
+from specc.syntax.dsl.lalr import LalrTable, ParseRun, load_lalr_table
 from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
@@ -67,9 +67,9 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
         token = lexed.tokens[first]
-        title = f"operators nested more than {lexer.MAX_EXPRESSION_DEPTH} deep"
+        title = f"operators nested more than {dsl_lexer.MAX_EXPRESSION_DEPTH} deep"
         if code == "E0111":
-            title = f"an expression of more than {lexer.MAX_EXPRESSION_TOKENS} tokens"
+            title = f"an expression of more than {dsl_lexer.MAX_EXPRESSION_TOKENS} tokens"
         label = Label(fragment.span(token.start, token.end), "starts here")
         return Diagnostic(code, title, label, helps=("bind parts of it to names",))
 
@@ -109,15 +109,15 @@ def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
 def cap_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Sort errors by position and keep the first 20; the last one notes how many are omitted."""
     ordered = sorted(errors, key=lambda error: error.primary.span.start if error.primary else 0)
-    omitted = len(ordered) - lexer.MAX_REPORTED_ERRORS
+    omitted = len(ordered) - dsl_lexer.MAX_REPORTED_ERRORS
     if omitted <= 0:
         return ordered
     # parsing stopped at the limit, so the number of further errors is unknown
-    stopped = len(ordered) >= lexer.MAX_COLLECTED_ERRORS
+    stopped = len(ordered) >= dsl_lexer.MAX_COLLECTED_ERRORS
     count = "many more errors" if stopped else f"{omitted} more errors"
-    last = ordered[lexer.MAX_REPORTED_ERRORS - 1]
+    last = ordered[dsl_lexer.MAX_REPORTED_ERRORS - 1]
     last = replace(last, notes=(*last.notes, f"{count} are not shown"))
-    return [*ordered[: lexer.MAX_REPORTED_ERRORS - 1], last]
+    return [*ordered[: dsl_lexer.MAX_REPORTED_ERRORS - 1], last]
 
 
 def parse_dsl(source: Source) -> ast.File:
@@ -134,7 +134,7 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 def check_source_characters(source: Source) -> Source:
     """Return the source. Raise E0109 if it is too long, and E0112 for control characters."""
-    if len(source.text) > lexer.MAX_SPEC_BYTES:
+    if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
     found = CONTROL_CHARACTERS.search(source.text)
     if found:
@@ -157,7 +157,7 @@ def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
     """Raise E0109 for a spec longer than MAX_SPEC_BYTES."""
     raise_error(
         "E0109",
-        f"a spec of {size}; at most {lexer.MAX_SPEC_BYTES} are read",
+        f"a spec of {size}; at most {dsl_lexer.MAX_SPEC_BYTES} are read",
         span,
         label,
         helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],

@@ -18,7 +18,7 @@ from specc.syntax.dsl.ast_builder import (
     drop_absent_options,
     register_rule,
 )
-from specc.syntax.dsl.lexer import Token
+from specc.syntax.dsl.dsl_lexer import Token
 
 Argument: TypeAlias = ast.Expr | ast.Option
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.syntax.dsl import lexer
-from specc.syntax.dsl.lexer import Token
+from specc.syntax.dsl import dsl_lexer
+from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
 """Rules whose first child does not add nesting depth, so that a sum of 5 000 terms is flat."""
@@ -192,7 +192,7 @@ class ParseRun:
             if action is None:
                 self.errors.append(self.explain(self, index))
                 restart = recover_from_error(self, index)
-                if restart is None or len(self.errors) >= lexer.MAX_COLLECTED_ERRORS:
+                if restart is None or len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
                     return None
                 index = restart
             elif action >= 0:
@@ -222,7 +222,7 @@ class ParseRun:
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
-            if entry.last_token - entry.first_token < lexer.MAX_EXPRESSION_TOKENS:
+            if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
                 # two thirds of the reductions are unit rules; a chain of them is one step
                 self.states[-1] = self.table.follow_unit_rules(self.states[-2], action, kind)
                 return
@@ -234,7 +234,7 @@ class ParseRun:
             del self.states[len(self.states) - rule.length :]
         # a long call is as expensive to traverse as a long sum; its length is checked at its end
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
-        if long and entry.last_token - entry.first_token >= lexer.MAX_EXPRESSION_TOKENS:
+        if long and entry.last_token - entry.first_token >= dsl_lexer.MAX_EXPRESSION_TOKENS:
             self.stop_at_limit("E0111", entry.first_token)
         state = self.table.get_goto_state(self.states[-1], rule.origin)
         assert state is not None
@@ -250,7 +250,7 @@ class ParseRun:
             return StackEntry(children, first, last, depth)
         if rule.passes_single_child and len(children) == 1:
             return StackEntry(children[0], first, last, depth)
-        if depth > lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.is_stopped:
+        if depth > dsl_lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.is_stopped:
             self.stop_at_limit("E0110", first)
         return StackEntry(self.build(rule.callback, children, first, last), first, last, depth)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.lalr import ParseRun
-from specc.syntax.dsl.lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.syntax_hints import collect_syntax_hints
 from specc.syntax.dsl.unexpected_token import (
     DEFINITION_TERMINALS,

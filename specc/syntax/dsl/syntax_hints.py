@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.syntax.dsl.lexer import Token
+from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.unexpected_token import (
     HYPHENATED_NAMES,
     KEYWORD_TERMINALS,

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label
 from specc.diagnostics.source import Span
+from specc.syntax.dsl.dsl_lexer import Fragment, Token
 from specc.syntax.dsl.lalr import ParseRun
-from specc.syntax.dsl.lexer import Fragment, Token
 
 RESERVED_TERMINALS = frozenset(
     {"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"}

@@ -8,9 +8,9 @@ import yaml
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
-from specc.syntax.dsl import lexer
+from specc.syntax.dsl import dsl_lexer
+from specc.syntax.dsl.dsl_lexer import Comment
 from specc.syntax.dsl.dsl_parser import cap_diagnostics
-from specc.syntax.dsl.lexer import Comment
 
 PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("cannot start any token",), "a character reserved by YAML", "put the string in quotes"),
@@ -250,10 +250,10 @@ class YamlComposer:
     def open_collection(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
         """Begin a collection. Raise E0110 if it is nested too deeply."""
         self.stack.append(collection)
-        if len(self.stack) > lexer.MAX_NESTING:
+        if len(self.stack) > dsl_lexer.MAX_NESTING:
             raise_error(
                 "E0110",
-                f"lists and maps nested more than {lexer.MAX_NESTING} deep",
+                f"lists and maps nested more than {dsl_lexer.MAX_NESTING} deep",
                 span,
                 f"number {len(self.stack)}",
                 helps=["bind the inner part to a name"],
@@ -311,7 +311,7 @@ class YamlComposer:
                     helps=(self._suggest_fix(top, node.value),),
                 )
             )
-            if len(self.errors) >= lexer.MAX_COLLECTED_ERRORS:
+            if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
                 raise Failed(*cap_diagnostics(self.errors))
         top.keys.setdefault(node.value, node)
         return node

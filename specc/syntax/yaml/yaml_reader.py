@@ -15,9 +15,9 @@ from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import find_similar_name, format_name_list, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
-from specc.syntax.dsl import lexer
+from specc.syntax.dsl import dsl_lexer
+from specc.syntax.dsl.dsl_lexer import Comment, Fragment
 from specc.syntax.dsl.dsl_parser import cap_diagnostics
-from specc.syntax.dsl.lexer import Comment, Fragment
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,
@@ -59,7 +59,7 @@ class YamlReader(ErrorCollector):
     def add(self, *errors: Diagnostic) -> None:
         """Report errors; stop at the limit."""
         super().add(*errors)
-        if len(self.errors) >= lexer.MAX_COLLECTED_ERRORS:
+        if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
             raise Failed(*cap_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:

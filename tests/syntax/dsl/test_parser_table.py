@@ -14,9 +14,9 @@ from docs.generators import lalr_table
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
+from specc.syntax.dsl.dsl_lexer import make_file_fragment, tokenize_fragment
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
-from specc.syntax.dsl.lexer import make_file_fragment, tokenize_fragment
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
 

@@ -16,7 +16,7 @@ from specc.decode.token_choice import (
     find_prompt_tokens,
 )
 from specc_onnx.generate import onnx_sampling
-from specc_onnx.generate.generation_context import SAMPLING_INPUTS
+from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
 from specc_onnx.lower.emitter import Emitter
 
 VOCABULARY = 60

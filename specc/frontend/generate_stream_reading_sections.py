@@ -9,7 +9,7 @@ from specc.decode.settings_errors import VocabularySizes, check_spec_settings
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.context import Context, Env
+from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import require_integer
 from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_name
 from specc.frontend.spec_modules import Program

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import Context, Env
+from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import evaluate_expression, evaluate_value
 from specc.frontend.spec_values import (
     BuiltinFunction,

@@ -9,7 +9,7 @@ from math import inf
 
 from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.frontend.builtins.registry import CallSite, register_builtin
-from specc.frontend.masks import (
+from specc.frontend.mask_and_bias_definitions import (
     GridIndices,
     MaskGrid,
     expand_bias,

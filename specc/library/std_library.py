@@ -1,7 +1,7 @@
 """The standard library of blocks, loaded lazily from specs/std.json, which contains its syntax
 trees as JSON.
 
-`python -m specc.library.std specs` generates that file.
+`python -m specc.library.std_library specs` generates that file.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
-from specc.frontend.context import SpecModule
+from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.spec_modules import build_module
 from specc.io.safe_read import UnreadableFileError, open_regular_file
 from specc.syntax import ast
 from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
-from specc.syntax.dsl import lexer
+from specc.syntax.dsl import dsl_lexer
 from specc.syntax.parse import decode_spec, parse_spec
 
 StandardItem = ast.Block | ast.Definition
@@ -32,7 +32,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             # one byte more than the limit suffices to report E0109
-            data = file.read(lexer.MAX_SPEC_BYTES + 1)
+            data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
     except OSError as error:

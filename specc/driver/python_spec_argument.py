@@ -11,8 +11,8 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.io.safe_read import escape_text
-from specc.library.spec_reader import make_explicit_path
-from specc.syntax.dsl.lexer import MAX_NESTING
+from specc.library.spec_files import make_explicit_path
+from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
 
 SPEC_TEXT_NAME = "<spec>"

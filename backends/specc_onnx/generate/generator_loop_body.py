@@ -17,7 +17,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy
-from specc_onnx.generate.generation_context import GenerationContext, LoopCarry, TokenDecision
+from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenDecision
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import (
     LoweringSite,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import NoReturn
 
-from specc.frontend.builtins.attention_scores import (
+from specc.frontend.builtins.attention_normalizers import (
     SOFTMAX_NORMALIZER,
     compute_scores,
     evaluate_bias_option,
@@ -15,7 +15,7 @@ from specc.frontend.builtins.attention_scores import (
 )
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.builtins.tensor import make_filled_tensor
-from specc.frontend.masks import (
+from specc.frontend.mask_and_bias_definitions import (
     MaskGrid,
     convert_to_grid,
     expand_bias,

@@ -10,9 +10,9 @@ import pytest
 from specc.batch_inference.row_batches import _decode_pixels
 from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.image_layouts import flatten_patches, prepare_image
+from specc.preprocessing.image_tiles_and_patches import flatten_patches, prepare_image
 from specc.preprocessing.preprocessing_config import parse_input_record
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 
 AREA: dict[str, Any] = {
     "kind": "image", "sizing": "area", "bounds": [[64, 256]], "multiple": 4, "patches": [2, 2, 1], "channels": 1,

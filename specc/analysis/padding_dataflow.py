@@ -4,7 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from specc.analysis.masked_scores import is_where_always_taken
+from specc.analysis.padding_axis_lengths import (
+    PaddingOffsets,
+    find_padded_lengths,
+    find_padding_offsets,
+)
 from specc.analysis.padding_constants import (
     find_rank_counting_operands,
     has_mixed_ranks,
@@ -25,8 +29,8 @@ from specc.analysis.padding_facts import (
     shift_fact_axes,
 )
 from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
-from specc.analysis.padding_offsets import PaddingOffsets, find_padded_lengths, find_padding_offsets
-from specc.analysis.padding_positions import (
+from specc.analysis.padding_masked_scores import is_where_always_taken
+from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
     OrderedPositions,
@@ -36,7 +40,7 @@ from specc.analysis.padding_positions import (
     is_last_index,
     is_padding_exposed,
 )
-from specc.analysis.padding_rotation import RotationFact, infer_rotation
+from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts
 from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.ir import ops

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import EMPTY_NAMES, Context, Env
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env
 from specc.frontend.elaboration_state import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.node_builder import add_node, add_op

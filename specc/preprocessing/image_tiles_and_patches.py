@@ -21,7 +21,7 @@ from specc.preprocessing.images import (
     pad_with_black,
     resize_pixels,
 )
-from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageRecord
 
 MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096

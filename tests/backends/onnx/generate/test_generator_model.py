@@ -22,7 +22,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.model import DecodingConfig, SelfDecodingGraph
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
-from specc_onnx.generate.generation_loop_body import find_invariant_nodes
+from specc_onnx.generate.generator_loop_body import find_invariant_nodes
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 
 PROMPTED = (

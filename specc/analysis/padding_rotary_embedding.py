@@ -8,7 +8,7 @@ features exposes the angles.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specc.analysis.padding_positions import PaddingCount
+from specc.analysis.padding_position_ids import PaddingCount
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 

@@ -27,12 +27,12 @@ from specc.calibration.gram_matrices import (
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package
-from specc.driver.quantize_option_checks import fail_no_int8_cache
+from specc.driver.quantize_option_errors import fail_no_int8_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.transforms.quantize import STATE_SCALE_SUFFIX
+from specc.transforms.quantize_weights_and_kv_caches import STATE_SCALE_SUFFIX
 from specc.weights.parameter_values import SeededValues, find_ties
 from specc.weights.quantized_values import (
     GetFactor,

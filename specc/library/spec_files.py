@@ -11,12 +11,12 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
-from specc.frontend.context import Context, Env, SpecModule
+from specc.frontend.elaboration_context import Context, Env, SpecModule
 from specc.frontend.hf_config import read_hf_config_field
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
 from specc.io.safe_read import UnreadableFileError, escape_text, read_regular_file, resolve_links
-from specc.library.std import StdLibrary, read_spec_source
+from specc.library.std_library import StdLibrary, read_spec_source
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 

@@ -19,14 +19,14 @@ from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
 from specc_onnx.generate.decoding_strategies import StrategyInputs, make_strategy
-from specc_onnx.generate.generation_context import (
+from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
     GenerationContext,
     GenerationParts,
     LoopCarry,
     list_scalar_inputs,
 )
-from specc_onnx.generate.generation_loop_body import (
+from specc_onnx.generate.generator_loop_body import (
     LoopIteration,
     build_generation_body,
     hoist_invariant_nodes,

@@ -11,7 +11,7 @@ import pytest
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.runtime.streaming import InputStream
+from specc.runtime.streaming_inference import InputStream
 
 SPEC = """specc 1
 model m
