@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def write(directory: str, threads: str) -> None:
-    """Answer requests from standard input until it ends."""
+    """Answer requests from stdin until it ends."""
     import numpy as np
     import onnxruntime_genai as og
 

@@ -209,7 +209,7 @@ def _nodes(path: Path) -> int:
 
 
 def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) -> None:
-    """A package of the spec of that name, as a user makes it."""
+    """A package of the spec with that name, as a user makes it."""
     command = [
         sys.executable,
         "-m",

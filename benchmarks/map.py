@@ -168,7 +168,7 @@ def _timed(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _beyond(table: Table) -> float:
-    """Return the CPU time outside of the model (reading, encoding, batching, writing) as a share of
+    """Return the CPU time outside the model (reading, encoding, batching, writing) as a share of
     the CPU time in the model. The first block is not counted.
     """
     job = _job(table, "timed", {})

@@ -74,7 +74,7 @@ from specc.cli.main import main
 _ = specc.compile("dates", "dates", graphs="all")
 _ = main(["run", "dates", "3 mai 1979", "--attention", "dates.svg"])
 SVG("dates.svg")"""
-"""A cell that plots the alignment of the section of this name."""
+"""A cell that plots the alignment of the section with this name."""
 
 
 def split_sections(page: str) -> dict[str, str]:

@@ -362,7 +362,7 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
 
 
 UNCHANGED_HELP = "`specc verify` checks whether the model is unchanged"
-INDEX_HELP = "an index is outside of its axis: a computed index counts from 0 and is not negative"
+INDEX_HELP = "an index is outside its axis: a computed index counts from 0 and is not negative"
 """Help for a `GatherND` node, which reads the position `x[:, t]`."""
 
 

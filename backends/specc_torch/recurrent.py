@@ -190,7 +190,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 def _stack_collected(
     values: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
-    """Stack collected values in position order, zeros for iterations that were not run."""
+    """Stack scan outputs in position order, zeros for iterations that were not run."""
     shape = [context.evaluate_length(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:

@@ -253,7 +253,7 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
     return Diagnostic(
         "E0702",
         f"`{time_input}` has no time axis: it has no axis after the batch whose length is a "
-        "run-time length",
+        "dynamic length",
         Label.at(span, f"this is {graph.inputs[time_input].type}"),
         helps=("give it the axes [batch, length], with a length of `dims`",),
     )

@@ -169,7 +169,7 @@ def can_be_zero(grid: QueryKeyGrid) -> bool:
 
 
 MaskedValues: TypeAlias = Mapping[float, Interval]
-"""Maps each constant to the interval of positions outside of which a grid equals it."""
+"""Maps each constant to the interval of positions outside which a grid equals it."""
 
 NO_MASKED_VALUES: MaskedValues = {}
 
@@ -189,7 +189,7 @@ def map_masked_values(
 def combine_masked_values(
     function_name: str, left: MaskedValues, right: MaskedValues
 ) -> MaskedValues:
-    """Return the constants after arithmetic or a comparison; they hold outside of both
+    """Return the constants after arithmetic or a comparison; they hold outside both
     intervals.
     """
     function = BINARY_FUNCTIONS[function_name]
@@ -203,7 +203,7 @@ def combine_masked_values(
 
 
 def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
-    """Merge several facts: a constant holds outside of the intersection of its intervals."""
+    """Merge several facts: a constant holds outside the intersection of its intervals."""
     joined: dict[float, Interval] = {}
     for pairs in all_values:
         for number, reach in pairs.items():
@@ -216,7 +216,7 @@ def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
     if not grids_values:
         return NO_MASKED_VALUES
     common = reduce(and_, (set(p) for p in grids_values))
-    # outside of the union of their intervals, because a part may differ inside its interval
+    # outside the union of their intervals, because a part may differ inside its interval
     return {n: reduce(or_, (p[n] for p in grids_values)) for n in common}
 
 

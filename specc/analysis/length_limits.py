@@ -1,8 +1,8 @@
-"""Maximum and minimum lengths of axes, from position tables, RoPE and windows.
+"""Maximum and minimum lengths of axes, from position embeddings, RoPE and windows.
 
-A learned position table of size 1024 limits the sequence length, `x[:, 0:3]` needs three positions;
-without this check ONNX Runtime would fail at run time. The module also finds the lengths from which
-constants in masks, position buckets and caches take effect.
+A learned position embedding of size 1024 limits the sequence length, `x[:, 0:3]` needs three
+positions; without this check ONNX Runtime would fail at run time. The module also finds the lengths
+from which constants in masks, position buckets and caches take effect.
 """
 
 from bisect import bisect_left
@@ -222,7 +222,7 @@ MAX_WINDOW_LENGTH = 2**24
 
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Larger floating-point operands are not distances between positions, but minus infinity or a RoPE
+"""Larger floating-point operands are not distances between positions, but -inf or a RoPE
 base.
 """
 

@@ -24,7 +24,7 @@ MAX_LOOP_LENGTH = 16
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
     """Return the recurrence that a loop computes, or None if the loop has a different form.
 
-    `args` are the operands of the loop, outside of which the decay may be computed.
+    `args` are the operands of the loop, outside which the decay may be computed.
     """
     simple = (
         op.axis == 1 and op.carry_count == 1 and op.end_condition_index == -1 and not op.reverse

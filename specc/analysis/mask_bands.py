@@ -1,7 +1,7 @@
 """Find the band of a mask: the interval of offsets `q - k` in which the mask can be true.
 
 Input: a value and two of its axes, with positions `q` and `k`. Output: an interval of `q - k`
-outside of which the grid is surely false. Attention needs no more: the lower end proves
+outside which the grid is surely false. Attention needs no more: the lower end proves
 causality, the upper end bounds the KV cache.
 
     j <= i                 [0, ∞]

@@ -1,7 +1,7 @@
 """Infer the constant that a query-key grid holds at masked positions.
 
 Input: a value and two of its axes, with positions `q` and `k`. Output: pairs of a constant and
-an interval of `q - k`. Outside of the interval the grid equals that constant; true is 1 and
+an interval of `q - k`. Outside the interval the grid equals that constant; true is 1 and
 false 0, so that the pair with 0 is the band.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
@@ -12,7 +12,7 @@ Reductions over keys use it: further elements of -inf do not change a maximum, a
 change a sum. The analysis is sound: an unknown op has no pairs. Masked values are assumed to be
 finite, in the full forward pass as in a step; overflow is not considered.
 
-The softmax over keys returns zeros where the scores are minus infinity:
+The softmax over keys returns zeros where the scores are -inf:
 
     $ beyond 0 1
     graph "g"
@@ -92,7 +92,7 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 def find_masked_values(
     value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> MaskedValues:
-    """Return the constants of `value` outside of intervals of `q - k`; with a time axis, of time
+    """Return the constants of `value` outside intervals of `q - k`; with a time axis, of time
     differences.
     """
     grid = make_grid(value, query, key, time_axis)
@@ -181,7 +181,7 @@ def _filter_fixed_points(
 
 
 def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the interval outside of which a product is zero: one factor is zero and all others are
+    """Return the interval outside which a product is zero: one factor is zero and all others are
     finite.
     """
     found: list[MaskedValues] = []
@@ -271,7 +271,7 @@ def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
 def _find_boolean_values(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
 ) -> MaskedValueRule:
-    """Return the interval outside of which a boolean is constant, from comparisons of position ids
+    """Return the interval outside which a boolean is constant, from comparisons of position ids
     or known constants.
     """
     masked_values: list[MaskedValues] = yield from solve_each(operands)
@@ -298,7 +298,7 @@ def _find_arithmetic_values(function_name: str, operands: list[QueryKeyGrid]) ->
     found = [combine_masked_values(function_name, *masked_values)]
     for here, there, is_right_operand in ((0, 1, False), (1, 0, True)):
         other = operands[there]
-        # Zero times infinity is NaN, and so is infinity minus infinity.
+        # `0 * inf` and `inf - inf` are NaN.
         if not can_be_nan(other) and is_finite_grid(other):
             lower_bound = find_value_range(other.value)[0]
             # A divisor must not be zero at any key; a value that is zero per query is zero at all
@@ -339,7 +339,7 @@ def compute_absorbing_result(
 
 
 def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Return the interval outside of which attention weights are zero: the mask is false there, or
+    """Return the interval outside which attention weights are zero: the mask is false there, or
     the scores of a softmax are -inf.
     """
     rank = grid.value.rank

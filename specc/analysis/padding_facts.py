@@ -46,7 +46,7 @@ class PaddingFacts:
     padded positions repeat the last valid one. `sorted_axes`: axes in sorted order, with padded
     positions last. `reversed_axes`: axes reversed by `flip`, including their padding.
     `rolled_axes`: axes rotated by `roll`, including their padding, each with the source that
-    reading one position would have. `infinity_mask`: the mask outside of which infinity was filled
+    reading one position would have. `infinity_mask`: the mask outside which infinity was filled
     in, which is the only origin of NaN. `padding_source`: the source through which padded positions
     affect valid ones.
     """

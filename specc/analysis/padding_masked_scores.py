@@ -33,7 +33,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores up to this value count as minus infinity: no model computes finite scores of this size
+"""Scores up to this value count as -inf: no model computes finite scores of this size
 accurately in f32."""
 
 UNDERFLOW_DISTANCE = 1000.0

@@ -33,7 +33,7 @@ INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
 UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
 """Functions that are unbounded above and bounded below."""
 GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
-"""Activations `x * gate(x)` whose gate tends to 0: minus infinity times 0 is NaN."""
+"""Activations `x * gate(x)` whose gate tends to 0: `-inf * 0` is NaN."""
 
 MOVING_OPS = (
     *(ops.Concat, ops.Slice, ops.StridedSlice, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
@@ -48,7 +48,7 @@ ELEMENTWISE_OPS = (
 """Ops whose result at each position depends only on the operands at this position."""
 
 LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
-"""The argument at which each logarithm is minus infinity; below it the result is NaN."""
+"""The argument at which each logarithm is -inf; below it the result is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""
@@ -125,7 +125,7 @@ def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns
 def _combine_extreme_signs(
     preserved_sign: int, left: InfinitySigns, right: InfinitySigns
 ) -> InfinitySigns:
-    # The maximum of minus infinity and a finite number is finite.
+    # The maximum of -inf and a finite number is finite.
     return frozenset(s for s in left | right if s == preserved_sign or s in left & right)
 
 
@@ -159,7 +159,7 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
-    """Return the mask outside of which infinity was filled in, if that is the only origin of
+    """Return the mask outside which infinity was filled in, if that is the only origin of
     infinity and NaN in a result, or None.
     """
     operand_facts, node = padded_result.operand_facts, padded_result.node
@@ -204,7 +204,7 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
     """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, or a function
-    outside of its domain.
+    outside its domain.
     """
     operand_facts, node = padded_result.operand_facts, padded_result.node
     if not _can_be_infinite(padded_result.value):
@@ -283,7 +283,7 @@ def can_be_zero_at_padding(padded_result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
-    """Return True if a result may divide by zero, or evaluate a root or logarithm outside of its
+    """Return True if a result may divide by zero, or evaluate a root or logarithm outside its
     domain, at a padded position.
     """
     node = padded_result.node

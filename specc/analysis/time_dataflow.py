@@ -354,7 +354,7 @@ def _iterate_gate_reads(
             find_nonzero_interval(mask, gate.query_axis, gate.key_axis, time_axis),
         )
         if isinstance(node.op, ops.MaskedSoftmax):
-            # A score of minus infinity acts as a mask.
+            # A score of -inf acts as a mask.
             query = node.get_operand().rank - 2
             low = find_masked_values(node.get_operand(), query, query + 1, time_axis)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)

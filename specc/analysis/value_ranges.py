@@ -294,7 +294,7 @@ def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Return a range; a NaN end, from infinity minus infinity, becomes infinite."""
+    """Return a range; a NaN end, from inf - inf, becomes infinite."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 

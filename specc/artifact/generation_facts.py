@@ -346,7 +346,7 @@ def _fail_invalid_package(path: str, why: str) -> NoReturn:
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of each length: from `dims`, from minimum lengths that ops require, and
-    from position tables, which may also bound sums of lengths.
+    from position embeddings, which may also bound sums of lengths.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
     # A bound on several lengths together has the text of their sum as key.

@@ -162,7 +162,7 @@ class LengthPadding:
         return value
 
     def _compute_lengths(self, row: InputRow) -> dict[str, int]:
-        """Return the run-time lengths of a single row."""
+        """Return the dynamic lengths of a single row."""
         # each padded input determines the length of its second axis
         found = {}
         for name in self.is_left_padded:

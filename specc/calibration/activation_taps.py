@@ -102,7 +102,7 @@ class _GraphCopier:
         return *new[:first], *new[behind:]
 
     def _transpose_activation(self, value: Value, axis: int) -> Value:
-        """Move the iteration axis of a collected value next to the last axis: an enclosing loop
+        """Move the iteration axis of a scan output next to the last axis: an enclosing loop
         takes the first axis as batch.
         """
         order = [n for n in range(value.type.rank) if n != axis]

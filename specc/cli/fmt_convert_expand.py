@@ -60,16 +60,13 @@ FMT_OPTIONS = {
 def add_fmt_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc fmt`."""
     parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="SPEC",
-        help="spec files, .specc or .yaml; - formats the standard input",
+        "files", nargs="+", metavar="SPEC", help="spec files, .specc or .yaml; - formats stdin"
     )
     add_option_groups(parser, output=FMT_OPTIONS)
 
 
 def run_fmt(args: Namespace) -> int:
-    """Format each file and print the changed ones; format standard input to standard output."""
+    """Format each file and print the changed ones; format stdin to stdout."""
     changed, text = [], None
     written = not (args.check or args.diff)
     for name in args.files:
@@ -119,7 +116,7 @@ def _build_format_error(name: str) -> Diagnostic:
 
 
 def _read_spec(name: str) -> tuple[ast.File, Source]:
-    """Return the tree and the text of a file, or of the standard input."""
+    """Return the tree and the text of a file, or of stdin."""
     is_stdin = name == STDIN_NAME
     tree = parse_spec(read_spec_from_stdin()) if is_stdin else read_spec_file(Path(name), name)
     assert tree.span is not None
@@ -142,9 +139,9 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a spec, - for the standard input, or word vectors in GloVe's text format (.txt)",
+        help="a spec, - for stdin, or word vectors in GloVe's text format (.txt)",
     )
-    output = make_output_option("FILE", "output file (default: standard output)")
+    output = make_output_option("FILE", "output file (default: stdout)")
     add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 
@@ -249,9 +246,7 @@ def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
 def add_expand_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc expand`."""
     add_spec_arguments(parser)
-    output = make_output_option(
-        "FILE", "output file, .specc or .yaml (default: standard output as .specc)"
-    )
+    output = make_output_option("FILE", "output file, .specc or .yaml (default: stdout as .specc)")
     add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 

@@ -152,7 +152,7 @@ def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
         "spec",
         metavar="SPEC",
         help="built-in spec (see `specc list specs`), spec file, checkpoint directory with a "
-        f"config.json, GGUF file, {other_kinds}or - for standard input",
+        f"config.json, GGUF file, {other_kinds}or - for stdin",
     )
     add_option_groups(parser, input=SPEC_OPTIONS)
 

@@ -132,7 +132,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="text, @FILE (one text per line), - (standard input), [[1, 2]] (token ids), or a "
+        help="text, @FILE (one text per line), - (stdin), [[1, 2]] (token ids), or a "
         "file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT sets the input NAME; "
         "several values form a batch (docs/inputs.md)",
     )

@@ -98,7 +98,7 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(piece)
 
     def _read_arrays(self, name: str, word: str) -> None:
-        """Add each named array of a file to the input of that name, an unnamed array to `name`."""
+        """Assign each named array of a file to the input of that name, an unnamed one to `name`."""
         self.files.append(word)
         try:
             arrays_found = dict(_read_values(word))
@@ -164,7 +164,7 @@ class _InputCollector:
 
     def _read_lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
-            raise_error("E0910", "standard input can be read for one input only")
+            raise_error("E0910", "stdin can be read for one input only")
         arrays_found = read_lines(word)
         self.files.append(word.removeprefix("@"))
         return arrays_found

@@ -47,18 +47,17 @@ def raise_missing_file(word: str) -> NoReturn:
         notes=[f"{kinds} is the name of a file"],
         helps=[
             "if this is a file, check its path, which is relative to the working directory",
-            "if this is text, pass it on standard input: echo "
-            f"'{escape_text(word)}' | specc run MODEL -",
+            f"if this is text, pass it on stdin: echo '{escape_text(word)}' | specc run MODEL -",
         ],
     )
 
 
 MAX_TEXT = 2**20
-"""Maximum size in bytes of a text file or standard input."""
+"""Maximum size in bytes of a text file or stdin."""
 
 
 def read_lines(word: str) -> list[str]:
-    """Return the lines of standard input or `@FILE`. Raise E0802, or E0112 if not UTF-8."""
+    """Return the lines of stdin or `@FILE`. Raise E0802, or E0112 if not UTF-8."""
     if word == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
@@ -68,7 +67,7 @@ def read_lines(word: str) -> list[str]:
             if failed.diagnostics[0].code != "E0802":
                 raise
             raise_missing_file(word)
-    name = "the standard input" if word == STDIN_NAME else f"`{escape_text(word[1:])}`"
+    name = "stdin" if word == STDIN_NAME else f"`{escape_text(word[1:])}`"
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Read standard input; print diagnostics, notes, JSON results and progress."""
+"""Read stdin; print diagnostics, notes, JSON results and progress."""
 
 import itertools
 import json
@@ -23,25 +23,23 @@ from specc.syntax.parse import translate_advice
 from specc.version import __version__
 
 STDIN_NAME = "-"
-"""The path argument for standard input."""
+"""The path argument for stdin."""
 MAX_STDIN_BYTES = 2**20
-"""Maximum size in bytes of a spec from standard input, equal to the limit for files."""
+"""Maximum size in bytes of a spec from stdin, equal to the limit for files."""
 
 
 def read_standard_input(max_bytes: int) -> bytes:
-    """Read standard input. Raise E0802 if it cannot be read, E0904 above `max_bytes` bytes."""
+    """Read stdin. Raise E0802 if it cannot be read, E0904 above `max_bytes` bytes."""
     stream = sys.stdin
     if stream is None or stream.closed:
-        raise_error(
-            "E0802", "cannot read standard input: it is closed", helps=["pass text, or @FILE"]
-        )
+        raise_error("E0802", "cannot read stdin: it is closed", helps=["pass text, or @FILE"])
     try:
         data = stream.buffer.read(max_bytes + 1)
     except OSError as error:
-        raise_error("E0802", f"cannot read the standard input: {str(error.strerror).lower()}")
+        raise_error("E0802", f"cannot read stdin: {str(error.strerror).lower()}")
     if len(data) > max_bytes:
         helps = ["pass less input, or split it into several runs"]
-        raise_error("E0904", f"the standard input is larger than {max_bytes} bytes", helps=helps)
+        raise_error("E0904", f"stdin is larger than {max_bytes} bytes", helps=helps)
     return data
 
 
@@ -51,7 +49,7 @@ def read_spec_from_stdin() -> Source:
     try:
         return Source("<standard input>", data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise_error("E0112", "standard input is not UTF-8 text")
+        raise_error("E0112", "stdin is not UTF-8 text")
 
 
 MACHINE_FORMATS = ("json", "sarif")

@@ -23,7 +23,7 @@ from specc.decode.token_choice import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The lowest score of a sequence; minus infinity marks an unused beam."""
+"""The lowest score of a sequence; -inf marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
 """Predicate on the tokens of a sequence: whether the newest token completes a stop string."""

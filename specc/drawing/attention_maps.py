@@ -74,7 +74,7 @@ class AttentionMap:
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the weights with minus infinity at masked zeros."""
+        """Return the weights with -inf at masked zeros."""
         # nonzero weights are shown even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 

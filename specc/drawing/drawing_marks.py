@@ -81,7 +81,7 @@ class ColorScale:
         return np.clip(shares, 0, 1)
 
     def compute_colors(self, values: Doubles) -> Bytes:
-        """Map values `f[*s]` to colors `u8[*s 3]`; minus infinity is masked."""
+        """Map values `f[*s]` to colors `u8[*s 3]`; -inf is masked."""
         hidden = np.isneginf(values)
         result = apply_colormap(self.normalize_values(np.where(hidden, 0.0, values)))
         result[hidden] = MASKED_COLOR

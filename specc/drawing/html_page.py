@@ -323,7 +323,7 @@ def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Jso
         "keys": axis_indices[1],
         "rows": cells.shape[1],
         "columns": cells.shape[2],
-        # little-endian float32; minus infinity marks masked pairs
+        # little-endian float32; -inf marks masked pairs
         "weights": b64encode(cells.astype("<f4").tobytes()).decode("ascii"),
     }
 

@@ -59,7 +59,7 @@ def find_half_precision_parameters(
 
 MISREAD_OPERATORS = frozenset({"Attention"})
 """Operators that other tools misinterpret: ONNX Runtime's quantizer mistakes `Attention` for its
-contrib operator of that name and produces an invalid model.
+contrib operator with that name and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The kind with one activation scale per tensor, shared by all positions."""

@@ -96,7 +96,7 @@ def find_encoder_directory(directory: str) -> str:
 
 
 def has_file(directory: Path, name: str) -> bool:
-    """Return True if a directory has a file of that name."""
+    """Return True if a directory has a file with that name."""
     return os.path.lexists(directory / name)
 
 

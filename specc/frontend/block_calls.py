@@ -51,7 +51,7 @@ def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis and
-    another operand, or a run-time length of `dims`, has a larger size for that name.
+    another operand, or a dynamic length of `dims`, has a larger size for that name.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -130,8 +130,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
-    # The same file and specs that extend it share the caller's run-time lengths; std declares none.
-    # Operands bind the run-time lengths of a used file: its `batch` may be `batch * 2` here.
+    # The same file and specs that extend it share the caller's dynamic lengths; std declares none.
+    # Operands bind the dynamic lengths of a used file: its `batch` may be `batch * 2` here.
     if not is_same_file:
         env.runtime_lengths = None if module.is_standard else {}
     return env

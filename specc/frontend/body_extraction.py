@@ -23,7 +23,7 @@ Key = TypeVar("Key")
 def hoist_position_ids(
     builder: Builder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
-    """Return `outputs` with position ids of a run-time length replaced by `Range` ops.
+    """Return `outputs` with position ids of a dynamic length replaced by `Range` ops.
 
     `body_nodes` are the nodes that depend on the loop, in the order of their creation.
     """
@@ -50,7 +50,7 @@ def _replace_values(
 
 
 def _get_counted_length(node: Node) -> Dim | None:
-    """Return the run-time length of the axis whose indices `node` computes, or None."""
+    """Return the dynamic length of the axis whose indices `node` computes, or None."""
     match node:
         case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
             return x.type.shape[axis]
@@ -198,7 +198,7 @@ class EarlyExit:
     def freeze_finished(
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
-        """Return the carried values, unchanged for elements that were finished before."""
+        """Return the loop-carried values, unchanged for elements that were finished before."""
         # the flag before the iteration: the iteration that sets it still counts
         done = previous_carries[self.carry_index]
         return [
@@ -209,7 +209,7 @@ class EarlyExit:
     def zero_finished(
         self, context: Context, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
-        """Return the collected values, with zeros for elements that were finished before. Raise
+        """Return the scan outputs, with zeros for elements that were finished before. Raise
         E0730 for a value without the leading axes of the flag.
         """
         done = previous_carries[self.carry_index]

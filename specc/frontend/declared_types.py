@@ -345,7 +345,7 @@ class _TypeMatcher:
         return next((v for v in values if isinstance(v, Dim)), env.find_runtime_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
-        """Bind a length; in a used file, bind its run-time length for the call too."""
+        """Bind a length; in a used file, bind its dynamic length for the call too."""
         env = self.env
         env.dims[name] = length
         if env.runtime_lengths is not None and name in env.module.root.dims:
@@ -353,7 +353,7 @@ class _TypeMatcher:
 
     def _is_promised_equal(self, declared: Dim, actual: Dim) -> bool:
         """Return True if the lengths are equal when a division such as `image / 2` is exact: the
-        `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no check at
+        `image // 2` positions of `x[::2]` then match. Dynamic lengths are excluded: no check at
         run time would detect a remainder.
         """
         symbols = declared.symbols() | actual.symbols()

@@ -50,7 +50,7 @@ def raise_undecided_structure(need: UndecidedValueError) -> NoReturn:
     helps = ["counts, conditions and names depend on the config only: use a config value"]
     raise_error(
         "E0207",
-        f"this must be known when compiling, but {names} is a run-time length",
+        f"this must be known when compiling, but {names} is a dynamic length",
         need.span,
         helps=helps,
     )
@@ -66,7 +66,7 @@ class Library(Protocol):
     """
 
     def find_standard_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the std block or definition of that name and its module, or None."""
+        """Return the std block or definition with that name and its module, or None."""
         ...
 
     def list_standard_names(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class SpecModule:
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the block or definition of that name, here or in the extended module, and its
+        """Return the block or definition with that name, here or in the extended module, and its
         module.
         """
         if name in self.items:
@@ -152,7 +152,7 @@ class SpecModule:
 class Env:
     """The visible names and the weight scope of a statement or expression.
 
-    `runtime_lengths` maps the run-time lengths of a used file to those of its caller; it is
+    `runtime_lengths` maps the dynamic lengths of a used file to those of its caller; it is
     None in the main spec. `has_heads_axis` is whether the mask grid of `grid_indices` has a
     heads axis. `file_scope` is the weight scope of the file.
     """
@@ -169,7 +169,7 @@ class Env:
     file_scope: str = ""
 
     def find_runtime_length(self, name: str) -> Dim | None:
-        """Return a run-time length declared in `dims`, or None for other names and for lengths that
+        """Return a dynamic length declared in `dims`, or None for other names and for lengths that
         no operand has bound yet.
         """
         if name not in self.module.root.dims:

@@ -139,7 +139,7 @@ FOREIGN_OPERATIONS = {
     "PATTERN`",
     "crossentropy crossentropyloss mseloss nllloss backward loss": "a spec has no loss: train its "
     "module (`specc_torch`) with a loss of PyTorch",
-    "beamsearch greedysearch sample generate": "declare generation outside of graphs with "
+    "beamsearch greedysearch sample generate": "declare generation outside graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
 """Suggestions, keyed by the foreign names that they replace (separated by spaces)."""

@@ -93,7 +93,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = Fa
 
 
 def _has_used_item(value: EvalResult, name: str) -> bool:
-    """Return True if a value is the config of a used spec that defines a block of that name."""
+    """Return True if a value is the config of a used spec that defines a block with that name."""
     return (
         isinstance(value, Record)
         and value.used_spec is not None
@@ -338,8 +338,8 @@ def _is_bound_name(path: str, env: Env) -> bool:
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer of this name from the spec or std, or None if it does not exist or the
-    name refers to a value.
+    """Return the normalizer with this name from the spec or std, or None if it does not exist or
+    the name refers to a value.
     """
     if _is_bound_name(name.path, env):
         return None

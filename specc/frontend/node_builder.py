@@ -68,7 +68,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a value that depends on the spec alone has more elements than a constant
-    may, counting run-time lengths as 1.
+    may, counting dynamic lengths as 1.
     """
     # each length with every symbol set to 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)

@@ -1,4 +1,4 @@
-"""Elaborate `scan` loops: scanned inputs, carries, collected outputs, body graph."""
+"""Elaborate `scan` loops: scanned inputs, carries, scan outputs, body graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -125,7 +125,7 @@ RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
-    """Elaborate a loop and bind its carries and collected outputs.
+    """Elaborate a loop and bind its carries and scan outputs.
 
     The body is elaborated once, with values for one time step and its initial carries;
     the nodes added by this are then extracted as the body graph.
@@ -193,7 +193,7 @@ def _build_scan_body(
     """Return the graph of one iteration and the captured values.
 
     Its inputs are the scanned slices and the carries, its outputs the next carries and
-    the collected values, each in the order of the statement.
+    the scan outputs, each in the order of the statement.
     """
     carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))

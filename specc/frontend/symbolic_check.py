@@ -305,7 +305,7 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
     """Return the fields that the structure depends on and that have no trial value. Raise E0207 if
-    there is none, as for a run-time length.
+    there is none, as for a dynamic length.
     """
     # the name of a symbol such as `d / heads` has several fields
     paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]

@@ -118,7 +118,7 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ItemNames:
-    """The names of one block or definition: `outer_names` are defined outside of it,
+    """The names of one block or definition: `outer_names` are defined outside it,
     `unused_warnings` are the warnings for unused names.
     """
 

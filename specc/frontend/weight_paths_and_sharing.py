@@ -70,7 +70,7 @@ def fill_placeholders(
     span: Span | None,
     pattern: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
-    """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside of
+    """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside
     weight names a placeholder begins with a letter; other braces are literal.
     """
 

@@ -162,7 +162,7 @@ def _read_image_text_settings(config: Config) -> Fields:
 
 
 def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
-    """Return the content of a file of that name, or {} if it is absent."""
+    """Return the content of a file with that name, or {} if it is absent."""
     return read_optional_object(find_repository_file(directories, name))
 
 

@@ -292,7 +292,7 @@ def _fail_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
 
 
 def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
-    """Return the file of that name in the first directory that has one, or None."""
+    """Return the file with that name in the first directory that has one, or None."""
     return next((f / name for f in directories if os.path.lexists(f / name)), None)
 
 

@@ -180,7 +180,7 @@ def compute_node_demand(
 def _demands_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a step also keeps positions outside of a window."""
+    """Return True if a step also keeps positions outside a window."""
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")

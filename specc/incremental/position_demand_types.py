@@ -195,7 +195,7 @@ def _assign_scan_names(
 class CrossAxisLoop:
     """A loop over an axis other than the time axis, and facts about its body. `scan_axis` is the
     scan axis of the scanned values, `body_carries` the carries of the body, `body_inputs` all
-    inputs of the body; `body_outputs` are the next carries, then the collected values.
+    inputs of the body; `body_outputs` are the next carries, then the scan outputs.
     """
 
     context: DemandContext

@@ -345,7 +345,7 @@ def derive_step_graph(
     """Derive the decode step of `graph` for these outputs, with a generated `time_axis_input`.
 
     A step returns all new positions of each output, or only the newest position. Unless
-    `evicts_positions`, sliding-window attention keeps positions outside of the window. For the
+    `evicts_positions`, sliding-window attention keeps positions outside the window. For the
     output named by `first_token_output`, `encode` returns the last position before the first token,
     if there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been
     proved causal for the outputs (`specc.analysis.causality.check_causality`).

@@ -206,7 +206,7 @@ def suggest_for_hub_name(name: str) -> str:
     cache = Path(os.environ.get("HF_HUB_CACHE", "") or above / "hub")
     model = cache / f"models--{name.replace('/', '--')}"
     if (found := next(_iterate_cached_models(model), None)) is not None:
-        return f"a model of this name is cached in {escape_text(found)}: pass that directory"
+        return f"a model with this name is cached in {escape_text(found)}: pass that directory"
     if "/" not in name:
         return ""
     return f"for a model of the Hugging Face Hub, pass `hf:{name}`"

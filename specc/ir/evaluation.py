@@ -111,7 +111,7 @@ def run_scan(
     select_value: Callable[[int, T, T | None], T],
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
-    """Run a loop. Return the final carries, and the collected values of each executed iteration.
+    """Run a loop. Return the final carries, and the scan outputs of each executed iteration.
     `select_value` returns the new value, or, at padding, the old value (zeros if None).
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())

@@ -350,7 +350,7 @@ class IrLineReader:
 
 
 def _split_at_commas(text: str) -> Iterator[str]:
-    """Split `a, min(b, c), d` at commas outside of brackets."""
+    """Split `a, min(b, c), d` at commas outside brackets."""
     depth, start = 0, 0
     for n, c in enumerate(text):
         depth += (c == "(") - (c == ")")

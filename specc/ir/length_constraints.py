@@ -19,8 +19,8 @@ ROPE_TABLE = "--context-length"
 
 @dataclass(frozen=True)
 class TableLimit:
-    """The limit of a position table: `node` reads `length` of at most `max_positions` positions.
-    `table` is None for RoPE.
+    """The limit of a position embedding: `node` reads `length` of at most `max_positions`
+    positions. `table` is None for RoPE.
     """
 
     node: Node
@@ -30,7 +30,7 @@ class TableLimit:
 
 
 def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
-    """Yield the limits of position tables that are read at dynamic lengths."""
+    """Yield the limits of position embeddings that are read at dynamic lengths."""
     for node, _ in graph.nodes:
         found = find_table_limit(node)
         if found is None:

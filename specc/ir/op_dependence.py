@@ -168,8 +168,8 @@ def _iterate_operand_axes(
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
     """One axis of an operand relative to a result. `mark` is its name and mark in the signature,
-    `named_axes` are all axes of that name, `operand_marks` the marks of all operands, `result_axes`
-    the axes of the result.
+    `named_axes` are all axes with that name, `operand_marks` the marks of all operands,
+    `result_axes` the axes of the result.
     """
 
     op: Op

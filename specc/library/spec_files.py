@@ -104,7 +104,7 @@ def format_shadow_note(spec: str) -> str:
     """Return a note on a file or directory that has the name of the built-in spec, or ""."""
     path = find_shadowed_path(spec)
     return path and (
-        f"`{spec}` is the built-in spec; write `{path}` for the file or directory of that name"
+        f"`{spec}` is the built-in spec; write `{path}` for the file or directory with that name"
     )
 
 

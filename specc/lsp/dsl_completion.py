@@ -99,7 +99,7 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Drop later items with the same text: a variable shadows a block of that name."""
+    """Drop later items with the same text: a variable shadows a block with that name."""
     seen: dict[str, CompletionItem] = {}
     for offer in offers:
         seen.setdefault(offer.text, offer)

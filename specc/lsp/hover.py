@@ -274,7 +274,7 @@ def _find_length_meaning(analysis: DocumentAnalysis, name: str) -> NameMeaning |
     module: SpecModule | None = analysis.module
     while module is not None:
         for one in _iterate_dims(module, name):
-            doc = f"a run-time length, at least {one.minimum}"
+            doc = f"a dynamic length, at least {one.minimum}"
             return NameMeaning(code=f"dims {name}", doc=doc, definition=one.span)
         module = module.extended
     return None

@@ -1,4 +1,4 @@
-"""The language server: requests, notifications, and bounded standard input."""
+"""The language server: requests, notifications, and bounded stdin."""
 
 import asyncio
 import io
@@ -194,7 +194,7 @@ Result = TypeVar("Result")
 
 
 class SpeccLanguageServer:
-    """A language server for one editor, over standard input and output."""
+    """A language server for one editor, over stdin and stdout."""
 
     def __init__(self) -> None:
         self.editor = LanguageServer(

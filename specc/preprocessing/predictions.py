@@ -287,7 +287,7 @@ def group_entities(
 
 
 def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
-    """Return the labeled tokens that are not outside of entities."""
+    """Return the labeled tokens that are not outside entities."""
     names = ("entity", "score", "index", "word", "start", "end")
     named = [one for one in labeled if one["entity"] != OUTSIDE_LABEL]
     return [{name: one[name] for name in names} for one in named]

@@ -179,7 +179,7 @@ class TextBytes(Record):
         return 256 + self.offset
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject ids outside of the vocabulary."""
+        """Reject ids outside the vocabulary."""
         _check_ids(fields, self.size, end=self.end, start=self.start)
 
 

@@ -315,7 +315,7 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
             "E0733",
             f"beam search needs a dynamic batch size, this model has one of {batch}",
             helps=[
-                f"give `{sequence_input}` a run-time length as its first axis",
+                f"give `{sequence_input}` a dynamic length as its first axis",
                 "or use greedy decoding",
             ],
         )

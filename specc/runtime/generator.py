@@ -140,7 +140,7 @@ class Generator(GenerativeModel):
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
         """Return the generator with its context limited to the positions that these inputs leave in
-        a position table.
+        a position embedding.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)

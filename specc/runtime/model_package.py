@@ -62,11 +62,11 @@ class ModelPackage:
         return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
 
     def has_graph(self, name: str) -> bool:
-        """Return True if there is a graph of that name, or a default graph."""
+        """Return True if there is a graph with that name, or a default graph."""
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return the graph of that name, or the default graph. Raise E0832 if there is none."""
+        """Return the graph with that name, or the default graph. Raise E0832 if there is none."""
         roles = self.roles
         if name in roles:
             return name

@@ -54,8 +54,8 @@ def choose_lengths(
     """Choose a length for every symbol: the smallest first, then distinct primes, so that swapped
     axes are detected.
 
-    Lengths respect position tables and `max_lengths`. If the graph is undefined at these lengths,
-    the nearest valid lengths are used.
+    Lengths respect position embeddings and `max_lengths`. If the graph is undefined at these
+    lengths, the nearest valid lengths are used.
     """
     above = find_max_lengths(graph)
     above |= max_lengths or {}
@@ -285,7 +285,7 @@ class StepInputSampler:
         return self.metadata.stream_chunks.step_length if self.metadata.stream_chunks else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
-        """Return the maximum past and new lengths if a position table bounds their sum."""
+        """Return the maximum past and new lengths if a position embedding bounds their sum."""
         bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
         if self.metadata.max_context is None:
             return bounds

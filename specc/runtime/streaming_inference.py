@@ -159,7 +159,7 @@ class InputStream:
 
         Raise E0976 for partial chunks, E0979 if leftover positions at the end would have produced
         results, E0978 for inputs that belong to a different call, E0943 beyond the end of a
-        position table, and E09xx for invalid inputs.
+        position embedding, and E09xx for invalid inputs.
         """
         # If two threads push at once, one waits until the other has finished its step.
         with self.lock:
@@ -305,7 +305,7 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
-    """Raise E0943 beyond the end of a position table, also if other inputs share it."""
+    """Raise E0943 beyond the end of a position embedding, also if other inputs share it."""
     facts, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [facts.max_context, compute_max_context_length(facts.length_bounds, symbol, lengths)]
     limit = min((n for n in limits if n is not None), default=position_count)

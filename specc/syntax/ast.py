@@ -381,7 +381,7 @@ class Config(CommentedBlock):
 
 @node
 class Dims(CommentedNode):
-    """`dims batch, src, tgt >= 1`: run-time lengths; a bound may follow a name."""
+    """`dims batch, src, tgt >= 1`: dynamic lengths; a bound may follow a name."""
 
     names: tuple["DimName", ...]
 

@@ -6,7 +6,7 @@
     }                                          }
 
 A body is matched with the cells of `specs/std/recurrent.specc`, which are built here as graphs.
-Other collected values may read the scanned values and the new state; the remaining loop has no
+Other scan outputs may read the scanned values and the new state; the remaining loop has no
 carries and so is vectorized completely.
 """
 
@@ -213,7 +213,7 @@ class _FusedLoop:
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
     def build_results(self, element: Value) -> NodeResults | None:
-        """Return final states and collected values; return None if a weight is computed in the
+        """Return final states and scan outputs; return None if a weight is computed in the
         loop.
         """
         b, op = self.b, self.op
@@ -247,7 +247,7 @@ class _FusedLoop:
     def _build_collected(
         self, collected: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the collected values; a value equal to `state` is replaced with the layer's
+        """Yield the scan outputs; a value equal to `state` is replaced with the layer's
         `states`.
         """
         rest = [v for v in collected if v is not state]
@@ -262,7 +262,7 @@ class _FusedLoop:
         return value.node is not None and value.node.op == ops.Constant(1.0, value.dtype)
 
     def _is_computable_from_state(self, collected: Sequence[Value], new_state: Value) -> bool:
-        """Return True if all collected values can be computed from inputs and the new state."""
+        """Return True if all scan outputs can be computed from inputs and the new state."""
         ends = [v for v in collected if v is not new_state]
         live = collect_needed_nodes(
             ends, lambda node: [a for a in node.operands if a is not new_state]
@@ -293,7 +293,7 @@ class _FusedLoop:
     def _build_other_values(
         self, values: Sequence[Value], new_state: Value, states: Value
     ) -> NodeResults:
-        """Compute the other collected values with a loop without carries over inputs and states."""
+        """Compute the other scan outputs with a loop without carries over inputs and states."""
         op = self.op
         rows = self.inputs[: op.scanned_count]
         captured = self.inputs[op.scanned_count + op.carry_count :]

@@ -4,8 +4,8 @@
 
 Devices accumulate products in 32 bits, and so do the operators of norms. Softmax, means,
 recurrences and positions stay in fp32. Each f32 value is *thin* (computed in 16 bits), *wide*
-(computed in 32 bits) or *neutral* (a constant, position table or weight, which is read in the dtype
-of the other operands). Inputs and outputs stay f32, except between derived graphs.
+(computed in 32 bits) or *neutral* (a constant, position embedding or weight, which is read in the
+dtype of the other operands). Inputs and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping

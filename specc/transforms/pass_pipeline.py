@@ -54,7 +54,7 @@ class PassState:
     `generation` or `streaming` name the input with the time axis, whose length the pass
     `chunk_length` expresses in chunks of `chunk_length` positions. `logits_positions` selects the
     positions of the logits that a step returns; unless `evicts_positions`, sliding-window attention
-    keeps positions outside of the window; with `starts_without_prompt` the encoder returns the
+    keeps positions outside the window; with `starts_without_prompt` the encoder returns the
     logits of an empty sequence. `outputs` are the results that a step can return, found by `prove`;
     `quantization_plan` the formats of quantized weights (default: int8); `half_dtype` the 16-bit
     type of mixed precision. `derived_step` is the result of `step`, `derived` that of `encode`.

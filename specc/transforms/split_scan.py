@@ -261,7 +261,7 @@ def _find_trailing_nodes(
 
 
 class _ScanRebuilder:
-    """Rebuilds the loop without the hoisted nodes, and the hoisted nodes outside of it."""
+    """Rebuilds the loop without the hoisted nodes, and the hoisted nodes outside it."""
 
     def __init__(self, b: Builder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
@@ -272,7 +272,7 @@ class _ScanRebuilder:
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
     def build_results(self) -> NodeResults:
-        """Return the final carries and the collected values, equal to those of the scan."""
+        """Return the final carries and the scan outputs, equal to those of the scan."""
         made = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carry_count :]
@@ -298,7 +298,7 @@ class _ScanRebuilder:
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining scan, unless it has neither carries nor collected values."""
+        """Build the remaining scan, unless it has neither carries nor scan outputs."""
         # All nodes have moved out of the loop, so no loop remains.
         if not self.carries and not stacked_values:
             return ()

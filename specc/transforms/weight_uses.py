@@ -6,7 +6,7 @@
 
 A weight can be quantized if only linear layers and token embeddings read it, possibly transposed or
 sliced along its output features. A stack of matrices can be quantized if each expert reads one
-matrix. Position tables are small and are not quantized.
+matrix. Position embeddings are small and are not quantized.
 """
 
 from collections.abc import Iterable, Mapping
@@ -241,8 +241,8 @@ class _WeightUseCollector:
         fixed, stacked = set(given.captured), set(given.stacked)
         shown = _map_body_views(inside, views, fixed, stacked)
         for value in node.operands:
-            # Scanned and carried values change per iteration, so they are not weights. An element
-            # of a stack is not a separate weight either.
+            # Scanned and loop-carried values change per iteration, so they are not weights. An
+            # element of a stack is not a separate weight either.
             if value not in views or value in fixed:
                 continue
             if not (value in stacked and views[value].is_stacked):

@@ -203,7 +203,7 @@ def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterat
     """Yield the changes of the scopes that both graphs have, as pairs of path and change."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
-            yield scope or "(outside of blocks)", change
+            yield scope or "(outside blocks)", change
 
 
 def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:

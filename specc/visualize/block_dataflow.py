@@ -158,7 +158,7 @@ class _FlowBuilder:
                 self.edges[source, number] = None
 
     def _make_port(self, value: Value) -> FlowItem:
-        """Return the item of a value that is computed outside of the scope."""
+        """Return the item of a value that is computed outside the scope."""
         value = self._find_scaled_operand(value)
         if value.node is None:
             return FlowItem(role="port", name=self.inputs[value])
@@ -167,7 +167,7 @@ class _FlowBuilder:
         return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """Return the tensor that scalar arithmetic outside of the scope is applied to."""
+        """Return the tensor that scalar arithmetic outside the scope is applied to."""
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
             around = is_inside(self.scope, self.node_scopes[node])

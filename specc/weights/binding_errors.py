@@ -315,7 +315,7 @@ def explain_uninitialized(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return the reason why each missing parameter outside of a new head is not initialized.
+    """Return the reason why each missing parameter outside a new head is not initialized.
     `bound_parameters` are the parameters in the checkpoint.
     """
     kinds = {get_name_skeleton(w.name): w.name for w in bound_parameters}

@@ -257,7 +257,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
 
 def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
     if len(shape) < 2:
-        raise PatternMismatchError(f"a position table needs at least two axes, got {list(shape)}")
+        raise PatternMismatchError(f"a position embedding needs rank >= 2, got shape {list(shape)}")
     points = shape[-2] - expr.prefix
     if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
         raise PatternMismatchError(f"{shape[-2]} rows minus {expr.prefix} are not a square grid")

@@ -22,7 +22,7 @@ def test_slice_of_a_gathered_table() -> None:
 
 
 def test_argmax_needs_a_position() -> None:
-    """An axis of a run-time length under `argmax` is not empty; an axis of the features is free."""
+    """An axis of a dynamic length under `argmax` is not empty; an axis of the features is free."""
     text = """specc 1
 model m
 dims batch, n

@@ -1,5 +1,5 @@
 """`--format json`: the output of every command conforms to the JSON Schema in docs. Also `--quiet`
-and standard input."""
+and stdin."""
 
 import io
 import json
@@ -201,7 +201,7 @@ SPEC = "specc 1\nmodel m\ndims n\ngraph g(x:float[n])->(y:float[n]){return -x}\n
 
 
 def set_stdin(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace standard input with a text."""
+    """Replace stdin with a text."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 

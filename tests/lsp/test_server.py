@@ -106,7 +106,7 @@ def test_hover_shapes_signatures_and_docs(opened: LspClient) -> None:
     assert "the width" in request_hover(opened, "linear(x, out=^d)")
     assert "eps=" in request_hover(opened, "^layer_norm")
     assert "close rows" in request_hover(opened, "mask=^near")
-    assert "run-time length" in request_hover(opened, "dims b, ^n")
+    assert "dynamic length" in request_hover(opened, "dims b, ^n")
     assert "decided" not in request_hover(opened, "^return layer_norm")
     assert request_hover(opened, "model ^m") == ""
 

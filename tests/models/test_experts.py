@@ -279,7 +279,7 @@ def test_no_value_has_the_size_of_tokens_times_experts(tmp_path: Path) -> None:
 
 
 def test_unrolled_experts_run_only_if_selected(tmp_path: Path) -> None:
-    """Outside of conditional branches nothing multiplies by their weights."""
+    """Outside conditional branches nothing multiplies by their weights."""
     graph = elaborate_text(tmp_path, experts=6)
     model = open_session(graph, sample_weights(graph), "onnx")
     assert [n.op_type for n in list_stack_readers(model)] == ["Split"] * 5

@@ -304,7 +304,7 @@ EACH = [
 
 
 def has_head(family: Family, head: str) -> bool:
-    """Return True if transformers has the family's class of that name."""
+    """Return True if transformers has the family's class with that name."""
     return hasattr(transformers, family.name + head)
 
 

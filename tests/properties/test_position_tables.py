@@ -1,5 +1,5 @@
-"""Position tables are long enough, or an input check reports it: at every length the check rejects
-exactly the inputs without a value.
+"""Position embeddings are long enough, or an input check reports it: at every length the check
+rejects exactly the inputs without a value.
 """
 
 import itertools

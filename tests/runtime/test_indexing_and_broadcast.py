@@ -86,7 +86,7 @@ FORMS: dict[str, tuple[str, Callable[[int], Array]]] = {
         "return plus(ones(shape=[1, 2, 4]), x)",
         lambda t: 1.0 + np.zeros((3, 2, 1), np.float32) + X.mean(axis=1)[:, None],
     ),
-    "batch 1 beside a run-time batch": (
+    "batch 1 beside a dynamic batch": (
         "return over(ones(shape=[1, 2, 4]), x)",
         lambda t: attend(np.ones((3, 2, 4), np.float32), X),
     ),
@@ -118,7 +118,7 @@ def test_a_position_that_does_not_exist_is_refused(t: int, tmp_path: Path) -> No
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(body="return x[:, t]"), encoding="utf-8")
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    with pytest.raises(Failed, match="an index is outside of its axis"):
+    with pytest.raises(Failed, match="an index is outside its axis"):
         specc.load(tmp_path / "m.onnx").run(x=X, t=np.array(t), scale=np.ones(len(X)))
 
 

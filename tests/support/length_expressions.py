@@ -1,4 +1,4 @@
-"""Random scalar expressions over run-time lengths, and an independent evaluator for them."""
+"""Random scalar expressions over dynamic lengths, and an independent evaluator for them."""
 
 import math
 import random

@@ -130,7 +130,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
         return self.one(ops.Arith(self.rng.choice(["add", "mul"])), carry, row)
 
     def outputs(self, carry: Value, after: Value, done: Value | None) -> dict[str, Value]:
-        """Return the next carries, unchanged where they are done, and sometimes a collected output."""
+        """Return the next carries, unchanged where they are done, and sometimes a scan output."""
         found, seen = {"next carry": after}, after
         if done is not None:
             held = self.one(ops.Insert(2), done)

@@ -85,7 +85,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     blocks = plan_mask_blocks(mask, queries, keys, padding_masks)
     if blocks is None:
         return "its mask shows keys that are far away"
-    # A position table may limit the length.
+    # A position embedding may limit the length.
     max_length = g.facts.max_lengths.get(queries.name or "", inf)
     if max_length <= blocks.length_threshold:
         threshold = blocks.length_threshold

@@ -1,7 +1,7 @@
 """Build an ONNX graph: nodes, constants, names and nested bodies.
 
-Equal nodes are emitted once, so layers share masks, shapes and position tables. Nodes are added to
-the innermost open `GraphBody`; nodes that compute lengths are hoisted
+Equal nodes are emitted once, so layers share masks, shapes and position embeddings. Nodes are added
+to the innermost open `GraphBody`; nodes that compute lengths are hoisted
 (`specc_onnx.lower.dynamic_shapes`).
 """
 
@@ -126,7 +126,7 @@ class BodyStack:
 class LayoutCache:
     """Cached values in other layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`, padding
     mask and packed output of `time_major_outputs` layers, hoisted masks, and the `window_keys`
-    outside of which attention weights are zero (local-p).
+    outside which attention weights are zero (local-p).
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)

@@ -293,7 +293,7 @@ def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
 
 
 def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
-    """Emit the collected values of all iterations, with zeros for iterations that did not run."""
+    """Emit the scan outputs of all iterations, with zeros for iterations that did not run."""
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(g, stacked, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.

@@ -127,7 +127,7 @@ def choose_distinct_lengths(
     primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
     lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
     if not lengths:
-        # With a short position table there may be too few valid lengths to make them distinct.
+        # With a short position embedding there may be too few valid lengths to make them distinct.
         small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
         lengths = find_valid_lengths(graph, small)
     if not lengths:

@@ -345,7 +345,7 @@ def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) ->
     graph = built_model.graph
     types = (*built_model.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
-    # Trial lengths must not exceed position tables.
+    # Trial lengths must not exceed position embeddings.
     max_lengths = find_max_lengths(graph)
     return choose_distinct_lengths(dims, graph, lower_limits, max_lengths if lower_limits else None)
 

@@ -159,7 +159,7 @@ def normalize_scores(
 ) -> Tensor:
     """Normalize scores over the visible keys of each query.
 
-    A score of minus infinity masks its key out, as the mask does.
+    A score of -inf masks its key out, as the mask does.
     """
     visible_grid = _make_visible_grid(site, mask, len(grid.shape))
     minus_infinity = site.add_constant(-inf, grid.type.dtype)
@@ -194,7 +194,7 @@ def _make_visible_grid(site: CallSite, mask: MaskGrid, score_rank: int) -> Tenso
 def _apply_definition(
     site: CallSite, normalizer: DefinitionFunction, scores: Tensor, grid_indices: GridIndices
 ) -> Tensor:
-    """Apply a normalizer's definition to scores that are minus infinity at masked keys."""
+    """Apply a normalizer's definition to scores that are -inf at masked keys."""
     params = normalizer.definition.params or ()
     if not params:
         title = f"the normalizer `{normalizer.name}` has no parameter for the scores"

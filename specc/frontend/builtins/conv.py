@@ -111,7 +111,7 @@ def max_pool(
     [batch, channels, height, width].
 
     `stride` defaults to the kernel size; other options are those of `conv`. Padding
-    counts as minus infinity. With `ceil` the last window may extend past the end
+    counts as -inf. With `ceil` the last window may extend past the end
     (PyTorch's `ceil_mode`).
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, dilation, padding)

@@ -215,7 +215,7 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Return `x` minus its maximum along an axis, and that maximum. An infinite maximum is
-    replaced by 0: infinity minus infinity is NaN.
+    replaced by 0: inf - inf is NaN.
     """
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     finite = site.add_op(

@@ -40,7 +40,7 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     # no node is added for offset 0, which most models use
     if offset == 0:
         return ids
-    # a run-time length, such as that of the past key-values
+    # a dynamic length, such as that of the past key-values
     if offset.number is None:
         return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
     return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))

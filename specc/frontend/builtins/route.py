@@ -59,12 +59,12 @@ def _find_token_count_readers(
 
 
 def _check_no_runtime_length(site: CallSite, value: Value, length: str, span: Span | None) -> None:
-    """Raise E0333 for a run-time length other than the number of tokens `length`."""
+    """Raise E0333 for a dynamic length other than the number of tokens `length`."""
     for dim in value.type.shape:
         if site.context.has_run_time_symbol(dim.symbols() - {length}):
             raise_error(
                 "E0333",
-                f"an expert reads a tensor of run-time length {dim}",
+                f"an expert reads a tensor of dynamic length {dim}",
                 span,
                 f"this reads {format_type(value.type)}",
                 helps=[
@@ -233,7 +233,7 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
 
 
 def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
-    """Return the run-time dims of the file as seen by the expert: a block declared for
+    """Return the dynamic dims of the file as seen by the expert: a block declared for
     `x: float[batch, seq, d]` also takes the tokens that are routed to an expert.
     """
     renamed: dict[str, Dim] = {}

@@ -331,7 +331,7 @@ def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
 
 @register_builtin(name="range")
 def range_(site: CallSite, n: Dim) -> Tensor:
-    """Return the integers 0, 1, …, `n - 1`. Over a run-time axis write `positions(x)`."""
+    """Return the integers 0, 1, …, `n - 1`. Over a dynamic axis write `positions(x)`."""
     return site.add_op(ops.Range(n), *())
 
 

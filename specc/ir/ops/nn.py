@@ -87,14 +87,14 @@ class MaskedWeights:
 
 class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """Softmax over the visible keys on the last axis. The weights of a query are zeros if no key is
-    visible or all visible scores are minus infinity.
+    visible or all visible scores are -inf.
     """
 
 
 class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """One-hot encoding of the largest visible score of each query (the first among equal scores).
 
-    The weights of a query are zeros if no key is visible or all visible scores are minus infinity.
+    The weights of a query are zeros if no key is visible or all visible scores are -inf.
     """
 
 

@@ -216,13 +216,13 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     Operands: `keep` if `has_mask` (bool [b, t]), the scanned tensors (the loop runs along their
     axis `axis`), the initial carries, then captured values. Inputs of the body: the current slice
     of each scanned tensor, the carries and the captures; its outputs are the next carries, then the
-    collected values. Results: the final carries, then the collected values stacked along axis
-    `axis`. Where `keep` is false the carries are unchanged and the collected values zero. `reverse`
+    scan outputs. Results: the final carries, then the scan outputs stacked along axis
+    `axis`. Where `keep` is false the carries are unchanged and the scan outputs zero. `reverse`
     starts at the last position. If `end_condition_index` is not -1, the carry with that index is
     boolean, and the loop ends as soon as all its elements are true, also before the first
-    iteration; collected values of the remaining iterations are zero. The body keeps carries and
+    iteration; scan outputs of the remaining iterations are zero. The body keeps carries and
     collects zeros for elements where that carry is true, so that no result depends on the number of
-    iterations. The last `unfrozen_output_count` collected values are computed in every iteration,
+    iterations. The last `unfrozen_output_count` scan outputs are computed in every iteration,
     from unchanged carries: later positions look back at them.
     """
 
@@ -268,7 +268,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         return tuple(self.body.outputs.values())[: self.carry_count]
 
     def get_collected_outputs(self) -> "tuple[Value, ...]":
-        """Return the body's collected outputs."""
+        """Return the body's scan outputs."""
         return tuple(self.body.outputs.values())[self.carry_count :]
 
     def get_first_scanned(self, node: "Node") -> "Value":
@@ -334,10 +334,10 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
 
 
 def _check_carried_types(initial_types: Sequence[Type], next_types: Sequence[Type]) -> None:
-    """Raise ShapeError if an iteration changes the type of a carried value."""
+    """Raise ShapeError if an iteration changes the type of a loop-carried value."""
     for before, now in zip(initial_types, next_types, strict=False):
         if before != now:
-            raise ShapeError(f"a carried value is {before} before a step and {now} after it")
+            raise ShapeError(f"a loop-carried value is {before} before a step and {now} after it")
 
 
 def remove_axis(type: Type, axis: int) -> Type:

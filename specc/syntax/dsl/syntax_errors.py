@@ -307,7 +307,7 @@ UNNAMED_STATEMENT_HELPS = {
     "append": "`repeat … collect x { … }` makes the list of the values of `x`",
     "print": "values inside of a graph are printed by `specc compile --tap PATTERN` and `run`",
     "pass": "leave it out",
-    "global": "leave it out: a body reads all names outside of it",
+    "global": "leave it out: a body reads all names outside it",
 }
 """Help for statements of other languages that have no result, by their first word or method."""
 

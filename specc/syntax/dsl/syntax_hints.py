@@ -153,7 +153,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     ),
     (
         lambda e, *_: any(t.text == "lambda" for t in e.tokens[max(e.index - 5, 0) : e.index]),
-        "a function is a block, outside of graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
+        "a function is a block, outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
 """Conditions on the error, its token and the previous token, each with its hint."""

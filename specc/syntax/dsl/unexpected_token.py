@@ -160,7 +160,7 @@ CONDITIONAL_HELP = (
 ASSIGNMENT_HELP = ("assign with `name = value`, without a keyword",)
 BLOCK_HELP = ("define a block for reuse: `block f(x: float[...]) -> float[...] { … }`",)
 IMPORT_HELP = (
-    'import blocks of another file with `use "file.specc" as f`, outside of blocks and graphs',
+    'import blocks of another file with `use "file.specc" as f`, outside blocks and graphs',
 )
 FOREIGN_STATEMENTS = {
     **dict.fromkeys(("for", "while"), LOOP_HELP),

@@ -135,7 +135,8 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
     for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
-        # `in` and `weights` are reserved: a call with an option of that name is written as a string
+        # `in` and `weights` are reserved: a call with an option with that name is written as a
+        # string
         if argument.name == "in":
             args = parse_yaml_expressions(reader, argument.value)
         elif argument.name == "weights":

@@ -81,7 +81,7 @@ def _has_ordered_groups(
         return True
     check_equal_counts("g_idx", len(group_index), width)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
-        raise LayoutError(f"g_idx names groups outside of 0 to {group_count - 1}")
+        raise LayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
     return bool(np.array_equal(group_index, np.arange(width) // group_size))
 
 

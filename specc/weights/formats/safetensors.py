@@ -105,7 +105,7 @@ class TensorFile(Closeable):
         """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
-        assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
+        assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside the tensor"
         buffers = [memoryview(bytearray(min(CHUNK_BYTES, count))) for _ in range(2)]
         yield from self._read_blocks(entry, offset, count, buffers)
 
