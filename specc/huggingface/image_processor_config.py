@@ -82,8 +82,7 @@ _CLASS_DEFAULTS: Mapping[str, _Defaults] = {
     "Yolos": _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
     "Donut": _Defaults(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
 }
-_TILES = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}
-_IDEFICS3 = _Defaults(filter=1, sizing="tiles", settings=_TILES)
+_IDEFICS3 = _Defaults(filter=1, sizing="tiles", settings={"size": 1456, "max_image_size": 364})
 _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
     "Qwen2VL": _Defaults(
         filter=3, channel_stats=_CLIP_STATS, sizing="area",
@@ -93,18 +92,19 @@ _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
         },
     ),
     "Pixtral": _Defaults(
-        filter=3, channel_stats=_CLIP_STATS, sizing="within",
-        settings={"size": {"longest_edge": 1024}},
+        filter=3, channel_stats=_CLIP_STATS, sizing="within", settings={"size": 1024}
     ),
     "Idefics3": _IDEFICS3,
     "SmolVLM": _IDEFICS3,
     "LlavaNext": _Defaults(
         filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
-        settings={"size": {"shortest_edge": 224}, "crop_size": {"height": 224}},
+        settings={"size": 224, "crop_size": 224},
+    ),
+    "LlavaOnevision": _Defaults(
+        filter=3, channel_stats=_CLIP_STATS, sizing="anyres", settings={"size": 384}
     ),
     "Owlv2": _Defaults(
-        filter=2, channel_stats=_CLIP_STATS, sizing="square",
-        settings={"size": {"height": 960, "width": 960}},
+        filter=2, channel_stats=_CLIP_STATS, sizing="square", settings={"size": 960}
     ),
     "Siglip2": _Defaults(
         filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}

@@ -98,7 +98,8 @@ def _read_tiles(settings: _Settings, spec: Mapping[str, object]) -> Options:
 def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
     tile, reader = _get_tile_size(spec), settings.reader
     settings.check_length("size", tile, "shortest_edge", "height")
-    settings.check_length("crop_size", tile, "height", "shortest_edge")
+    if reader.read_value("crop_size", settings.usual.get("crop_size")) is not None:
+        settings.check_length("crop_size", tile, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):
         # the graph counts tiles with the grid sizes of the config

@@ -40,7 +40,8 @@ def prepare_images(
         if not groups or not any(groups):
             continue
         prepared = [
-            [read_prepared_image(image, record, name) for image in group] for group in groups
+            [read_prepared_image(image, record, name, len(group)) for image in group]
+            for group in groups
         ]
         arrays = batch_images(graph, name, record, prepared)
         found |= {key: a for key, a in arrays.items() if key == name or key not in inputs}

@@ -26,6 +26,8 @@ from specc.preprocessing.preprocessing_records import ImageRecord
 MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096
 SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
+MIN_SHRINK_RATIO = 1.1
+"""Ratio of sides above which LLaVA-OneVision shrinks a feature map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +61,34 @@ def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
     return PreparedImage(np.ascontiguousarray(values, np.float32), shape, grid)
 
 
-def read_prepared_image(image: object, record: ImageRecord, name: str) -> PreparedImage:
-    """Return the values of an image file or a Pillow image for the input `name`. Raise E0802, E0902
-    to E0904 or E0990 if the image is invalid.
+def read_prepared_image(
+    image: object, record: ImageRecord, name: str, count: int = 1
+) -> PreparedImage:
+    """Return the values of an image file or a Pillow image for the input `name`, one of `count`
+    images of a prompt. Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
     """
     if isinstance(image, str | Path):
         pixels = decode_image(read_bytes(str(image), MAX_IMAGE_BYTES), str(image))
     else:
         pixels = decode_pil_image(image, name)
+    if count > 1 and record.max_side:
+        return _prepare_square_overview(pixels, record)
     return prepare_image(pixels, record)
+
+
+def _prepare_square_overview(pixels: Array, record: ImageRecord) -> PreparedImage:
+    """Return an image padded to a centered square of the mean color, with one newline token, like
+    the images of a prompt with several in the LLaVA-OneVision processor.
+    """
+    rows, columns = pixels.shape[:2]
+    side = max(rows, columns)
+    square = np.empty((side, side, pixels.shape[2]), np.uint8)
+    square[:] = [int(255 * mean) for mean in record.mean]
+    top, left = (side - rows) // 2, (side - columns) // 2
+    square[top : top + rows, left : left + columns] = pixels
+    values = normalize_pixels(resize_pixels(square, record.size, record), record)[None]
+    shape, tokens = (rows, columns), record.overview_tokens + 1
+    return PreparedImage(np.ascontiguousarray(values, np.float32), shape, (1, tokens))
 
 
 def is_tiled(record: ImageRecord) -> bool:
@@ -228,6 +249,10 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -
     else:
         kept = int(round(columns * (down / rows), 7))
         across -= (across - kept) // 2 * 2
+    limit = record.max_side * (tile // record.multiple)
+    ratio = math.sqrt(down * across / limit**2) if limit else 0.0
+    if ratio > MIN_SHRINK_RATIO:
+        down, across = int(down // ratio), int(across // ratio)
     return down * across + down
 
 

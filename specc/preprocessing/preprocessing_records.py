@@ -17,8 +17,7 @@ MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
-MAX_RATE = 768_000  # samples per second
-MAX_WINDOW = 65_536  # samples
+MAX_RATE, MAX_WINDOW = 768_000, 65_536  # samples per second, samples
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...],
@@ -78,7 +77,8 @@ class ImageRecord(Record):
     With `sizing` the size depends on the image (`image_layouts`), within `bounds`, in multiples of
     `multiple`; for tiled images `size` is the tile size. `patches` flattens patches: (side) with
     channels last, or (side, merge, frames) for blocks of merge × merge, repeated for each frame.
-    `shape_input` takes the shape of each image. `overview_tokens` precede the tokens of tiles.
+    `shape_input` takes the shape of each image. `overview_tokens` precede the tokens of tiles, over
+    1.21 · `max_side`² of which are shrunk; then several images in a prompt are not tiled.
     """
 
     tag = "image"
@@ -106,6 +106,7 @@ class ImageRecord(Record):
     patches: Annotated[tuple[int, ...], _read_lengths] = ()
     shape_input: str = ""
     overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
+    max_side: Annotated[int, int_range(0, MAX_SIDE)] = 0
 
     def check_fields(self, fields: JsonFields) -> None:
         """Reject a missing size and inconsistent numbers of channels."""

@@ -105,6 +105,12 @@ LAYOUTS = {
         {"sizing": "anyres", "size": [8, 8], "bounds": PINPOINTS, "multiple": 2, "shape_input": "image_sizes"},
         "image_sizes",
     ),
+    "llava_onevision": Layout(
+        "LlavaOnevisionImageProcessorPil",
+        {"size": {"height": 8, "width": 8}, "image_grid_pinpoints": PINPOINTS},
+        {"sizing": "anyres", "size": [8, 8], "bounds": PINPOINTS, "multiple": 2, "shape_input": "image_sizes", "max_side": 3},
+        "image_sizes",
+    ),
     "owlv2": Layout(
         "Owlv2ImageProcessorPil",
         {"size": {"height": 24, "width": 24}},
@@ -292,6 +298,16 @@ FAMILIES |= {
         ("<image>",), processor_settings={
             "patch_size": 2, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1,
         },
+    ),
+    "llava_onevision": Family(
+        "LlavaOnevision",
+        {
+            "text_config": LLAMA, "image_token_index": IMAGE, "image_grid_pinpoints": [[40, 40], [16, 40]],
+            "vision_config": VISION | {"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 2, "vision_use_head": False},
+        },
+        "LlavaOnevisionImageProcessorPil",
+        {"size": {"height": 8, "width": 8}, "image_grid_pinpoints": [[40, 40], [16, 40]]},
+        ("<image>", "<video>"), processor_settings={"num_image_tokens": 16, "vision_feature_select_strategy": "full", "video_processor": None},
     ),
 }  # fmt: skip
 
