@@ -7,7 +7,13 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.evaluation import evaluate_length, evaluate_padding, evaluate_stride, evaluate_top_k
+from specc.ir.runtime_lengths import (
+    check_index_range,
+    evaluate_length,
+    evaluate_padding,
+    evaluate_stride,
+    evaluate_top_k,
+)
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
@@ -204,3 +210,9 @@ def _compute_pixel_weights(
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in neighbors
     ]
+
+
+def check_indices(ids: Array, size: int, table_name: str) -> None:
+    """Raise E0913 unless every id is an index of a table of `size` rows."""
+    if ids.size:
+        check_index_range(int(ids.min()), int(ids.max()), size, table_name)

@@ -11,13 +11,8 @@ from typing import TypeAlias
 import numpy as np
 
 from specc.ir.array import Array
-from specc.ir.evaluation import (
-    bind_inputs,
-    check_index_range,
-    check_input_kind,
-    evaluate_live_nodes,
-)
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph_interpreter import bind_inputs, check_input_kind, evaluate_live_nodes
 from specc.ir.op import OpRuleTable
 
 LengthValues: TypeAlias = Mapping[str, int]
@@ -38,12 +33,6 @@ NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
 def get_numpy_dtype(dtype: str) -> type[np.generic]:
     """Return the NumPy dtype of an IR element type: float64 for every float."""
     return NUMPY_DTYPES.get(dtype, np.float64)
-
-
-def check_indices(ids: Array, size: int, table_name: str) -> None:
-    """Raise E0913 unless every id is an index of a table of `size` rows."""
-    if ids.size:
-        check_index_range(int(ids.min()), int(ids.max()), size, table_name)
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]

@@ -4,9 +4,10 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.evaluation import evaluate_length
 from specc.ir.ops.quantized import WeightLayout
-from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate
+from specc.ir.runtime_lengths import evaluate_length
+from specc_numpy.indexing import check_indices
+from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)

@@ -8,7 +8,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.evaluation import (
+from specc.ir.runtime_lengths import (
     compute_merged_shape,
     evaluate_index,
     evaluate_last_index,
@@ -18,7 +18,8 @@ from specc.ir.evaluation import (
     number_einsum_axes,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate, get_numpy_dtype
+from specc_numpy.indexing import check_indices
+from specc_numpy.numpy_interpreter import LengthValues, evaluate, get_numpy_dtype
 
 
 def _erf(x: Array) -> Array:

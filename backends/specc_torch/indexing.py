@@ -8,7 +8,12 @@ from torch.nn import functional
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.ir.evaluation import evaluate_padding, evaluate_stride, evaluate_top_k
+from specc.ir.runtime_lengths import (
+    check_index_range,
+    evaluate_padding,
+    evaluate_stride,
+    evaluate_top_k,
+)
 from specc_torch.tensor import make_full
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
@@ -117,3 +122,13 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
     points = grid.reshape(len(grid), grid.shape[1:-1].numel(), 1, 2)
     sampled = functional.grid_sample(x, points, op.mode, op.padding_mode, op.align_corners)
     return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])
+
+
+def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
+    """Raise E0913 unless all ids are indices of a table of `size` rows; meta tensors are not
+    checked.
+    """
+    if not ids.numel() or ids.is_meta:
+        return
+    minimum, maximum = (int(n) for n in torch.aminmax(ids))
+    check_index_range(minimum, maximum, size, table_name)

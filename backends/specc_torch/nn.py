@@ -11,13 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.evaluation import evaluate_patch_counts
-from specc_torch.torch_interpreter import (
-    ForwardContext,
-    check_tensor_indices,
-    evaluate,
-    run_graph_nodes,
-)
+from specc.ir.runtime_lengths import evaluate_patch_counts
+from specc_torch.indexing import check_tensor_indices
+from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 
 @evaluate

@@ -9,8 +9,9 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.ops.quantized import WeightLayout
+from specc_torch.indexing import check_tensor_indices
 from specc_torch.recurrent import apply_lstm_gates
-from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 @evaluate

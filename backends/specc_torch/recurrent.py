@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from specc.ir import ops
-from specc.ir.evaluation import run_scan
+from specc.ir.graph_interpreter import run_scan
 from specc.ir.types import Type
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, group_thousands
 from specc.ir.array import Array
-from specc.ir.evaluation import bind_inputs, check_input_kind
 from specc.ir.graph import Graph
+from specc.ir.graph_interpreter import bind_inputs, check_input_kind
 from specc.ir.model import resolve_absent_inputs
 from specc.runtime.training_batches import TrainingBatches
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.evaluation import (
+from specc.ir.runtime_lengths import (
     compute_merged_shape,
     evaluate_index,
     evaluate_last_index,
@@ -17,7 +17,8 @@ from specc.ir.evaluation import (
     number_einsum_axes,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
+from specc_torch.indexing import check_tensor_indices
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 TORCH_FUNCTIONS = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal"),

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from specc.ir.dim import Dim
-from specc.ir.evaluation import check_index_range, evaluate_length, evaluate_live_nodes
 from specc.ir.graph import Graph, Value
+from specc.ir.graph_interpreter import evaluate_live_nodes
 from specc.ir.op import OpRuleTable
+from specc.ir.runtime_lengths import evaluate_length
 
 TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
@@ -56,16 +57,6 @@ class ForwardContext:
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
         """Return a scalar, filled on the device: a copy to a GPU would synchronize with it."""
         return torch.full((), value, dtype=dtype, device=self.device)
-
-
-def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
-    """Raise E0913 unless all ids are indices of a table of `size` rows; meta tensors are not
-    checked.
-    """
-    if not ids.numel() or ids.is_meta:
-        return
-    minimum, maximum = (int(n) for n in torch.aminmax(ids))
-    check_index_range(minimum, maximum, size, table_name)
 
 
 def run_graph_nodes(

@@ -1,22 +1,18 @@
 """Maximum and minimum lengths of axes, from position embeddings, RoPE and windows.
 
 A learned position embedding of size 1024 limits the sequence length, `x[:, 0:3]` needs three
-positions; without this check ONNX Runtime would fail at run time. The module also finds the lengths
-from which constants in masks, position buckets and caches take effect.
+positions; without this check ONNX Runtime would fail at run time.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
 
-from specc.analysis.value_ranges import get_viewed_op
 from specc.diagnostics.source import Span
 from specc.ir import ops
-from specc.ir.dim import Dim, DimError, DimFunction, mod_dims
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.dim import Dim, DimFunction, mod_dims
+from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import (
     ROPE_TABLE,
     collect_length_constraints,
@@ -219,156 +215,3 @@ def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
 
 MAX_WINDOW_LENGTH = 2**24
 """The maximum length of a window."""
-
-
-MAX_FLOAT_THRESHOLD = 4096
-"""Larger floating-point operands are not distances between positions, but -inf or a RoPE
-base.
-"""
-
-STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
-"""The numbers of input positions per mask position that are tried."""
-
-_POSITION_KEEPING_OPS = (
-    *(ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not),
-    *(ops.Cast, ops.Where, ops.Concat),
-)
-"""Ops whose results are computed from position ids if an operand is."""
-
-
-@dataclass(frozen=True, order=True)
-class LengthThreshold:
-    """The length from which a constant of a mask has an effect; `stride` is the number of positions
-    per mask position.
-    """
-
-    length: int
-    stride: int = 1
-
-    def compute_length_beyond(self, positions: int) -> int:
-        """Return the length at which `positions` mask positions are beyond the constant."""
-        return self.length + positions * self.stride
-
-
-def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return for each symbol the lengths, ascending, from which a constant has an effect that
-    positions along its axes are compared or combined with, or that clips a length.
-
-    `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: with shorter sequences `8` and
-    `9` have the same results. Over an axis `n // 4` the threshold is 32.
-    """
-    found: dict[str, set[LengthThreshold]] = {}
-    equations = graph.length_equations
-
-    def add(length: Dim, number: int, share: int = 1) -> None:
-        for symbol, threshold in compute_length_thresholds(
-            length.substitute(equations), number
-        ).items():
-            longer = LengthThreshold(threshold.length * share, threshold.stride * share)
-            found.setdefault(symbol, set()).add(longer)
-
-    positions: dict[Value, frozenset[_CountedPositions]] = {}
-    for node, results in iterate_nested_nodes(graph):
-        counted = _find_counted_positions(node, positions)
-        if counted:
-            positions |= dict.fromkeys(results, counted)
-            for number in _iterate_constants(node):
-                for each in counted:
-                    add(each.length, number, each.positions_per_count)
-        for length, clipped in _iterate_clipped_lengths(results):
-            add(length, clipped)
-    known_positions = _collect_input_symbols(graph)
-    return {s: sorted(found[s]) for s in found if s in known_positions}
-
-
-def _iterate_clipped_lengths(results: Sequence[Value]) -> Iterator[tuple[Dim, int]]:
-    """Yield each length of results that is clipped, with the bound."""
-    for length in (d for r in results for d in r.shape):
-        for clipped in _iterate_clip_bounds(length):
-            if _is_threshold(clipped, MAX_WINDOW_LENGTH):
-                yield length, clipped
-
-
-def _collect_input_symbols(graph: Graph) -> set[str]:
-    return {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
-
-
-def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return for each symbol of a length the value from which the length exceeds `number`."""
-    strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
-    return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
-
-
-def _is_threshold(number: float, max_length: int) -> bool:
-    return 1 < abs(number) <= max_length
-
-
-def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the number of positions of the symbol per unit of the length, with small values of the
-    other symbols, or 1 if the length does not reach `number`.
-    """
-    small = dict.fromkeys(length.symbols(), 2)
-    for stride in STRIDES:
-        with suppress(DimError):  # a length that is not divisible
-            if length.evaluate({**small, symbol: number * stride}) >= number:
-                return stride
-    return 1
-
-
-COUNT_SHARE = 4
-"""The assumed minimum number of positions per position that a mask or a special id marks."""
-
-
-@dataclass(frozen=True)
-class _CountedPositions:
-    """Positions along an axis of this length; one in `positions_per_count` is counted."""
-
-    length: Dim
-    positions_per_count: int = 1
-
-
-def _find_counted_positions(
-    node: Node, known_positions: dict[Value, frozenset[_CountedPositions]]
-) -> frozenset[_CountedPositions]:
-    """Return the axes whose positions the results of a node count."""
-    match node.op:
-        case ops.Range(length):
-            return frozenset((_CountedPositions(length),))
-        case ops.Extent(axis):
-            x = node.args[0]
-            return frozenset((_CountedPositions(x.shape[axis]),)) if x else frozenset()
-        case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
-            length = node.get_operand().type.shape[axis]
-            return frozenset((_CountedPositions(length, COUNT_SHARE),))
-    if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
-        return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
-    return frozenset()
-
-
-def _is_count(value: Value | None) -> bool:
-    """Return True if a value is a mask converted to numbers, whose sums count positions."""
-    mask = (
-        value.node.first_operand
-        if value and value.node and isinstance(value.node.op, ops.Cast)
-        else None
-    )
-    return mask is not None and mask.dtype == "bool"
-
-
-def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield the constant operands of a sum, product or comparison, as distances of positions."""
-    if not isinstance(node.op, ops.Arith | ops.Compare):
-        return
-    whole = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
-    max_length = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
-    for value in node.args:
-        match get_viewed_op(value, ops.Cast):
-            case ops.Constant(number) if _is_threshold(number, max_length):
-                yield ceil(abs(number))
-
-
-def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
-    """Yield the constants in minima and maxima of a length."""
-    for part in length.iterate_functions():
-        if part.fn in ("min", "max"):
-            yield from (c for a in part.args for m, c in a.terms if not m)

@@ -10,7 +10,7 @@ does not count them. Ranks may only be combined with ranks, and with values comp
 ids and constants.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, isinf
 
@@ -21,16 +21,13 @@ from specc.analysis.grid_constants import (
     intersect_masked_values,
     map_masked_values,
 )
-from specc.analysis.masked_values import compute_absorbing_result, is_sorted_last
-from specc.analysis.padding_facts import PaddedResult, PaddingFacts
+from specc.analysis.masked_values import compute_absorbing_result
+from specc.analysis.padding_axis_order import get_number_sorted_last, is_gather_in_sort_order
+from specc.analysis.padding_facts import PaddedResult
 from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
-from specc.ir.graph import Node, Value
-from specc.ir.op_dependence import Dependence
+from specc.ir.graph import Node
 from specc.ir.types import EMPTY_INTERVAL
-
-MAX_POSITION_SEARCH_DEPTH = 20
-"""Maximum depth of the search for position indices."""
 
 
 def infer_padding_constants(padded_result: PaddedResult) -> Mapping[int, float]:
@@ -104,102 +101,6 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
             last = padded_result.value.rank - 1
             return {last: 0.0} if operand_facts[0].constants.get(last) == -inf else {}
     return {}
-
-
-def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
-    """Return the constant at padded positions if a sort puts it after all other values, or None."""
-    match node.op:
-        case ops.Sort(axis, descending):
-            number, last = (
-                facts.get_padded_value(axis),
-                facts.minimum_axes if descending else facts.maximum_axes,
-            )
-            sorted_last = number is not None and is_sorted_last(node, number)
-            return number if sorted_last or axis in last else None
-    return None
-
-
-def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
-    """Return the axes of a result whose positions are ranks (sorted order)."""
-    node, operand_facts = padded_result.node, padded_result.operand_facts
-    constants = {
-        k.result_axis
-        for k in padded_result.dependences
-        if k.result_axis is not None and k.operand_axis in operand_facts[k.operand].sorted_axes
-    }
-    match node.op:
-        case ops.Sort(axis) if axis in padded_result.find_padded_axes():
-            constants.add(axis)
-        case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
-            constants.add(axis)
-        case ops.Extent(axis) if axis in operand_facts[0].sorted_axes:
-            constants.add(0)
-        case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
-            constants.add(axis)
-    return frozenset(constants)
-
-
-def has_mixed_ranks(padded_result: PaddedResult) -> bool:
-    """Return True if a result combines ranks with positions that are not ranks."""
-    return any(
-        not _is_rank_counting(padded_result, k)
-        for k in padded_result.dependences
-        if k.operand_axis not in padded_result.operand_facts[k.operand].sorted_axes
-        and _has_ranked_operand(padded_result, k.result_axis)
-    )
-
-
-def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
-    """Return the operands that are position ids combined with ranks; they count ranks."""
-    return {
-        k.operand
-        for k in padded_result.dependences
-        if _has_ranked_operand(padded_result, k.result_axis) and _is_rank_counting(padded_result, k)
-    }
-
-
-def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bool:
-    """Return True if an operand contains position ids of one axis, which may also count ranks;
-    combined with query positions they count padding.
-    """
-    value = padded_result.node.args[dependence.operand]
-    shape = value.shape if value else ()
-    return (
-        is_computed_from_positions(value)
-        and sum(d in padded_result.padded_lengths for d in shape) == 1
-    )
-
-
-def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
-    """Return True if another operand has ranks along an axis of the result."""
-    return any(
-        k.result_axis == axis
-        and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes
-        for k in padded_result.dependences
-    )
-
-
-def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if a gather reads a value in the order of a sort that puts padded positions last,
-    and the value is constant there.
-    """
-    match node:
-        case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
-            return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes
-    return False
-
-
-def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
-    """Return True if a value is computed from position ids and constants alone."""
-    if value is None or value.node is None or depth > MAX_POSITION_SEARCH_DEPTH:
-        return False
-    op = value.node.op
-    if isinstance(op, ops.Extent | ops.Range | ops.Constant):
-        return True
-    plain = isinstance(op, ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or)
-    return (plain or op.view) and all(
-        is_computed_from_positions(a, depth + 1) for a in value.node.operands
-    )
 
 
 def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:

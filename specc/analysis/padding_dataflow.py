@@ -9,10 +9,14 @@ from specc.analysis.padding_axis_lengths import (
     find_padded_lengths,
     find_padding_offsets,
 )
-from specc.analysis.padding_constants import (
+from specc.analysis.padding_axis_order import (
+    find_exposed_roll,
     find_rank_counting_operands,
+    find_reversed_axes,
+    find_rolled_axes,
     has_mixed_ranks,
     is_gather_in_sort_order,
+    is_order_mixed,
 )
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
@@ -21,10 +25,6 @@ from specc.analysis.padding_facts import (
     PaddingFacts,
     PaddingSource,
     attach_loop_body,
-    find_exposed_roll,
-    find_reversed_axes,
-    find_rolled_axes,
-    is_order_mixed,
     merge_padding_facts,
     shift_fact_axes,
 )

@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotary_embedding import RotationFact
-from specc.ir import ops
 from specc.ir.dependence import Dependence, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
@@ -121,16 +120,6 @@ NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
 """The facts of a value that does not depend on padding and about which nothing else is known."""
 
 
-def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
-    """Return True if valid positions of an output are in reverse order, or in sorted order while
-    padding may be before or between them.
-    """
-    length = graph.inputs[name].shape[-1:]
-    away = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
-    away = away or bool(facts.reversed_axes)
-    return away or (bool(facts.sorted_axes) and graph.input_facts[name].padding_side != "right")
-
-
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
     """Return `facts` with an axis removed (-1) or inserted (1) at `axis`."""
 
@@ -239,76 +228,6 @@ def attach_loop_body(
     ):
         return facts
     return replace(facts, padding_source=replace(facts.padding_source, loop_body=body))
-
-
-def find_reversed_axes(
-    node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
-) -> frozenset[int]:
-    """Return the axes of a result that are in reverse order."""
-    found = {
-        k.result_axis
-        for k in padded_dependences
-        if k.operand_axis in operand_facts[k.operand].reversed_axes
-    }
-    if isinstance(node.op, ops.Flip):
-        found ^= {k.result_axis for k in padded_dependences if k.operand_axis == node.op.axis}
-    return frozenset(a for a in found if a is not None)
-
-
-def is_order_mixed(
-    node: Node,
-    operand_facts: Sequence[PaddingFacts],
-    padded_dependences: Sequence[Dependence],
-    is_in_loop: bool,
-) -> bool:
-    """Return True if an op combines reversed axes with other axes, or reads them other than by
-    windows and reductions. Inside a loop no axis may be reversed.
-    """
-    if isinstance(node.op, ops.Flip | ops.Roll):
-        return is_in_loop and bool(padded_dependences)
-    if not any(r.reversed_axes for r in operand_facts):
-        return False
-    whole = isinstance(node.op, ops.Reduce | ops.Softmax)
-    return any(
-        k.operand_axis not in operand_facts[k.operand].reversed_axes
-        or not (whole or k.kind in ("same", "window", "newest"))
-        for k in padded_dependences
-    )
-
-
-def find_rolled_axes(
-    operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
-) -> Mapping[int, PaddingSource]:
-    """Return the axes of a result that `roll` rotated, with their sources."""
-    return {
-        k.result_axis: source
-        for k in padded_dependences
-        if k.result_axis is not None
-        and (source := operand_facts[k.operand].rolled_axes.get(k.operand_axis)) is not None
-    }
-
-
-def find_exposed_roll(
-    node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
-) -> PaddingSource | None:
-    """Return the source of a rotated axis that an op reads other than by a reduction, or combines
-    with positions that are not rotated by the same number, or None.
-    """
-    if not any(facts.rolled_axes for facts in operand_facts):
-        return None
-    padded_links = list(dependences)
-    sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in padded_links]
-    for link, source in zip(padded_links, sources, strict=True):
-        elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
-        beside = {
-            right and right.node.op
-            for k, right in zip(padded_links, sources, strict=True)
-            if k.result_axis is not None and k.result_axis == link.result_axis
-        }
-        whole = elementwise or isinstance(node.op, ops.Reduce)
-        if source and (not whole or len(beside) > 1):
-            return source
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)

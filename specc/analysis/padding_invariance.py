@@ -10,7 +10,7 @@ positions added next to them hold the same constant (`PaddingFacts.fill_constant
 from collections.abc import Iterator
 from math import inf, nan
 
-from specc.analysis.padding_constants import get_number_sorted_last, is_gather_in_sort_order
+from specc.analysis.padding_axis_order import get_number_sorted_last, is_gather_in_sort_order
 from specc.analysis.padding_facts import PaddedRead
 from specc.analysis.padding_values import is_padding_skipped, is_softmax_ignoring
 from specc.analysis.time_dataflow import resolve_dependence

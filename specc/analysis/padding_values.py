@@ -32,11 +32,8 @@ from dataclasses import replace
 from math import inf
 
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
-from specc.analysis.padding_constants import (
-    find_sorted_axes,
-    infer_fill_constants,
-    infer_padding_constants,
-)
+from specc.analysis.padding_axis_order import find_sorted_axes
+from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
     can_hold_low_scores,

@@ -24,9 +24,7 @@ from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
-from specc.runtime.open_model import open_compiled
-from specc.runtime.steppers import KVCacheStepper
-from specc.weights.int_quantization import MIN_SCALE, compute_cholesky_factor
+from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
@@ -339,41 +337,3 @@ def _compute_gram(x: Array, name: str) -> Array:
         )
     made: Array = rows.T @ rows
     return made
-
-
-RANGE_MARGIN = 1.25
-"""Factor between the largest observed value and the largest representable one; larger values
-saturate."""
-MAX_CODE = 127
-
-
-def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Return the scales f32[heads 1 width] of each KV buffer of a package, by state name. Raise
-    E0859 if a cached value is not finite.
-    """
-    maximum: dict[str, Array] = {}
-    writer = open_compiled(str(package)).generator
-    assert writer is not None, "only a package that writes is given"
-    for sample in samples:
-        stepper = writer.create_stepper(sample)
-        assert isinstance(stepper, KVCacheStepper), "the package has a step"
-        stepper.step(sample[writer.input_signature.sequence_input])
-        for state in stepper.buffers:
-            rows = stepper.states[state.name].numpy()[:, :, : stepper.past_length]
-            here = np.abs(rows).max((0, 2), initial=0.0)
-            if not np.isfinite(here).all():
-                raise_error(
-                    "E0859",
-                    f"the state `{escape_text(state.name)}` is not finite on the samples",
-                    notes=["its int8 scales are calibrated on these values"],
-                    helps=[
-                        "use other inputs: `--calibration-data FILE`",
-                        "or leave out `--kv-cache`",
-                    ],
-                )
-            maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)
-    factor = np.float32(RANGE_MARGIN / MAX_CODE)
-    return {
-        name: np.maximum(most * factor, MIN_SCALE).astype(np.float32)[:, None, :]
-        for name, most in maximum.items()
-    }

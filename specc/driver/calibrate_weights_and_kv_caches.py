@@ -18,12 +18,8 @@ from specc.calibration.calibration_data import (
     generate_samples,
     read_calibration_samples,
 )
-from specc.calibration.gram_matrices import (
-    RestartSamples,
-    Sample,
-    measure_cache_scales,
-    quantize_calibrated,
-)
+from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_calibrated
+from specc.calibration.kv_cache_scales import measure_cache_scales
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package

@@ -7,9 +7,10 @@ import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps
+from specc.drawing.attention_page import render_attention_html
 from specc.drawing.attention_sheet import draw_attention_maps
-from specc.drawing.html_page import render_attention_html, render_svg
 from specc.drawing.png import find_missing_glyphs, render_png
+from specc.drawing.svg_and_html_page import render_svg
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.runtime.attention_axes import AttendedInputs

@@ -7,12 +7,8 @@ from typing import NoReturn
 import numpy as np
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.decode_loop import (
-    BatchDetokenizer,
-    decode_steps,
-    make_stop_check,
-    truncate_at_stop_string,
-)
+from specc.decode.decode_loop import decode_steps
+from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
 from specc.decode.token_choice import DecodeStep
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr

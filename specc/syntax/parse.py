@@ -9,12 +9,8 @@ from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
-from specc.syntax.dsl.dsl_parser import (
-    check_source_characters,
-    parse_dsl,
-    parse_expression,
-    raise_spec_too_long,
-)
+from specc.syntax.dsl.dsl_lexer import check_source_characters, raise_spec_too_long
+from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
 
 Syntax = Literal["specc", "yaml"]
 YAML_SUFFIXES = (".yaml", ".yml", ".json")

@@ -13,7 +13,12 @@ from specc.analysis.model_cost import (
 )
 from specc.diagnostics.source import Source
 from specc.drawing.drawing_marks import make_printable_label
-from specc.drawing.html_page import read_page_resource, render_inline_svg, render_page, render_svg
+from specc.drawing.svg_and_html_page import (
+    read_page_resource,
+    render_inline_svg,
+    render_page,
+    render_svg,
+)
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text as printable
 from specc.ir.graph import Graph

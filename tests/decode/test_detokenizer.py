@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_models import TableStepper, make_continuing_logits
 
-from specc.decode.decode_loop import (
+from specc.decode.decode_loop import decode_steps
+from specc.decode.detokenizer import (
     CONTEXT,
     WINDOW,
     BatchDetokenizer,
     Detokenizer,
-    decode_steps,
     find_stop_string,
     make_stop_check,
     measure_stop_prefix,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
-from specc.decode.decode_loop import CONTEXT, WINDOW, Detokenizer
+from specc.decode.detokenizer import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_records import TextBytes, TextOutput
 from specc.preprocessing.show_results import show_output

@@ -169,12 +169,12 @@ def list_all_bombs() -> dict[str, str]:
 CHECK_PROGRAM = """
 import resource, time
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import context, elaboration_state
+from specc.frontend import elaboration_context, elaboration_state
 from specc.diagnostics.diagnostic import Failed
 import tempfile, pathlib
 if given["steps"]:
     elaboration_state.MAX_STEPS = given["steps"]
-    context.MAX_GRAPH_NODES = 2 * given["steps"]
+    elaboration_context.MAX_GRAPH_NODES = 2 * given["steps"]
 result = {}
 with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, "bomb.specc")

@@ -18,7 +18,6 @@ from specc.ir.model import DecodeState, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
-from specc_onnx.generate.decoding_strategies import StrategyInputs, make_strategy
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
     GenerationContext,
@@ -31,6 +30,7 @@ from specc_onnx.generate.generator_loop_body import (
     build_generation_body,
     hoist_invariant_nodes,
 )
+from specc_onnx.generate.generator_strategies import StrategyInputs, make_strategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, Tensor

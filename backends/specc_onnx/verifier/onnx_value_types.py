@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import onnx
 from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 from specc.ir.array import Array
@@ -289,3 +290,10 @@ def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
     return make_tensor_type(
         element, [x if x == y else None for x, y in zip(first, second, strict=True)]
     )
+
+
+def format_value_type(value: ValueInfoProto) -> str:
+    """Format a type, such as `float[batch, 8]`."""
+    tensor = value.type.tensor_type
+    dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
+    return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

@@ -5,7 +5,7 @@ cause of a failure is a bug of specc, or a runtime that is too old for the reque
 
 ONNX's shape rules are applied node by node with concrete lengths and with folded integer
 constants, because whole-graph inference loses symbols after the first `Reshape`. Rules that ONNX
-lacks are in `specc_onnx.verifier.shape_rules`. Data-dependent lengths stay unknown.
+lacks are in `specc_onnx.verifier.onnx_shape_rules`. Data-dependent lengths stay unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,25 +30,26 @@ from specc.ir.types import ShapeError
 from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.onnx_nodes import make_value_info
 from specc_onnx.ort_session import open_ort_model_bytes
-from specc_onnx.verifier.onnx_value_types import (
-    InferredTypes,
-    OperandMismatchError,
-    UnsoundModelError,
-    choose_distinct_lengths,
-    find_type_conflict,
-    has_unknown_length,
-    join_types,
-    make_tensor_type,
-    read_shape,
-    substitute_type_lengths,
-)
-from specc_onnx.verifier.shape_rules import (
+from specc_onnx.verifier.onnx_shape_rules import (
     CONTRIB_SHAPE_RULES,
     DATA_DEPENDENT_OPS,
     SHAPE_CHECKS,
     fold_node,
     get_node_attribute,
     read_constant_tensor,
+)
+from specc_onnx.verifier.onnx_value_types import (
+    InferredTypes,
+    OperandMismatchError,
+    UnsoundModelError,
+    choose_distinct_lengths,
+    find_type_conflict,
+    format_value_type,
+    has_unknown_length,
+    join_types,
+    make_tensor_type,
+    read_shape,
+    substitute_type_lengths,
 )
 
 NODE_ERRORS = (
@@ -328,8 +329,8 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
         expected = make_value_info(value.name, built_model.types[value.name])
         if expected.type != value.type:
             raise UnsoundModelError(
-                f"`{value.name}` is {_format_value_type(value)} in the model, "
-                f"{_format_value_type(expected)} in the graph"
+                f"`{value.name}` is {format_value_type(value)} in the model, "
+                f"{format_value_type(expected)} in the graph"
             )
     inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_lengths)
@@ -359,10 +360,3 @@ def _infer_at_lengths(
         if symbol in lengths
     }
     return infer_model_types(model, lengths, scalars)
-
-
-def _format_value_type(value: ValueInfoProto) -> str:
-    """Format a type, such as `float[batch, 8]`."""
-    tensor = value.type.tensor_type
-    dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
-    return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

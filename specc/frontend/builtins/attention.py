@@ -1,24 +1,28 @@
 """Built-in attention functions: `attend`, `attend_by`, `grid`."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
+from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.frontend.builtins.attention_normalizers import (
     SOFTMAX_NORMALIZER,
-    compute_scores,
     evaluate_bias_option,
     evaluate_mask_option,
-    explain_width_mismatch,
+    get_definition_scope,
     match_score_rank,
     normalize_scores,
 )
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.builtins.tensor import make_filled_tensor
 from specc.frontend.mask_and_bias_definitions import (
+    GridIndices,
     MaskGrid,
     convert_to_grid,
     expand_bias,
+    expand_definition,
     expand_mask,
     make_grid_indices,
 )
@@ -39,6 +43,7 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     Tensor,
     describe_value,
+    take_first_result,
 )
 from specc.ir import ops
 from specc.syntax import ast
@@ -265,3 +270,65 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
         title = "`grid` takes a score, a bias or a mask, not none"
         site.raise_error("E0602", title, "of")
     return bias
+
+
+def compute_scores(
+    site: CallSite, score: Score, q: Tensor, k: Tensor, grid_indices: GridIndices
+) -> Tensor:
+    """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
+    # [… q, 1, d] and [… 1, k, d]: a definition for two vectors broadcasts over all pairs
+    query = site.insert_axis(q, len(q.shape) - 1)
+    key = site.insert_axis(k, len(k.shape) - 2)
+    with explain_width_mismatch(site, score.name, q, k):
+        if isinstance(score, BuiltinFunction):
+            value = take_first_result(score.builtin.evaluate(site, query, key))
+        else:
+            names = {"q": query, "k": key}
+            inner, heads = get_definition_scope(site, score), len(q.shape) == 4
+            value = expand_definition(
+                site.context, score, grid_indices, names, inner, has_heads_axis=heads
+            )
+    if not isinstance(value, Tensor):
+        title = f"a score must be a tensor of floats, not {describe_value(value)}"
+        site.raise_error("E0605", title, "score")
+    if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
+        # `linear(…, out=1)` leaves a last axis of length 1
+        value = site.squeeze_axis(value, len(q.shape))
+    pairs = (q.shape[-2], k.shape[-2])
+    if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
+        title = (
+            f"the score `{score.name}` returns {describe_value(value)}, expected one number "
+            "per query and key"
+        )
+        helps = ["`dot(a, b)` sums over the features; a last axis of length 1 is dropped"]
+        site.raise_error("E0605", title, "score", helps=helps)
+    return value
+
+
+@contextmanager
+def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
+    """Replace a shape mismatch by E0607, which names the query and key widths, if the widths
+    differ.
+    """
+    try:
+        yield
+    except Failed as failed:
+        if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
+            raise  # other mismatches are reported where they occur
+        title = (
+            f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
+        )
+        labels = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
+        others = [Label(span, text) for span, text in labels if span is not None]
+        helps = [
+            "the scores `general` and `additive(size)` learn a projection between them: "
+            "`attend_by(general, …) @ name`",
+            f"or project one to the other's width: `linear(k, out={q.shape[-1]}) @ name`",
+        ]
+        raise_error(
+            "E0607",
+            title,
+            site.argument_spans.get("score") or site.span,
+            others=others,
+            helps=helps,
+        )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 
-from specc.diagnostics.diagnostic import Failed, Label, raise_error
+from specc.diagnostics.diagnostic import Failed, Label
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.mask_and_bias_definitions import (
     GridIndices,
@@ -19,37 +19,15 @@ from specc.frontend.mask_and_bias_definitions import (
 )
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
-    BuiltinFunction,
     ChoiceValue,
     DefinitionFunction,
     SpecValue,
     Tensor,
     describe_value,
-    take_first_result,
 )
 from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir import ops
 from specc.ir.op import Op
-
-
-def evaluate_mask_option(
-    site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
-) -> MaskGrid:
-    """Return the option `mask` as a grid for scores with `score_rank` axes, as True if every key is
-    visible, or as False if no key is visible.
-    """
-    span = site.argument_spans.get("mask")
-    with _show_errors_at_option(site, "mask", "E0604"):
-        return expand_mask(site.context, mask, grid_indices, site.scope, span, score_rank)
-
-
-def evaluate_bias_option(
-    site: CallSite, add: SpecValue, grid_indices: GridIndices, score_rank: int
-) -> Tensor | None:
-    """Return the option `add` as a grid of floats, or None."""
-    span = site.argument_spans.get("add")
-    with _show_errors_at_option(site, "add", "E0604"):
-        return expand_bias(site.context, add, grid_indices, site.scope, span, score_rank)
 
 
 @contextmanager
@@ -66,80 +44,6 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
                 diagnostic, primary=Label(span), others=(diagnostic.primary, *diagnostic.others)
             )
         ) from None
-
-
-def compute_scores(
-    site: CallSite, score: Score, q: Tensor, k: Tensor, grid_indices: GridIndices
-) -> Tensor:
-    """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
-    # [… q, 1, d] and [… 1, k, d]: a definition for two vectors broadcasts over all pairs
-    query = site.insert_axis(q, len(q.shape) - 1)
-    key = site.insert_axis(k, len(k.shape) - 2)
-    with explain_width_mismatch(site, score.name, q, k):
-        if isinstance(score, BuiltinFunction):
-            value = take_first_result(score.builtin.evaluate(site, query, key))
-        else:
-            names = {"q": query, "k": key}
-            inner, heads = get_definition_scope(site, score), len(q.shape) == 4
-            value = expand_definition(
-                site.context, score, grid_indices, names, inner, has_heads_axis=heads
-            )
-    if not isinstance(value, Tensor):
-        title = f"a score must be a tensor of floats, not {describe_value(value)}"
-        site.raise_error("E0605", title, "score")
-    if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
-        # `linear(…, out=1)` leaves a last axis of length 1
-        value = site.squeeze_axis(value, len(q.shape))
-    pairs = (q.shape[-2], k.shape[-2])
-    if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
-        title = (
-            f"the score `{score.name}` returns {describe_value(value)}, expected one number "
-            "per query and key"
-        )
-        helps = ["`dot(a, b)` sums over the features; a last axis of length 1 is dropped"]
-        site.raise_error("E0605", title, "score", helps=helps)
-    return value
-
-
-@contextmanager
-def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Replace a shape mismatch by E0607, which names the query and key widths, if the widths
-    differ.
-    """
-    try:
-        yield
-    except Failed as failed:
-        if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # other mismatches are reported where they occur
-        title = (
-            f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
-        )
-        labels = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
-        others = [Label(span, text) for span, text in labels if span is not None]
-        helps = [
-            "the scores `general` and `additive(size)` learn a projection between them: "
-            "`attend_by(general, …) @ name`",
-            f"or project one to the other's width: `linear(k, out={q.shape[-1]}) @ name`",
-        ]
-        raise_error(
-            "E0607",
-            title,
-            site.argument_spans.get("score") or site.span,
-            others=others,
-            helps=helps,
-        )
-
-
-def get_definition_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or a normalizer, which is the scope of its definition if
-    the definition has its own weights.
-    """
-    if not function.weight_path:
-        return site.scope
-    definition_env = function.env or site.env
-    return site.env.append_scope(
-        resolve_weight_path(site.context, function.weight_path, definition_env)
-    ).scope
 
 
 OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
@@ -315,3 +219,35 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
             query_axis,
         )
     return site.add_op(ops.WeightedSum(), weights, values)
+
+
+def evaluate_mask_option(
+    site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
+) -> MaskGrid:
+    """Return the option `mask` as a grid for scores with `score_rank` axes, as True if every key is
+    visible, or as False if no key is visible.
+    """
+    span = site.argument_spans.get("mask")
+    with _show_errors_at_option(site, "mask", "E0604"):
+        return expand_mask(site.context, mask, grid_indices, site.scope, span, score_rank)
+
+
+def evaluate_bias_option(
+    site: CallSite, add: SpecValue, grid_indices: GridIndices, score_rank: int
+) -> Tensor | None:
+    """Return the option `add` as a grid of floats, or None."""
+    span = site.argument_spans.get("add")
+    with _show_errors_at_option(site, "add", "E0604"):
+        return expand_bias(site.context, add, grid_indices, site.scope, span, score_rank)
+
+
+def get_definition_scope(site: CallSite, function: Score) -> str:
+    """Return the weight scope of a score or a normalizer, which is the scope of its definition if
+    the definition has its own weights.
+    """
+    if not function.weight_path:
+        return site.scope
+    definition_env = function.env or site.env
+    return site.env.append_scope(
+        resolve_weight_path(site.context, function.weight_path, definition_env)
+    ).scope

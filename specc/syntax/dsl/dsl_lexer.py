@@ -4,10 +4,11 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
 from specc.diagnostics.source import Source, Span
+from specc.syntax.dsl import dsl_lexer
 
 MAX_SPEC_BYTES = 1 << 20
 """Maximum characters of a file, and bytes before decoding (E0109)."""
@@ -299,3 +300,41 @@ def _suggest_for_character(character: str) -> str:
 def truncate_token_text(text: str) -> str:
     """Truncate a string to 40 characters."""
     return text if len(text) <= 40 else text[:37] + "…"
+
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+"""Characters that specs may not contain. Most indicate a binary file, or an encoding other than
+UTF-8.
+"""
+
+
+def check_source_characters(source: Source) -> Source:
+    """Return the source. Raise E0109 if it is too long, and E0112 for control characters."""
+    if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
+        raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
+    found = CONTROL_CHARACTERS.search(source.text)
+    if found:
+        code = ord(found.group())
+        what = "the control character" if code < 0xD800 else "the character"
+        raise_error(
+            "E0112",
+            f"{what} U+{code:04X} cannot be in a spec",
+            Span(source, found.start(), found.end()),
+            "here",
+            notes=[
+                "many of these mean that the file is not text, or is in another encoding than UTF-8"
+            ],
+            helps=["delete it"],
+        )
+    return source
+
+
+def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
+    """Raise E0109 for a spec longer than MAX_SPEC_BYTES."""
+    raise_error(
+        "E0109",
+        f"a spec of {size}; at most {dsl_lexer.MAX_SPEC_BYTES} are read",
+        span,
+        label,
+        helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+    )

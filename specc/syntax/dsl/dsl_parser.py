@@ -1,13 +1,12 @@
 """Parse DSL text: a whole `.specc` file, or one expression, type or other fragment."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, NoReturn, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
+from specc.diagnostics.source import Source
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
@@ -15,6 +14,7 @@ from specc.syntax.dsl.dsl_lexer import (
     Fragment,
     LexedTokens,
     Token,
+    check_source_characters,
     make_file_fragment,
     tokenize_fragment,
 )
@@ -24,10 +24,6 @@ from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
 T = TypeVar("T", covariant=True)
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that specs may not contain. Most indicate a binary file, or an encoding other than
-UTF-8.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,38 +126,6 @@ def parse_expression(source: Source | str) -> ast.Expr:
     if isinstance(source, str):
         source = Source("<expression>", source)
     return parse_fragment(make_file_fragment(check_source_characters(source)), EXPR)
-
-
-def check_source_characters(source: Source) -> Source:
-    """Return the source. Raise E0109 if it is too long, and E0112 for control characters."""
-    if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
-        raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
-    found = CONTROL_CHARACTERS.search(source.text)
-    if found:
-        code = ord(found.group())
-        what = "the control character" if code < 0xD800 else "the character"
-        raise_error(
-            "E0112",
-            f"{what} U+{code:04X} cannot be in a spec",
-            Span(source, found.start(), found.end()),
-            "here",
-            notes=[
-                "many of these mean that the file is not text, or is in another encoding than UTF-8"
-            ],
-            helps=["delete it"],
-        )
-    return source
-
-
-def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
-    """Raise E0109 for a spec longer than MAX_SPEC_BYTES."""
-    raise_error(
-        "E0109",
-        f"a spec of {size}; at most {dsl_lexer.MAX_SPEC_BYTES} are read",
-        span,
-        label,
-        helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
-    )
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")

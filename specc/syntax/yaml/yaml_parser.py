@@ -7,7 +7,8 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
-from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics, check_source_characters
+from specc.syntax.dsl.dsl_lexer import check_source_characters
+from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics
 from specc.syntax.yaml.yaml_config import parse_yaml_config_entry
 from specc.syntax.yaml.yaml_keys import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
 from specc.syntax.yaml.yaml_nodes import (

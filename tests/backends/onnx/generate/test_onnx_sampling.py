@@ -15,7 +15,7 @@ from specc.decode.token_choice import (
     count_prompt_tokens,
     find_prompt_tokens,
 )
-from specc_onnx.generate import onnx_sampling
+from specc_onnx.generate import generator_token_rules, onnx_sampling
 from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
 from specc_onnx.lower.emitter import Emitter
 
@@ -30,8 +30,8 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
         s = onnx_sampling.make_sampler(
             g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
         )
-        seen = onnx_sampling.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
-        logits = onnx_sampling.emit_repetition_penalty(g, "logits", seen, "penalty")
+        seen = generator_token_rules.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
+        logits = generator_token_rules.emit_repetition_penalty(g, "logits", seen, "penalty")
         return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
 
     setting_inputs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}

@@ -4,14 +4,14 @@ The constructor of a strategy emits loop-invariant nodes into the main graph; `e
 step into the loop body. The final values of its `carries` become the outputs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate import onnx_beam_search, onnx_sampling
+from specc_onnx.generate import generator_token_rules, onnx_beam_search, onnx_sampling
 from specc_onnx.generate.generator_inputs import (
     GENERATED_DIM,
     MAX_TOKENS_INPUT,
@@ -22,14 +22,13 @@ from specc_onnx.generate.generator_inputs import (
     LoopCarry,
     TokenDecision,
 )
-from specc_onnx.generate.onnx_sampling import (
-    check_sampling_opset,
-    emit_banned_tokens,
+from specc_onnx.generate.generator_token_rules import (
     emit_prompt_history,
-    emit_token_set,
+    emit_token_rules,
     get_history_type,
     has_history,
 )
+from specc_onnx.generate.onnx_sampling import check_sampling_opset
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.tensor_helpers import (
     emit_count,
@@ -37,83 +36,6 @@ from specc_onnx.lower.tensor_helpers import (
     emit_unsqueeze,
     make_typed_tensor,
 )
-
-FORBIDDEN_SCORE = float("-inf")
-"""The score of a token that cannot be chosen."""
-
-
-def emit_token_rules(
-    g: Emitter,
-    decoding: DecodingConfig,
-    scores: str,
-    iteration: str,
-    *,
-    limit: str,
-    vocabulary: int,
-    history: str | None = None,
-) -> str:
-    """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are forbidden at step
-    `iteration` i64[]; `limit` i64[] is the maximum number of steps. Some rules read the token
-    `history`.
-    """
-    unrestricted = scores
-    if history is not None:
-        scores = _emit_history_rules(g, decoding, scores, history, vocabulary)
-    if decoding.min_tokens and decoding.stop:
-        early = g.emit_node("Less", iteration, decoding.min_tokens)
-        scores = _emit_suppressed_scores(g, scores, decoding.stop, vocabulary, early)
-    if decoding.forced_eos_token_id is not None:
-        last = g.emit_node("Equal", g.emit_node("Add", iteration, 1), limit)
-        only = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)
-        scores = g.emit_node("Where", last, only, scores)
-    if decoding.suppress_tokens:
-        scores = _emit_suppressed_scores(g, scores, decoding.suppress_tokens, vocabulary)
-    if decoding.begin_suppress_tokens:
-        after_begin = g.emit_node("Equal", iteration, len(decoding.first_token_choices))
-        scores = _emit_suppressed_scores(
-            g, scores, decoding.begin_suppress_tokens, vocabulary, after_begin
-        )
-    # forced tokens take precedence over the other settings
-    for step, tokens in enumerate(decoding.first_token_choices):
-        forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
-        scores = g.emit_node("Where", g.emit_node("Equal", iteration, step), forced, scores)
-    return scores
-
-
-def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
-    """Emit scores f32[1, vocabulary] that are -inf for all tokens but one."""
-    only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
-    return g.emit_constant(only, "f32")
-
-
-def _emit_history_rules(
-    g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
-) -> str:
-    """Emit scores with -inf for tokens that are forbidden by rules on the token `history`."""
-    for banned in emit_banned_tokens(g, decoding, history, vocabulary):
-        scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
-    return scores
-
-
-def _emit_forced_scores(
-    g: Emitter, unrestricted: str, tokens: Collection[int], vocabulary: int
-) -> str:
-    """Emit the unmodified scores of `tokens`, and -inf for all other tokens."""
-    is_allowed = emit_token_set(g, tokens, vocabulary)
-    # a single forced token is certain: log-probability 0
-    allowed_score = unrestricted if len(tokens) > 1 else 0.0
-    return g.emit_node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
-
-
-def _emit_suppressed_scores(
-    g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, condition: str | None = None
-) -> str:
-    """Emit scores with -inf for `tokens` if `condition` bool[] is true or None."""
-    banned = emit_token_set(g, tokens, vocabulary)
-    if condition is not None:
-        banned = g.emit_node("And", banned, condition)
-    return g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
-
 
 GENERATED_COUNT_DIM = Dim.symbol("made")
 """Number of generated tokens."""
@@ -144,7 +66,7 @@ class StrategyInputs:
         """
         carries = []
         if decoding.has_repetition_penalty:
-            seen = onnx_sampling.emit_prompt_tokens(
+            seen = generator_token_rules.emit_prompt_tokens(
                 g, self.prompt, self.padding_mask, self.vocabulary
             )
             type = Type.of("bool", self.batch, self.vocabulary)
@@ -164,7 +86,7 @@ class StrategyInputs:
     ) -> str:
         """Emit the scores after repetition penalty and token rules."""
         if decoding.has_repetition_penalty:
-            scores = onnx_sampling.emit_repetition_penalty(
+            scores = generator_token_rules.emit_repetition_penalty(
                 g, scores, history[0], self.scalar_names[PENALTY_INPUT]
             )
         token_history = history[-1] if has_history(decoding) else None
@@ -185,7 +107,7 @@ def _update_history(
     """Return the history carries updated with the new tokens, i64[batch, 1]."""
     updated = []
     if decoding.has_repetition_penalty:
-        updated.append(onnx_sampling.emit_seen_tokens(g, history[0], tokens))
+        updated.append(generator_token_rules.emit_seen_tokens(g, history[0], tokens))
     if has_history(decoding):
         updated.append(g.emit_node("Concat", history[-1], tokens, axis=1))
     return updated

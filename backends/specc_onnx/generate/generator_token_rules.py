@@ -1,0 +1,229 @@
+"""Emit the token rules of a standalone generator: banned, forced and suppressed tokens, minimum
+length, repetition penalty.
+"""
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+
+from specc.ir.dim import Dim
+from specc.ir.model import DecodingConfig
+from specc.ir.types import Type
+from specc_onnx.generate.generator_inputs import NO_TOKEN
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.tensor_helpers import (
+    emit_axis_length,
+    emit_cast,
+    emit_count,
+    emit_slice,
+    emit_unsqueeze,
+)
+
+
+def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
+    """Emit which tokens each prompt i64[batch, n] contains, bool[batch, vocabulary]."""
+    is_token, is_known = (
+        g.emit_node("GreaterOrEqual", prompt, 0),
+        g.emit_node("Less", prompt, vocabulary),
+    )
+    is_counted = g.emit_node("And", is_token, is_known)
+    if padding_mask is not None:
+        is_counted = g.emit_node("And", is_counted, padding_mask)
+    # padding goes to an extra column, which is sliced off
+    columns = g.emit_node("Where", is_counted, prompt, vocabulary)
+    shape = g.emit_node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
+    no_tokens = g.emit_node("Expand", False, shape)
+    return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
+
+
+def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
+    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] added."""
+    true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
+    return g.emit_node("ScatterElements", seen, tokens, true, axis=1)
+
+
+def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
+    """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
+    ones (arXiv:1909.05858, sec. 4.1, only divides).
+    """
+    divided, multiplied = (g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul"))
+    changed = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
+    return g.emit_node("Where", seen, changed, logits)
+
+
+HISTORY_DIM = Dim.symbol("history")
+
+
+SLICE_TO_END = 2**31 - 1
+
+
+def has_history(decoding: DecodingConfig) -> bool:
+    """Return True if a token rule reads the previous tokens or the number of previous tokens."""
+    return bool(
+        decoding.no_repeat_ngram_size
+        or decoding.bad_words_ids
+        or (decoding.min_length and decoding.stop)
+    )
+
+
+def get_history_type(batch: Dim) -> Type:
+    """Return the type of a token history, i64[batch, history]."""
+    return Type("i64", (batch, HISTORY_DIM))
+
+
+def emit_prompt_history(
+    g: Emitter, decoding: DecodingConfig, prompt: str, padding_mask: str | None
+) -> str:
+    """Emit the right-aligned history of a prompt i64[batch, n], after as many `NO_TOKEN` columns as
+    the longest sequence of `bad_words_ids` needs.
+    """
+    if padding_mask is not None:
+        prompt = _emit_right_aligned(g, prompt, padding_mask)
+    padding_length = max((len(banned) - 1 for banned in decoding.bad_words_ids), default=0)
+    if not padding_length:
+        return prompt
+    batch_size = emit_axis_length(g, prompt, 0)
+    shape = g.emit_node("Concat", batch_size, [padding_length], axis=0)
+    empty = g.emit_node("Expand", NO_TOKEN, shape)
+    return g.emit_node("Concat", empty, prompt, axis=1)
+
+
+def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
+    """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
+    is_token = emit_cast(g, padding_mask, "i64")
+    length = emit_axis_length(g, prompt, 1)
+    later_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
+    columns = g.emit_node("Sub", g.emit_node("Sub", length, [1]), later_count)
+    # padding goes to an extra column, which is sliced off
+    columns = g.emit_node("Where", padding_mask, columns, length)
+    batch_size = emit_axis_length(g, prompt, 0)
+    shape = g.emit_node("Concat", batch_size, g.emit_node("Add", length, [1]), axis=0)
+    empty = g.emit_node("Expand", NO_TOKEN, shape)
+    aligned = g.emit_node("ScatterElements", empty, columns, prompt, axis=1)
+    return g.emit_node("Slice", aligned, [0], length, [1])
+
+
+def emit_banned_tokens(
+    g: Emitter, decoding: DecodingConfig, history: str, vocabulary: int
+) -> list[str]:
+    """Emit for each rule which tokens it forbids, bool[batch, vocabulary]."""
+    masks = []
+    if decoding.no_repeat_ngram_size:
+        masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
+    ordered = sorted(decoding.bad_words_ids, key=len)
+    for length, sequences in groupby(ordered, key=len):
+        masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
+    if decoding.min_length and decoding.stop:
+        token_count = emit_count(g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True)
+        is_early = g.emit_node("Less", token_count, decoding.min_length)
+        masks.append(g.emit_node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
+    return masks
+
+
+def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
+    """Emit which tokens are in a set, bool[1, vocabulary]."""
+    return g.emit_constant([[i in tokens for i in range(vocabulary)]], "bool")
+
+
+def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
+    """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
+    # Column s is the n-gram that starts at position s.
+    last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
+    is_repeat = g.emit_node("Equal", last_tokens, last_tokens)
+    for n in range(size - 1):
+        offset = n - size + 1
+        candidate = g.emit_node("Slice", history, [n], [offset], [1])
+        last = g.emit_node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
+        is_repeat = g.emit_node("And", is_repeat, g.emit_node("Equal", candidate, last))
+    return emit_prompt_tokens(g, last_tokens, is_repeat, vocabulary)
+
+
+def _emit_completed_sequences(
+    g: Emitter, history: str, length: int, sequences: Sequence[Sequence[int]], vocabulary: int
+) -> str:
+    """Emit which tokens would complete one of `sequences` after the end of the history."""
+    if length == 1:
+        return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
+    tail = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
+    prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
+    matches = g.emit_node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
+    hits = g.emit_node("Equal", emit_count(g, matches, 2), length - 1)
+    last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
+    tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", hits))
+    return emit_prompt_tokens(g, tokens, hits, vocabulary)
+
+
+FORBIDDEN_SCORE = float("-inf")
+"""The score of a token that cannot be chosen."""
+
+
+def emit_token_rules(
+    g: Emitter,
+    decoding: DecodingConfig,
+    scores: str,
+    iteration: str,
+    *,
+    limit: str,
+    vocabulary: int,
+    history: str | None = None,
+) -> str:
+    """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are forbidden at step
+    `iteration` i64[]; `limit` i64[] is the maximum number of steps. Some rules read the token
+    `history`.
+    """
+    unrestricted = scores
+    if history is not None:
+        scores = _emit_history_rules(g, decoding, scores, history, vocabulary)
+    if decoding.min_tokens and decoding.stop:
+        early = g.emit_node("Less", iteration, decoding.min_tokens)
+        scores = _emit_suppressed_scores(g, scores, decoding.stop, vocabulary, early)
+    if decoding.forced_eos_token_id is not None:
+        last = g.emit_node("Equal", g.emit_node("Add", iteration, 1), limit)
+        only = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)
+        scores = g.emit_node("Where", last, only, scores)
+    if decoding.suppress_tokens:
+        scores = _emit_suppressed_scores(g, scores, decoding.suppress_tokens, vocabulary)
+    if decoding.begin_suppress_tokens:
+        after_begin = g.emit_node("Equal", iteration, len(decoding.first_token_choices))
+        scores = _emit_suppressed_scores(
+            g, scores, decoding.begin_suppress_tokens, vocabulary, after_begin
+        )
+    # forced tokens take precedence over the other settings
+    for step, tokens in enumerate(decoding.first_token_choices):
+        forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
+        scores = g.emit_node("Where", g.emit_node("Equal", iteration, step), forced, scores)
+    return scores
+
+
+def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
+    """Emit scores f32[1, vocabulary] that are -inf for all tokens but one."""
+    only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
+    return g.emit_constant(only, "f32")
+
+
+def _emit_history_rules(
+    g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
+) -> str:
+    """Emit scores with -inf for tokens that are forbidden by rules on the token `history`."""
+    for banned in emit_banned_tokens(g, decoding, history, vocabulary):
+        scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
+    return scores
+
+
+def _emit_forced_scores(
+    g: Emitter, unrestricted: str, tokens: Collection[int], vocabulary: int
+) -> str:
+    """Emit the unmodified scores of `tokens`, and -inf for all other tokens."""
+    is_allowed = emit_token_set(g, tokens, vocabulary)
+    # a single forced token is certain: log-probability 0
+    allowed_score = unrestricted if len(tokens) > 1 else 0.0
+    return g.emit_node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
+
+
+def _emit_suppressed_scores(
+    g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, condition: str | None = None
+) -> str:
+    """Emit scores with -inf for `tokens` if `condition` bool[] is true or None."""
+    banned = emit_token_set(g, tokens, vocabulary)
+    if condition is not None:
+        banned = g.emit_node("And", banned, condition)
+    return g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)

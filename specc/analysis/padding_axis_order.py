@@ -1,0 +1,189 @@
+"""Order of padded axes: reversed, rotated (`roll`) and sorted axes, and ops that mix orders."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from specc.analysis.masked_values import is_sorted_last
+from specc.analysis.padding_facts import PaddedResult, PaddingFacts, PaddingSource
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op_dependence import Dependence
+
+
+def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
+    """Return True if valid positions of an output are in reverse order, or in sorted order while
+    padding may be before or between them.
+    """
+    length = graph.inputs[name].shape[-1:]
+    away = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
+    away = away or bool(facts.reversed_axes)
+    return away or (bool(facts.sorted_axes) and graph.input_facts[name].padding_side != "right")
+
+
+def find_reversed_axes(
+    node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
+) -> frozenset[int]:
+    """Return the axes of a result that are in reverse order."""
+    found = {
+        k.result_axis
+        for k in padded_dependences
+        if k.operand_axis in operand_facts[k.operand].reversed_axes
+    }
+    if isinstance(node.op, ops.Flip):
+        found ^= {k.result_axis for k in padded_dependences if k.operand_axis == node.op.axis}
+    return frozenset(a for a in found if a is not None)
+
+
+def is_order_mixed(
+    node: Node,
+    operand_facts: Sequence[PaddingFacts],
+    padded_dependences: Sequence[Dependence],
+    is_in_loop: bool,
+) -> bool:
+    """Return True if an op combines reversed axes with other axes, or reads them other than by
+    windows and reductions. Inside a loop no axis may be reversed.
+    """
+    if isinstance(node.op, ops.Flip | ops.Roll):
+        return is_in_loop and bool(padded_dependences)
+    if not any(r.reversed_axes for r in operand_facts):
+        return False
+    whole = isinstance(node.op, ops.Reduce | ops.Softmax)
+    return any(
+        k.operand_axis not in operand_facts[k.operand].reversed_axes
+        or not (whole or k.kind in ("same", "window", "newest"))
+        for k in padded_dependences
+    )
+
+
+def find_rolled_axes(
+    operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
+) -> Mapping[int, PaddingSource]:
+    """Return the axes of a result that `roll` rotated, with their sources."""
+    return {
+        k.result_axis: source
+        for k in padded_dependences
+        if k.result_axis is not None
+        and (source := operand_facts[k.operand].rolled_axes.get(k.operand_axis)) is not None
+    }
+
+
+def find_exposed_roll(
+    node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
+) -> PaddingSource | None:
+    """Return the source of a rotated axis that an op reads other than by a reduction, or combines
+    with positions that are not rotated by the same number, or None.
+    """
+    if not any(facts.rolled_axes for facts in operand_facts):
+        return None
+    padded_links = list(dependences)
+    sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in padded_links]
+    for link, source in zip(padded_links, sources, strict=True):
+        elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
+        beside = {
+            right and right.node.op
+            for k, right in zip(padded_links, sources, strict=True)
+            if k.result_axis is not None and k.result_axis == link.result_axis
+        }
+        whole = elementwise or isinstance(node.op, ops.Reduce)
+        if source and (not whole or len(beside) > 1):
+            return source
+    return None
+
+
+MAX_POSITION_SEARCH_DEPTH = 20
+"""Maximum depth of the search for position indices."""
+
+
+def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
+    """Return the constant at padded positions if a sort puts it after all other values, or None."""
+    match node.op:
+        case ops.Sort(axis, descending):
+            number, last = (
+                facts.get_padded_value(axis),
+                facts.minimum_axes if descending else facts.maximum_axes,
+            )
+            sorted_last = number is not None and is_sorted_last(node, number)
+            return number if sorted_last or axis in last else None
+    return None
+
+
+def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
+    """Return the axes of a result whose positions are ranks (sorted order)."""
+    node, operand_facts = padded_result.node, padded_result.operand_facts
+    constants = {
+        k.result_axis
+        for k in padded_result.dependences
+        if k.result_axis is not None and k.operand_axis in operand_facts[k.operand].sorted_axes
+    }
+    match node.op:
+        case ops.Sort(axis) if axis in padded_result.find_padded_axes():
+            constants.add(axis)
+        case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
+            constants.add(axis)
+        case ops.Extent(axis) if axis in operand_facts[0].sorted_axes:
+            constants.add(0)
+        case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
+            constants.add(axis)
+    return frozenset(constants)
+
+
+def has_mixed_ranks(padded_result: PaddedResult) -> bool:
+    """Return True if a result combines ranks with positions that are not ranks."""
+    return any(
+        not _is_rank_counting(padded_result, k)
+        for k in padded_result.dependences
+        if k.operand_axis not in padded_result.operand_facts[k.operand].sorted_axes
+        and _has_ranked_operand(padded_result, k.result_axis)
+    )
+
+
+def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
+    """Return the operands that are position ids combined with ranks; they count ranks."""
+    return {
+        k.operand
+        for k in padded_result.dependences
+        if _has_ranked_operand(padded_result, k.result_axis) and _is_rank_counting(padded_result, k)
+    }
+
+
+def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bool:
+    """Return True if an operand contains position ids of one axis, which may also count ranks;
+    combined with query positions they count padding.
+    """
+    value = padded_result.node.args[dependence.operand]
+    shape = value.shape if value else ()
+    return (
+        is_computed_from_positions(value)
+        and sum(d in padded_result.padded_lengths for d in shape) == 1
+    )
+
+
+def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
+    """Return True if another operand has ranks along an axis of the result."""
+    return any(
+        k.result_axis == axis
+        and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes
+        for k in padded_result.dependences
+    )
+
+
+def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
+    """Return True if a gather reads a value in the order of a sort that puts padded positions last,
+    and the value is constant there.
+    """
+    match node:
+        case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
+            return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes
+    return False
+
+
+def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
+    """Return True if a value is computed from position ids and constants alone."""
+    if value is None or value.node is None or depth > MAX_POSITION_SEARCH_DEPTH:
+        return False
+    op = value.node.op
+    if isinstance(op, ops.Extent | ops.Range | ops.Constant):
+        return True
+    plain = isinstance(op, ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or)
+    return (plain or op.view) and all(
+        is_computed_from_positions(a, depth + 1) for a in value.node.operands
+    )
