@@ -4,6 +4,7 @@ computation by rounding them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Graph, Node, Value
 from specc.verification.tolerance import compute_relative_change, count_unexplained_positions
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -29,6 +30,7 @@ SAMPLE_COUNT = 4
 EXTRA_SAMPLE_COUNT = 12
 """Number of samples that check the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 ResultHook = Callable[[Value, Array], Array]
 
@@ -124,6 +126,8 @@ class RoundingPerturbation:
         # a rounded value is on the same side of 1, which is a float32, as the exact one
         inside = np.abs(array) <= 1
         changed = self.perturb_array(array)
+        if _is_gelu(value.node):
+            changed = np.where(array < 0, changed + self._draw_errors(array.shape), changed)
         return np.where(exact, array, np.where(inside, np.clip(changed, -1, 1), changed))
 
     def _is_input_independent(self, value: Value) -> bool:
@@ -141,12 +145,24 @@ class RoundingPerturbation:
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
-        sign = self.rng.choice([-1.0, 1.0], value.shape)
-        relative_errors_added = value * (1 + ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * sign)
+        relative_errors_added = value * (1 + self._draw_errors(value.shape))
         perturbed: Array = np.where(
             np.abs(value) < SMALLEST_NORMAL, 0.0 * value, relative_errors_added
         )
         return perturbed
+
+    def _draw_errors(self, shape: tuple[int, ...]) -> Array:
+        """Return random signs times the size of a perturbation of 1."""
+        return ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * self.rng.choice([-1.0, 1.0], shape)
+
+
+def _is_gelu(node: Node | None) -> bool:
+    """Return whether a node computes `x/2 · (1 + erf(x / √2))`, or the same with tanh.
+
+    The sum cancels for x < 0, in PyTorch, too: its error of one unit of roundoff times `|x|/2` is
+    below three units, as the sum is 0 for `x < -5.9`.
+    """
+    return node is not None and node.op in (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
@@ -263,19 +279,47 @@ def compute_half_rounding_errors(
     return max_errors
 
 
-def _raise_overflow(graph: Graph, value: Value, number: float) -> None:
-    """Raise E0980 for a value that is out of range of its 16-bit type."""
+def check_float32_overflow(
+    graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+) -> None:
+    """Raise E0980 if a value of the reference, or its square where a norm sums squares, exceeds the
+    range of float32.
+    """
+    largest: dict[Value, float] = {}
+
+    def check_value(value: Value, array: Array) -> Array:
+        if array.dtype.kind == "f":
+            finite = np.abs(array[np.isfinite(array)])
+            largest[value] = float(finite.max(initial=0))
+        if largest.get(value, 0) > MAX_FLOAT32:
+            _raise_overflow(graph, value, largest[value])
+        node = value.node
+        if node is not None and isinstance(node.op, (ops.RMSNorm, ops.LayerNorm, ops.GroupNorm)):
+            operand = node.get_operand()
+            if largest.get(operand, 0) ** 2 > MAX_FLOAT32:
+                _raise_overflow(graph, operand, largest[operand], ", and the norm sums its square")
+        return array
+
+    backend.load_reference().evaluate_graph(graph, inputs, weights, result_hook=check_value)
+
+
+def _raise_overflow(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
+    """Raise E0980 for a value that is out of range of its type."""
     dtype = value.dtype
     named = [n for n, v in graph.names.items() if v is value]
     where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)
+    form, helps = HALF_FORMATS.get(dtype), ["look for outliers in the weights of earlier layers"]
+    if form:
+        helps = [
+            "compile with `--dtype bf16`, which has the range of f32",
+            "or without `--dtype`, in f32",
+        ]
     raise_error(
         "E0980",
         f"a value of `{escape_text(where)}` overflows {dtype}",
         notes=[
-            f"it is {number:.4g}, and the largest of {dtype} is {HALF_FORMATS[dtype].max_value:.5g}"
+            f"it is {number:.4g}{use}, and the largest of {dtype} is "
+            f"{form.max_value if form else MAX_FLOAT32:.5g}"
         ],
-        helps=[
-            "compile with `--dtype bf16`, which has the range of f32",
-            "or without `--dtype`, in f32",
-        ],
+        helps=helps,
     )

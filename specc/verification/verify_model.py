@@ -31,6 +31,7 @@ from specc.verification.quantized_matmul_check import QuantizedProducts
 from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
     PerturbedRun,
+    check_float32_overflow,
     compute_half_rounding_errors,
     compute_position_error_bounds,
     find_half_dtype,
@@ -163,6 +164,7 @@ class _ReferenceComparison:
                 note=self.quantized_products.compare_and_format(inputs, format_lengths(sizes)),
             )
         # computed only if needed, because it evaluates the reference several more times
+        check_float32_overflow(self.graph, inputs, self.weights)
         run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
         inconclusive, note = _explain_by_rounding(
             mismatches, results, expected, run_perturbed, format_lengths(sizes)

@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 from support.onnx_sessions import save_with_hash
 from support.parameter_sweeps import sample_sweep
+from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc import backend
@@ -138,6 +139,29 @@ def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) 
         path = compile_changed(tmp_path / "spec.specc", tmp_path, change, seed)
         found = list(iterate_rounds(specc.load(path).scoring_model))
         assert sum(one.is_agreeing is True for one in found) > len(found) // 2
+
+
+def draw_normal(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Replace all weights, norms and decays too, by samples of N(0, 1.5²)."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=w.shape, scale=1.5).astype("f4") for name, w in weights.items()}
+
+
+@pytest.mark.parametrize("spec", ["mamba", pytest.param("mamba2", marks=pytest.mark.slow)])
+def test_state_space_models_with_large_weights_agree(spec: str, tmp_path: Path) -> None:
+    """Their gates are as small as sigmoid(-30), and multiply values of any size."""
+    path = compile_changed(spec, tmp_path, draw_normal, 1, **SMALL_CONFIGS[spec])
+    assert all(one.is_agreeing for one in iterate_rounds(specc.load(path).scoring_model))
+
+
+def test_overflow_of_float32_is_named(tmp_path: Path) -> None:
+    def enlarge(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
+        return {n: np.float32(1e20) * w if "up_proj" in n else w for n, w in weights.items()}
+
+    path = compile_changed("llama", tmp_path, enlarge, 0, **LLAMA)
+    with pytest.raises(Failed, match="E0980") as failure:
+        list(iterate_rounds(specc.load(path).scoring_model))
+    assert "the norm sums its square" in str(failure.value)
 
 
 @pytest.mark.slow

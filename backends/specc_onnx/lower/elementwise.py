@@ -204,7 +204,7 @@ def _is_nonnegative_tensor(g: Emitter, x: Tensor) -> bool:
 
 DIRECT_FUNCTIONS = (
     *("abs", "ceil", "cos", "erf", "exp", "floor", "log", "neg", "reciprocal", "relu", "round"),
-    *("sigmoid", "sign", "sin", "softplus", "sqrt", "tanh"),
+    *("sign", "sin", "softplus", "sqrt", "tanh"),
 )
 """Functions that lower to a single standard operator, such as `exp` to `Exp`."""
 
@@ -308,14 +308,35 @@ def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     )
 
 
+def emit_sigmoid(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
+    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the relative error must be small."""
+    if not g.site.needs_accurate_sigmoid:
+        return g.emit_node("Sigmoid", x)
+    return g.emit_node("Reciprocal", _emit_sigmoid_divisor(g, x, emit_constant))
+
+
+def _emit_sigmoid_divisor(
+    g: Emitter, x: str, emit_constant: ConstantEmitter, slope: float = 1.0
+) -> str:
+    """Emit `1 + exp(-slope · x)`; CoreML has `Mul`, but no `Neg`."""
+    exponential = g.emit_node("Exp", g.emit_node("Mul", x, emit_constant(-slope)))
+    return g.emit_node("Add", exponential, emit_constant(1.0))
+
+
+def emit_silu(g: Emitter, x: str, emit_constant: ConstantEmitter, slope: float = 1.0) -> str:
+    """Emit `x · sigmoid(slope · x)` (arXiv:1702.03118; arXiv:1606.08415, sec. 2)."""
+    if g.site.needs_accurate_sigmoid:
+        return g.emit_node("Div", x, _emit_sigmoid_divisor(g, x, emit_constant, slope))
+    scaled = x if slope == 1 else g.emit_node("Mul", x, emit_constant(slope))
+    return g.emit_node("Mul", x, g.emit_node("Sigmoid", scaled))
+
+
 FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
-    # `x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)
-    "quick_gelu": lambda g, x, emit_constant: g.emit_node(
-        "Mul", x, g.emit_node("Sigmoid", g.emit_node("Mul", x, emit_constant(1.702)))
-    ),
-    "silu": lambda g, x, emit_constant: g.emit_node("Mul", x, g.emit_node("Sigmoid", x)),
+    "quick_gelu": lambda g, x, emit_constant: emit_silu(g, x, emit_constant, slope=1.702),
+    "sigmoid": emit_sigmoid,
+    "silu": emit_silu,
     # `max(x, 0)²` (arXiv:2109.08668, sec. 3)
     "relu2": lambda g, x, emit_constant: g.emit_node("Mul", *[g.emit_node("Relu", x)] * 2),
     "expm1": emit_expm1,

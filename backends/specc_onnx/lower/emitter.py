@@ -62,13 +62,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LoweringSite:
-    """The IR node that is being lowered: its scope paths, its result types, and which results are
-    used.
+    """The IR node that is being lowered: its scope paths, its result types, which results are used,
+    and whether a sigmoid needs a small relative error.
     """
 
     scopes: tuple[str, ...] = ()
     types: tuple[Type, ...] = ()
     is_used: tuple[bool, ...] = ()
+    needs_accurate_sigmoid: bool = False
 
     @property
     def scope(self) -> str:

@@ -16,6 +16,7 @@ from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
 from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+from specc_onnx.lower.sigmoid_precision import find_accurate_sigmoids
 
 LoweredNames: TypeAlias = str | tuple[str, ...]
 LoweringRule: TypeAlias = Callable[..., LoweredNames]
@@ -31,12 +32,14 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
     # The counts of the whole graph also apply to recomputed parts.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
+    accurate_sigmoids = find_accurate_sigmoids(graph)
     for node, results in graph.nodes:
         if selected_nodes is None or node in selected_nodes:
             g.site = LoweringSite(
                 graph.node_origins.get(node, NodeOrigin()).scopes,
                 tuple(r.type for r in results),
                 tuple(r in use_counts for r in results),
+                not accurate_sigmoids.isdisjoint(results),
             )
             _lower_node(g, node, results)
     g.site = outer_site

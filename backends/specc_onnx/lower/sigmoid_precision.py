@@ -1,0 +1,79 @@
+"""Find the sigmoids whose relative error matters.
+
+The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
+is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use it,
+because the result is added to values of ordinary size. Where the result is normalized, returned, a
+divisor, or multiplied by the result of a loop or of attention, which has any size, it is computed
+as `1 / (1 + exp(-x))` with a small relative error.
+"""
+
+from collections.abc import Collection, Mapping
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.types import DTYPES_BY_KIND
+
+SIGMOID_FUNCTIONS = ("sigmoid", "silu", "quick_gelu")
+SUMMING_OPS = (
+    *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.MixtureOfExperts),
+    *(ops.Softmax, ops.MaskedSoftmax, ops.Lstm, ops.Gru, ops.Rnn, ops.QuantizedLstm),
+)
+"""Ops that add their operands to others, or to the exponent of others."""
+ELEMENT_OPS = (
+    *(ops.Where, ops.Cast, ops.Concat, ops.Slice, ops.StridedSlice, ops.Index, ops.Last),
+    *(ops.Dropout, ops.Delay, ops.Pad, ops.MaxPool, ops.AveragePool, ops.Reduce),
+)
+"""Ops whose results have the size of elements of their operands."""
+ORDINARY_OPS = (
+    *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.Embedding),
+    *(ops.QuantizedEmbedding, ops.LayerNorm, ops.RMSNorm, ops.GroupNorm, ops.PatchEmbedding),
+)
+"""Ops whose results are of ordinary size."""
+
+
+def find_accurate_sigmoids(graph: Graph) -> set[Value]:
+    """Return the results of sigmoid functions that need a small relative error."""
+    sigmoids = {results[0] for node, results in graph.nodes if _is_sigmoid(node)}
+    if not sigmoids:
+        return sigmoids
+    ordinary, users = _find_ordinary_values(graph), graph.map_users()
+    tolerant = {node: True for node, _ in graph.nodes}
+    outputs = set(graph.outputs.values())
+    for node, results in reversed(graph.nodes):
+        tolerant[node] = outputs.isdisjoint(results) and all(
+            _is_error_small(user, index, ordinary, tolerant)
+            for result in results
+            for user, index in users.get(result, ())
+        )
+    return {v for v in sigmoids if v.dtype == "f32" and v.node and not tolerant[v.node]}
+
+
+def _is_sigmoid(node: Node) -> bool:
+    return isinstance(node.op, ops.Pointwise) and node.op.fn in SIGMOID_FUNCTIONS
+
+
+def _find_ordinary_values(graph: Graph) -> set[Value]:
+    """Return the parameters, the results of `ORDINARY_OPS`, and all values that are computed from
+    these elementwise.
+    """
+    ordinary = set(graph.parameters.values())
+    for node, results in graph.nodes:
+        floats = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]
+        is_elementwise = isinstance(node.op, (*ELEMENT_OPS, ops.Pointwise, ops.Arith))
+        if isinstance(node.op, ORDINARY_OPS) or (
+            (node.op.view or is_elementwise) and ordinary.issuperset(floats)
+        ):
+            ordinary.update(results)
+    return ordinary
+
+
+def _is_error_small(
+    user: Node, index: int, ordinary: Collection[Value], tolerant: Mapping[Node, bool]
+) -> bool:
+    """Return whether a small absolute error of an operand of `user` is small in all results."""
+    op = user.op
+    if isinstance(op, ops.Arith) and op.fn == "mul":
+        return user.args[1 - index] in ordinary and tolerant[user]
+    if isinstance(op, (*SUMMING_OPS, ops.Arith)):
+        return not isinstance(op, ops.Arith) or op.fn in ("add", "sub", "min", "max")
+    return (op.view or isinstance(op, ELEMENT_OPS)) and tolerant[user]
