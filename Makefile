@@ -131,7 +131,8 @@ waivers: | python
 # make bench ONLY=families,lowbits QUICK=1
 bench: $(VENV)/parity
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'
-	$(BIN)/python -m pip install -q --disable-pip-version-check ctranslate2 || echo "CTranslate2 is left out"
+	for peer in ctranslate2 onnxruntime-genai openvino-genai llama-cpp-python; do \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check $$peer || echo "$$peer is left out"; done
 	$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 # the documentation as a site, in build/site

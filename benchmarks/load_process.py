@@ -1,27 +1,29 @@
 """Load a model, generate, and measure the whole process: `load_process.py PROGRAM MODEL PROMPT
-COUNT` prints JSON.
+COUNT THREADS` prints JSON.
 
 `first` is the wall time from the start of the process to the first token, imports included,
-`first_processor` its processor time; `prefill` and `step` are those of a second, warm run;
-`peak` is the resident memory at most, in MB.
+`first_processor` its CPU time. `prefill` and `step` are wall times of a second, warm run,
+`prefill_processor` and `step_processor` its CPU times (`step` is the minimum over all steps,
+`step_processor` the mean); `peak` is the peak resident memory in MB.
 """
 
 import json
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-THREADS = 2
 Generate = Callable[[list[int], int], Iterator[int]]
 
 
-def load_specc(model: str) -> Generate:
+def load_specc(model: str, threads: int) -> Generate:
     """Load a specc package through the Python API."""
     import specc
 
-    opened = specc.load(model, threads=THREADS)
+    opened = specc.load(model, threads=threads)
 
     def generate(prompt: list[int], count: int) -> Iterator[int]:
         for made in opened.generate(input_ids=[prompt], max_tokens=count, stop=[]):
@@ -30,14 +32,13 @@ def load_specc(model: str) -> Generate:
     return generate
 
 
-def load_genai(model: str) -> Generate:
+def load_genai(model: str, threads: int) -> Generate:
     """Load a directory with a `genai_config.json` in onnxruntime-genai."""
     import onnxruntime_genai as og
 
     config = og.Config(model)
-    config.overlay(
-        json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": THREADS}}}})
-    )
+    options = {"session_options": {"intra_op_num_threads": threads}}
+    config.overlay(json.dumps({"model": {"decoder": options}}))
     opened = og.Model(config)
 
     def generate(prompt: list[int], count: int) -> Iterator[int]:
@@ -55,11 +56,11 @@ def load_genai(model: str) -> Generate:
     return generate
 
 
-def load_ctranslate2(model: str) -> Generate:
+def load_ctranslate2(model: str, threads: int) -> Generate:
     """Load a converted model in CTranslate2; its tokens are numbers in decimal."""
     import ctranslate2
 
-    opened = ctranslate2.Generator(model, device="cpu", intra_threads=THREADS)
+    opened = ctranslate2.Generator(model, device="cpu", intra_threads=threads)
 
     def generate(prompt: list[int], count: int) -> Iterator[int]:
         names = [str(n) for n in prompt]
@@ -70,10 +71,72 @@ def load_ctranslate2(model: str) -> Generate:
     return generate
 
 
-PROGRAMS = {"specc": load_specc, "genai": load_genai, "ctranslate2": load_ctranslate2}
+def load_llama_cpp(model: str, threads: int) -> Generate:
+    """Load a GGUF file in llama.cpp, with its default KV cache in float16."""
+    import llama_cpp
+
+    opened = llama_cpp.Llama(
+        model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False
+    )
+
+    def generate(prompt: list[int], count: int) -> Iterator[int]:
+        opened.reset()
+        tokens = prompt
+        for _ in range(count):
+            opened.eval(tokens)
+            tokens = [opened.sample(temp=0.0, repeat_penalty=1.0)]
+            yield tokens[0]
+
+    return generate
 
 
-def measure_process(program: str, model: str, prompt: int, count: int) -> dict[str, object]:
+def load_openvino(model: str, threads: int) -> Generate:
+    """Load a GGUF file in OpenVINO GenAI, `FILE` or `FILE:PRECISION` (a hint for activations)."""
+    import openvino as ov
+    import openvino_genai as genai
+
+    path, _, precision = model.partition(":")
+    hints = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
+    opened = genai.LLMPipeline(path, "CPU", INFERENCE_NUM_THREADS=threads, **hints)
+
+    def generate(prompt: list[int], count: int) -> Iterator[int]:
+        import numpy as np
+
+        config = genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = count, True, False
+        found: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+        class Streamer(genai.StreamerBase):
+            def write(self, tokens: int | list[int]) -> genai.StreamingStatus:
+                for token in [tokens] if isinstance(tokens, int) else tokens:
+                    found.put(token)
+                return genai.StreamingStatus.RUNNING
+
+            def end(self) -> None:
+                found.put(None)
+
+        inputs = ov.Tensor(np.array([prompt], np.int64))
+        running = threading.Thread(target=opened.generate, args=(inputs, config, Streamer()))
+        running.start()
+        while (token := found.get()) is not None:
+            yield token
+        running.join()
+
+    return generate
+
+
+PROGRAMS = {
+    "specc": load_specc,
+    "genai": load_genai,
+    "ctranslate2": load_ctranslate2,
+    "llama.cpp": load_llama_cpp,
+    "openvino": load_openvino,
+}
+
+
+def measure_process(
+    program: str, model: str, prompt: int, count: int, threads: int
+) -> dict[str, object]:
     """Load and generate twice, in this process."""
     began = started()
     rng = 12345
@@ -81,19 +144,23 @@ def measure_process(program: str, model: str, prompt: int, count: int) -> dict[s
     for _ in range(prompt):
         rng = (1103515245 * rng + 12345) % 2**31
         ids.append(rng % 50000)
-    generate = PROGRAMS[program](model)
+    generate = PROGRAMS[program](model, threads)
     next(iter(generate(ids, 1)))
     first, processor = time.time() - began, time.process_time()
-    start = time.perf_counter()
-    times, tokens = [], []
+    start, processor_start = time.perf_counter(), time.process_time()
+    times, processor_times, tokens = [], [], []
     for token in generate(ids, count):
         times.append(time.perf_counter())
+        processor_times.append(time.process_time())
         tokens.append(token)
+    steps = processor_times[-1] - processor_times[0]
     return {
         "first": first,
         "first_processor": processor,
         "prefill": times[0] - start,
+        "prefill_processor": processor_times[0] - processor_start,
         "step": min(b - a for a, b in pairwise(times)),
+        "step_processor": steps / (count - 1),
         "peak": read_peak_memory(),
         "tokens": tokens,
     }
@@ -115,5 +182,5 @@ def read_peak_memory() -> float:
 
 
 if __name__ == "__main__":
-    program, model, prompt, count = sys.argv[1:]
-    print(json.dumps(measure_process(program, model, int(prompt), int(count))))
+    program, model, *numbers = sys.argv[1:]
+    print(json.dumps(measure_process(program, model, *map(int, numbers))))

@@ -1,8 +1,9 @@
-"""Measure the time from process start to the first token and the peak memory of specc,
-onnxruntime-genai and CTranslate2. Each run is a new process.
+"""Measure the time from process start to the first token, the time per token and the peak memory of
+specc, onnxruntime-genai, llama.cpp, OpenVINO GenAI and CTranslate2. Each run is a new process.
 
-The model is the Llama of `generation.py`, with a prompt of 128 tokens. The programs alternate; the
-minimum over all rounds counts, since other work on the machine only adds time.
+The model is the Llama of `generation.py`. The programs alternate; the minimum over all rounds
+counts, since other work on the machine only adds time. With one thread no thread waits for another,
+so CPU time is comparable even on a busy machine.
 """
 
 import json
@@ -14,52 +15,85 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import decoders
 import generation
 import measure
 
 PROCESS = Path(__file__).parent / "load_process.py"
-Runs = dict[str, tuple[str, str, Path]]
-"""Python interpreter, program and model of each run, by name."""
+Runs = dict[str, tuple[str, str, str]]
+"""Python interpreter, program and model of each run, by name: `PROGRAM, WEIGHTS`."""
+COUNT = 17
+"""Number of generated tokens."""
+REFERENCES = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}
+"""The weights of specc that 16-bit weights are compared with; other weights have the same name."""
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Yield a table of the minimum time and memory of each program."""
-    prompt, count = (8, 3) if quick else (128, 17)
-    yield f"### Loading a Llama with 134 M parameters and processing {prompt} tokens in a new process\n"
+    """Yield tables for a short and a long prompt with two threads, and one thread's CPU times."""
+    yield "### Loading and running a Llama with 134 M parameters in a new process\n"
     checkpoint = generation.saved("llama", directory / "llama-loading", tiny=False)
     runs, remarks = list_programs(checkpoint, directory)
     yield from (f"* {remark}" for remark in remarks)
-    if remarks:
-        yield ""
+    yield "" if remarks else "All programs are installed.\n"
+    for prompt, threads in ((8, 2), (8, 1)) if quick else ((128, 2), (1024, 2), (128, 1)):
+        found = run_programs(runs, directory, rounds, prompt, threads)
+        title = f"#### A prompt of {prompt} tokens, {threads} thread{'s' * (threads > 1)}"
+        yield f"{title}, minimum of {rounds} rounds\n"
+        yield from format_table(runs, found, threads)
+
+
+def run_programs(
+    runs: Runs, directory: Path, rounds: int, prompt: int, threads: int
+) -> dict[str, list[dict[str, float]]]:
+    """Run each program `rounds` times in alternation; return its measurements by name."""
     # Python keeps what it made of source files, as it does for an installed package
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
-    for _ in range(rounds + 1):
+    for index in range(rounds + 1):
         for name, (python, program, model) in runs.items():
-            command = [python, str(PROCESS), program, str(model), str(prompt), str(count)]
+            command = [python, str(PROCESS), program, model, str(prompt), str(COUNT), str(threads)]
             done = subprocess.run(
-                command, capture_output=True, text=True, check=True, env=environment
+                command, capture_output=True, text=True, check=program == "specc", env=environment
             )
-            found[name].append(json.loads(done.stdout))
+            # the first run of each reads files from the disk and compiles modules
+            if index and done.returncode == 0:
+                found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def format_table(
+    runs: Runs, found: dict[str, list[dict[str, float]]], threads: int
+) -> Iterator[str]:
+    """Yield a table: wall times, or CPU times if there is one thread, in which no thread waits."""
+    suffix = "" if threads > 1 else "_processor"
+    kind = "" if threads > 1 else "CPU "
     yield (
-        "| | files, MB | first token, s | CPU time, s | peak, MB | peak / files "
-        "| warm prefill, ms | ms per token |"
+        f"| | files, MB | {kind}first token, s | specc's time / its (95 % interval) | peak, MB "
+        f"| peak / files | {kind}prefill, ms | {kind}ms per token | specc's time / its "
+        "(95 % interval) |"
     )
-    yield "|---|---|---|---|---|---|---|---|"
-    for name, (_, _, model) in runs.items():
-        # the first run of each reads files from the disk and compiles modules
-        best = {key: min(run[key] for run in found[name][1:]) for key in KEYS}
-        size = sum(path.stat().st_size for path in model.iterdir()) / 1e6
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name, (_, program, model) in runs.items():
+        if len(found[name]) < len(found["specc, float32"]):
+            yield f"| {name} | fails | | | | | | | |"
+            continue
+        best = {key: min(run[key] for run in found[name]) for key in found[name][0] if key != "tokens"}  # fmt: skip
+        weights = name.split(", ")[-1]
+        ours = found[f"specc, {REFERENCES.get(weights, weights)}"]
+        ratios = {}
+        for key in ("first", "step"):
+            times = [[run[key + suffix] for run in each] for each in (ours, found[name])]
+            ratios[key] = "" if program == "specc" else str(measure.ratio(*times))
+        path = Path(model.partition(":")[0])
+        size = (measure.size_of(path) if path.is_dir() else path.stat().st_size) / 1e6
         yield (
-            f"| {name} | {size:.0f} | {best['first']:.2f} | {best['first_processor']:.2f} "
+            f"| {name} | {size:.0f} | {best['first' + suffix]:.2f} | {ratios['first']} "
             f"| {best['peak']:.0f} | {best['peak'] / size:.2f} "
-            f"| {best['prefill'] * 1e3:.0f} | {best['step'] * 1e3:.1f} |"
+            f"| {best['prefill' + suffix] * 1e3:.0f} | {best['step' + suffix] * 1e3:.1f} "
+            f"| {ratios['step']} |"
         )
     yield ""
-
-
-KEYS = ("first", "first_processor", "peak", "prefill", "step")
 
 
 def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
@@ -68,27 +102,62 @@ def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
     remarks = []
     for name, options in {
         "float32": (),
-        "int8": ("--quantize", "int8"),
-        "int4": ("--quantize", "int4", "--calibration-samples", "0"),
+        "8 bits": ("--quantize", "int8"),
+        "4 bits": ("--quantize", "int4", "--calibration-samples", "0"),
     }.items():
-        package = directory / f"loading-{name}"
+        package = directory / f"loading-{name.replace(' ', '-')}"
         command = [sys.executable, "-m", "specc", "compile", "llama", "--graphs", "step", *options]
         measure.of_process([*command, "--weights", str(checkpoint), "-o", str(package)])
-        runs[f"specc, {name}"] = (sys.executable, "specc", package)
-    if python := generation.genai_python():
+        runs[f"specc, {name}"] = (sys.executable, "specc", str(package))
+    python = generation.genai_python() or sys.executable * bool(find_spec("onnxruntime_genai"))
+    if python:
         package = directory / "loading-genai"
         generation.compiled("llama", checkpoint, package, "genai", "onnx")
-        runs["onnxruntime-genai, specc's package, float32"] = (python, "genai", package)
+        runs["onnxruntime-genai, specc's package, float32"] = (python, "genai", str(package))
+        package = directory / "loading-genai-int4"
+        if error := decoders.built_by_genai(python, checkpoint, package, "int4"):
+            remarks.append(f"The model builder of onnxruntime-genai fails: {error}")
+        else:
+            runs["onnxruntime-genai, 4 bits"] = (python, "genai", str(package))
     else:
         remarks.append("onnxruntime-genai is not there: `make readers`, or SPECC_GENAI_PYTHON.")
     if find_spec("ctranslate2"):
-        for precision in ("float32", "int8"):
+        for name, precision in {"float32": "float32", "8 bits": "int8"}.items():
             model = directory / f"loading-ctranslate2-{precision}"
             convert_ctranslate2(checkpoint, model, precision)
-            runs[f"CTranslate2, {precision}"] = (sys.executable, "ctranslate2", model)
+            runs[f"CTranslate2, {name}"] = (sys.executable, "ctranslate2", str(model))
     else:
         remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
+    list_gguf_programs(checkpoint, directory, runs, remarks)
     return runs, remarks
+
+
+GGUF_KINDS = {"float32": "F32", "float16": "F16", "8 bits": "Q8_0", "4 bits": "Q4_0"}
+OPENVINO_HINTS = {"float16": {"float32": ":f32", "bfloat16": ""}, "8 bits": {"8 bits": ""}, "4 bits": {"4 bits": ""}}  # fmt: skip
+"""For each file, the hints with which OpenVINO GenAI runs it, by the name of its computation."""
+
+
+def list_gguf_programs(checkpoint: Path, directory: Path, runs: Runs, remarks: list[str]) -> None:
+    """Add the programs that read GGUF files to `runs`, or remarks about those that are missing."""
+    if not find_spec("gguf"):
+        remarks.append("llama.cpp and OpenVINO GenAI need `pip install gguf` for their files.")
+        return
+    import gguf_llama
+
+    files = {name: directory / f"llama-{kind}.gguf" for name, kind in GGUF_KINDS.items()}
+    for name, path in files.items():
+        gguf_llama.write_gguf(checkpoint, path, GGUF_KINDS[name])
+    if find_spec("llama_cpp"):
+        for name, path in files.items():
+            runs[f"llama.cpp, {name}"] = (sys.executable, "llama.cpp", str(path))
+    else:
+        remarks.append("llama.cpp is not there: `pip install llama-cpp-python`.")
+    if find_spec("openvino_genai"):
+        for file, hints in OPENVINO_HINTS.items():
+            for name, hint in hints.items():
+                runs[f"OpenVINO GenAI, {name}"] = (sys.executable, "openvino", f"{files[file]}{hint}")  # fmt: skip
+    else:
+        remarks.append("OpenVINO GenAI is not there: `pip install openvino-genai`.")
 
 
 def convert_ctranslate2(checkpoint: Path, out: Path, precision: str) -> None:
