@@ -170,7 +170,7 @@ class TensorSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedProduct:
+class QuantizedMatMul:
     """A quantized matrix product of an open model, or the activation quantization before it:
     operator, names of values by role (`x`, `w`, `scales`, `y`), and integer attributes.
     """
@@ -309,9 +309,9 @@ class ModelFile(Protocol):
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> Session:
         """Open a copy that does not quantize activations (weight-only quantization)."""
 
-    def open_with_quantized_products(
+    def open_with_quantized_matmuls(
         self, provider: str
-    ) -> tuple[Session, tuple[QuantizedProduct, ...]]:
+    ) -> tuple[Session, tuple[QuantizedMatMul, ...]]:
         """Open a copy that outputs operands and results of quantized products."""
 
     def list_subgraphs(self) -> Subgraphs:

@@ -11,7 +11,7 @@ import numpy as np
 from specc import backend
 from specc.artifact import package_index as beside
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
-from specc.backend import Computation, ModelFile, QuantizedProduct, Session
+from specc.backend import Computation, ModelFile, QuantizedMatMul, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.memory_check import check_free_memory
@@ -128,11 +128,11 @@ class LoadedModel:
         runtime = self.file.open_without_activation_quantization(self.provider)
         return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
 
-    def open_with_quantized_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
+    def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
         """Return a copy that also outputs the operands and results of its quantized matrix
         products.
         """
-        session, products = self.file.open_with_quantized_products(self.provider)
+        session, products = self.file.open_with_quantized_matmuls(self.provider)
         return self._follow_declared_graph(session), products
 
     def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from specc.backend import QuantizedProduct
+from specc.backend import QuantizedMatMul
 from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs, iterate_node_bodies
 
 EXACT_ACCURACY_LEVEL = 1
@@ -127,14 +127,14 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
     yield lstm
 
 
-def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
+def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     """Add the operands and results of quantized products as graph outputs, except in branches and
     experts.
     """
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
-    results: list[QuantizedProduct] = []
-    constant_types = _list_initializer_types(model.graph)
+    results: list[QuantizedMatMul] = []
+    constant_types = _map_initializer_types(model.graph)
     for graph in iterate_nested_graphs(model.graph):
         for node in graph.node:
             if (roles := _find_operand_roles(node, constant_types)) is not None:
@@ -145,11 +145,11 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]
     for operator, names, attributes in products:
         if all(name in probes for name in names.values()):
             values = {role: probes[name] for role, name in names.items()}
-            results.append(QuantizedProduct(operator, values, attributes))
+            results.append(QuantizedMatMul(operator, values, attributes))
     return tuple(results)
 
 
-def _list_initializer_types(graph: GraphProto) -> dict[str, int]:
+def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
     """Return the element type of every initializer by name, including those of subgraphs."""
     return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
@@ -203,7 +203,7 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     """Add values of a graph as its outputs; loops collect values of their bodies. Return the output
     names by value.
     """
-    visible = _list_defined_names(graph)
+    visible = _collect_defined_names(graph)
     probes: dict[str, str] = {}
     for node in list(graph.node):
         if node.op_type in ("Scan", "Loop"):
@@ -219,7 +219,7 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     return probes
 
 
-def _list_defined_names(graph: GraphProto) -> set[str]:
+def _collect_defined_names(graph: GraphProto) -> set[str]:
     """Return the names of the inputs, initializers and node results of a graph without its
     bodies.
     """

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from specc.backend import QuantizedProduct, Subgraphs, WeightFootprint
+from specc.backend import QuantizedMatMul, Subgraphs, WeightFootprint
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import (
     UnreadableFileError,
@@ -34,11 +34,11 @@ from specc_onnx.emit.instrumentation import (
     list_subgraphs,
 )
 from specc_onnx.emit.quantization_probes import (
-    expose_quantized_products,
+    expose_quantized_matmuls,
     has_per_tensor_activation_scales,
     remove_activation_quantization,
 )
-from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
+from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
@@ -152,7 +152,7 @@ class OnnxModelFile:
             directory=self.path.parent,
             name=str(self.path),
             lengths=lengths,
-            as_cuda_graph=can_record_run(self.model, provider),
+            as_cuda_graph=can_capture_cuda_graph(self.model, provider),
         )
         return FixedShapeModel.allocate(session, shapes)
 
@@ -166,12 +166,12 @@ class OnnxModelFile:
         remove_activation_quantization(copy)
         return self._open_model(copy, provider, threads, without_activation_quantization=True)
 
-    def open_with_quantized_products(
+    def open_with_quantized_matmuls(
         self, provider: str
-    ) -> tuple[OrtModel, tuple[QuantizedProduct, ...]]:
+    ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
-        products = expose_quantized_products(copy)
+        products = expose_quantized_matmuls(copy)
         # the scales depend on how threads split the tensor
         return self._open_model(copy, provider, threads=1), products
 
