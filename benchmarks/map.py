@@ -26,10 +26,10 @@ from unittest.mock import patch
 import numpy as np
 
 import specc
-from specc.batch_inference.block_runner import BlockInProgress, BlockRunner
+from specc.batch_inference.block_runner import BlockComputation, BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits
-from specc.batch_inference.job_planner import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.batch_inference.row_batches import CostFormulas
 from specc.runtime.generate_each import (
     generate_in_batches,
@@ -172,17 +172,17 @@ def _beyond(table: Table) -> float:
     the CPU time in the model. The first block is not counted.
     """
     job = _job(table, "timed", {})
-    plan, out = make_plan(job), Path(job.out)
+    plan, out = plan_job(job), Path(job.out)
     shutil.rmtree(out, ignore_errors=True)
     plan.write(out)
     blocks = BlockRunner.open(plan, out)
     blocks.run_block(0)
     COMPUTED[0], began = 0.0, time.process_time()
     batch, generate = (
-        _timed(BlockInProgress._compute_batch),
-        _timed(BlockInProgress._generate_continuously),
+        _timed(BlockComputation._compute_batch),
+        _timed(BlockComputation._generate_continuously),
     )
-    with patch.multiple(BlockInProgress, _compute_batch=batch, _generate_continuously=generate):
+    with patch.multiple(BlockComputation, _compute_batch=batch, _generate_continuously=generate):
         for number in range(1, len(plan.blocks)):
             blocks.run_block(number)
     return (time.process_time() - began) / max(COMPUTED[0], 1e-9) - 1

@@ -72,7 +72,7 @@ class ExtraFile:
     name: str
     content: bytes
     role: str = ""
-    hashed: bool = False
+    is_hashed: bool = False
 
     @classmethod
     def from_json(cls, name: str, data: object, role: str = "") -> "ExtraFile":
@@ -314,7 +314,7 @@ class ModelFile(Protocol):
     ) -> tuple[Session, tuple[QuantizedMatMul, ...]]:
         """Open a copy that outputs operands and results of quantized products."""
 
-    def list_subgraphs(self) -> Subgraphs:
+    def collect_subgraphs(self) -> Subgraphs:
         """Return the branches and loop bodies of the model."""
 
     def open_with_execution_counts(self, provider: str) -> Session:

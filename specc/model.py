@@ -29,7 +29,7 @@ from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
-from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
+from specc.runtime.open_model import OpenedModel, open_compiled_model, open_stream
 from specc.runtime.steppers import PREFILL_CHUNK_SIZE
 from specc.runtime.streaming_inference import InputStream
 from specc.runtime.task_runner import is_task_input, run_task
@@ -261,7 +261,7 @@ def load(
     refuse_uncompiled(model)
     opened = Model(
         **vars(
-            open_compiled(
+            open_compiled_model(
                 model,
                 provider=execution_provider,
                 threads=threads,

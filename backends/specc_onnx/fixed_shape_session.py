@@ -1,6 +1,6 @@
 """Run a model with fixed input shapes and preallocated buffers.
 
-A CUDA graph, which ONNX Runtime captures for models without subgraphs, requires both. With static
+A CUDA graph, which ONNX Runtime records for models without subgraphs, requires both. With static
 lengths ONNX Runtime also folds shape computations.
 """
 
@@ -21,8 +21,8 @@ CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
 """Operators with control flow on the CPU, which a CUDA graph cannot contain."""
 
 
-def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:
-    """Return True if a run of this model can be captured as a CUDA graph."""
+def can_record_run(model: ModelProto, provider: str) -> bool:
+    """Return True if a run of this model can be recorded as a CUDA graph."""
     has_control_flow = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
     return provider == "cuda" and not has_control_flow
 

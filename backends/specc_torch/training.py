@@ -24,7 +24,11 @@ from specc.driver.python_spec_argument import open_spec_argument, translate_erro
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array
-from specc.runtime.training_batches import TrainingBatches, TrainingExample, check_training_examples
+from specc.runtime.training_batches import (
+    TrainingCollator,
+    TrainingExample,
+    check_training_examples,
+)
 from specc_torch.spec_module import SpecModule
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -66,7 +70,7 @@ def module(
         training_spec.values,
         ties=training_spec.ties,
         defaults=training_spec.defaults,
-        training_batches=TrainingBatches(
+        training_batches=TrainingCollator(
             graph=training_spec.graph,
             reading=training_spec.reading,
             defaults=training_spec.defaults,
@@ -169,7 +173,7 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
     return inner
 
 
-def _make_training_batches(model: SpecModule) -> TrainingBatches:
+def _make_training_batches(model: SpecModule) -> TrainingCollator:
     if model.training_batches is None:
         raise_error(
             "E0820",

@@ -1,9 +1,9 @@
 """Decompose attention masks into a band and global tokens, and choose block sizes for
 local (sliding-window) attention.
 
-Decomposition. `window | global tokens` has no band, because a global token attends to all positions
-and is attended to by all. It is decomposed into a band, keys that every query may attend to, and
-queries that may attend to every key:
+Decomposition. `window | global tokens` has no band, because a global token attends to all
+positions and is attended to by all. It is decomposed into a band, keys that every query may see,
+and queries that may see every key:
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
@@ -90,18 +90,18 @@ def decompose_mask(
 
     Most positions of a padding mask are visible, so `padding_masks` are not global tokens.
     """
-    question = _MaskPartsKey(make_grid(value, query, key), False)
+    question = _PartsQuestion(make_grid(value, query, key), False)
     return solve_memoized(
         question,
-        _MaskDecomposer(padding_masks).solve_mask_parts,
+        _MaskDecomposer(padding_masks).solve_parts,
         {},
         TraversalBudget(),
         MaskParts(FULL_INTERVAL),
     )
 
 
-class _MaskPartsKey(NamedTuple):
-    """A memo key: a grid, or its negation, whose mask parts are requested."""
+class _PartsQuestion(NamedTuple):
+    """A memoized question: the parts of a grid or of its negation."""
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -111,9 +111,9 @@ class _MaskPartsKey(NamedTuple):
 class _MaskDecomposer:
     padding_masks: Collection[Value]
 
-    def solve_mask_parts(
-        self, question: _MaskPartsKey
-    ) -> Generator[_MaskPartsKey, MaskParts, MaskParts]:
+    def solve_parts(
+        self, question: _PartsQuestion
+    ) -> Generator[_PartsQuestion, MaskParts, MaskParts]:
         """Return the parts of a grid, computed from the parts of its operands."""
         grid, negated = question
         node = grid.value.node
@@ -122,23 +122,23 @@ class _MaskDecomposer:
         if node is None:
             return MaskParts(FULL_INTERVAL)
         if (inner := follow_view(grid)) is not None:
-            return (yield _MaskPartsKey(inner, negated))
+            return (yield _PartsQuestion(inner, negated))
         operands = grid.align_operands()
         match node.op:
             case ops.Not():
-                return (yield _MaskPartsKey(operands[0], not negated))
+                return (yield _PartsQuestion(operands[0], not negated))
             case ops.And() | ops.Or():
-                left = yield _MaskPartsKey(operands[0], negated)
-                right = yield _MaskPartsKey(operands[1], negated)
+                left = yield _PartsQuestion(operands[0], negated)
+                right = yield _PartsQuestion(operands[1], negated)
                 # by De Morgan's laws
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
             case ops.Where() if grid.value.dtype == "bool":
                 condition, yes, no = operands
-                taken = yield _MaskPartsKey(condition, False)
-                taken = taken & (yield _MaskPartsKey(yes, negated))
-                left = yield _MaskPartsKey(condition, True)
-                return taken | (left & (yield _MaskPartsKey(no, negated)))
+                taken = yield _PartsQuestion(condition, False)
+                taken = taken & (yield _PartsQuestion(yes, negated))
+                left = yield _PartsQuestion(condition, True)
+                return taken | (left & (yield _PartsQuestion(no, negated)))
         return MaskParts(find_grid_band(grid, negated=negated))
 
     def _find_global_tokens(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
@@ -292,7 +292,7 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
-    # The farther end of the band; the other end may be at 0.
+    # The side on which the band reaches farther; the other side may be empty.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:

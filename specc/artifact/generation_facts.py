@@ -278,14 +278,14 @@ def _read_states(
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         # the size of a state that `encode` returns is known at run time
-        if not state.initial_output and not _list_fixed_symbols(state) <= told:
+        if not state.initial_output and not _collect_fixed_symbols(state) <= told:
             _fail_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
 
 
-def _list_fixed_symbols(state: DecodeState) -> set[str]:
+def _collect_fixed_symbols(state: DecodeState) -> set[str]:
     """Return the symbols in the fixed lengths of a state."""
     fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
     return {s for d in fixed for s in d.symbols()}

@@ -74,7 +74,7 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
     return WeightFileMetadata(size, sha256, head)
 
 
-def _is_hard_linked(directory: Path, location: str) -> str:
+def _explain_irregular_file(directory: Path, location: str) -> str:
     """Return why a path is not a regular file with a single hard link; return "" if it is."""
     path = directory / location
     straight = os.path.join(os.path.realpath(directory), *location.split("/"))
@@ -99,7 +99,7 @@ def explain_mismatch(
         return "it is outside the model's directory"
     if (size := get_regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"
-    if why := _is_hard_linked(directory, location):
+    if why := _explain_irregular_file(directory, location):
         return why
     if size != metadata.bytes:
         return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
@@ -162,7 +162,7 @@ class PackageIndex:
     files already had the same content before the package was written; a later package does not
     delete them. `linked_files` maps paths relative to the directory to checkpoints. `metadata` is
     JSON for the program that opens the package; `sources` are the spec files by name. With
-    `verifies_on_load`, weights are hashed each time the package is opened.
+    `checks_hashes_on_open`, weights are hashed each time the package is opened.
     """
 
     model: str
@@ -174,7 +174,7 @@ class PackageIndex:
     linked_files: Mapping[str, WeightFileMetadata] = field(default_factory=dict)
     metadata: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    verifies_on_load: bool = False
+    checks_hashes_on_open: bool = False
 
     def __repr__(self) -> str:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
@@ -190,7 +190,7 @@ class PackageIndex:
             "files": as_json(self.files),
             "kept": list(self.preexisting),
             "linked": as_json(self.linked_files),
-            "every_load": self.verifies_on_load,
+            "every_load": self.checks_hashes_on_open,
             "about": dict(self.metadata),
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
@@ -271,7 +271,7 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
         linked_files=_read_linked_checkpoints(found, where),
         metadata=found.read_table("about"),
         sources=found.read_string_map("sources"),
-        verifies_on_load=found.get_optional("every_load") is True,
+        checks_hashes_on_open=found.get_optional("every_load") is True,
     )
     _check_roles(index, where)
     return index

@@ -15,8 +15,8 @@ from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BatchLimits,
     BlockStatistics,
+    InputFileState,
     JobPlan,
-    PlannedFile,
     read_block_statistics,
     record_file_state,
     write_part,
@@ -206,7 +206,7 @@ class BlockRunner:
             ):
                 table = self._read_columns(block_number)
             count = self.plan.blocks[block_number].row_count
-            block = BlockInProgress(
+            block = BlockComputation(
                 model=self.model,
                 limits=self.plan.limits,
                 first_row_number=self.plan.first_row_numbers[block_number],
@@ -239,7 +239,7 @@ class BlockRunner:
 
 
 @dataclass(kw_only=True)
-class BlockInProgress:
+class BlockComputation:
     """A block in progress with the results of its rows. `first_row_number` is the index of its
     first row in the data set, which seeds sampling.
     """
@@ -310,7 +310,7 @@ class BlockInProgress:
             if isinstance(generated, Failed):
                 self._record_error(number, generated.diagnostics[0])
             else:
-                self.statistics.work += self._count_generation_multiply_adds(
+                self.statistics.multiply_adds += self._count_generation_multiply_adds(
                     lengths[number], generated
                 )
                 self.results[number] = texts.result_columns.format_row(generated)
@@ -350,7 +350,7 @@ class BlockInProgress:
             batch_results = self.model.compute_rows(batch, self.first_row_number)
             self.statistics.seconds += time.perf_counter() - start_time
             longest = max(row.get_padded_length(self.padded_inputs) for row in batch)
-            self.statistics.work += self.model.cost_formulas.estimate_multiply_adds(
+            self.statistics.multiply_adds += self.model.cost_formulas.estimate_multiply_adds(
                 len(batch), longest
             )
             for row, value in zip(batch, batch_results, strict=True):
@@ -377,7 +377,7 @@ class BlockInProgress:
         self.statistics.errors.append((row_number, error.code, text))
 
 
-def _fail_changed(file: PlannedFile, change: str, fix: str) -> NoReturn:
+def _fail_changed(file: InputFileState, change: str, fix: str) -> NoReturn:
     raise_error(
         "E0881",
         f"`{escape_text(file.path)}` has {change} the job was planned",

@@ -19,7 +19,7 @@ from specc.batch_inference.job_files import (
     read_block_statistics,
     read_plan,
 )
-from specc.batch_inference.job_planner import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically
@@ -109,7 +109,7 @@ ProgressCallback = Callable[[JobReport], None]
 def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: None) -> JobReport:
     """Compute the remaining blocks and return the result of the whole job."""
     start_time = time.monotonic()
-    out, plan = Path(request.out), make_plan(request)
+    out, plan = Path(request.out), plan_job(request)
     if request.engine == "ray":
         _make_ray_engine(request, out).import_ray()  # before files are written
     existing_plan = read_plan(out)
@@ -139,7 +139,9 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 report.ready_time = time.monotonic()
             if progress.statistics is not None:
                 report.add_block(progress.statistics)
-                report.block_costs.append((progress.statistics.seconds, progress.statistics.work))
+                report.block_costs.append(
+                    (progress.statistics.seconds, progress.statistics.multiply_adds)
+                )
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeAlias
+from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
 from specc.artifact.package_index import INDEX_FILE, is_package_directory
 from specc.batch_inference.data_files import find_image_files
@@ -34,7 +34,7 @@ BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedFile:
+class InputFileState:
     """A file of rows, with its size and hash to detect changes."""
 
     path: str
@@ -61,7 +61,7 @@ class JobPlan:
 
     model: str
     model_hash: str
-    files: tuple[PlannedFile, ...]
+    files: tuple[InputFileState, ...]
     blocks: tuple[RowBlock, ...]
     input_columns: Mapping[str, str]
     copied_columns: tuple[TableColumn, ...]
@@ -145,7 +145,7 @@ def _parse_plan(data: object) -> JobPlan:
     return JobPlan(
         model=str(data["model"]),
         model_hash=str(data["model_hash"]),
-        files=tuple(PlannedFile(str(p), int(b), int(c)) for p, b, c in data["files"]),
+        files=tuple(InputFileState(str(p), int(b), int(c)) for p, b, c in data["files"]),
         blocks=tuple(
             RowBlock(**dict(zip(BLOCK_FIELDS, map(int, numbers), strict=True)))
             for numbers in data["blocks"]
@@ -196,14 +196,14 @@ def hash_model(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def record_file_state(path: Path) -> PlannedFile:
+def record_file_state(path: Path) -> InputFileState:
     """Describe the current state of a file, or of the images in a directory."""
     if not path.is_dir():
         facts = path.stat()
-        return PlannedFile(str(path), facts.st_size, facts.st_mtime_ns)
+        return InputFileState(str(path), facts.st_size, facts.st_mtime_ns)
     inside = [p.stat() for p in find_image_files(path)]
     newest = max((f.st_mtime_ns for f in inside), default=0)
-    return PlannedFile(str(path), sum(f.st_size for f in inside), newest)
+    return InputFileState(str(path), sum(f.st_size for f in inside), newest)
 
 
 def _read_errors(fields: JsonFields, name: str) -> list[tuple[int, str, str]]:
@@ -224,17 +224,18 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63
 class BlockStatistics(Record):
     """Statistics of a block: rows, errors by row, positions, padding, rows with NaN or infinity
     that JSON Lines store as null (`null_rows`), compute time in `seconds`, and multiply-adds
-    (`work`) by the cost formulas.
+    by the cost formulas.
     """
 
     tag = "block"
+    json_keys: ClassVar[Mapping[str, str]] = {"multiply_adds": "work"}
     number: Count
     rows: Count
     errors: Annotated[list[tuple[int, str, str]], _read_errors] = field(default_factory=list)
     positions: Count = 0
     padding: Count = 0
     seconds: float = 0.0
-    work: Count = 0
+    multiply_adds: Count = 0
     null_rows: Count = 0
 
 

@@ -30,7 +30,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.preprocessing_records import NumbersOutput
 from specc.preprocessing.text_batches import find_mask_input
-from specc.runtime.open_model import has_batch_shared_scales, open_compiled
+from specc.runtime.open_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
 """Number of rows per block: enough that sorting by length leaves little padding."""
@@ -64,7 +64,7 @@ class JobRequest:
     max_errors: int | None = None
 
 
-def make_plan(request: JobRequest) -> JobPlan:
+def plan_job(request: JobRequest) -> JobPlan:
     """Plan a job. Raise E0870 to E0885 for data that cannot be read, mapped or written."""
     files = _list_files(request)
     columns = _read_table_columns(files)
@@ -217,7 +217,7 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
     """Map inputs to columns of the same name, else `text` or `image` to the only unmapped input.
     Raise E0880 if an input has no column.
     """
-    opened = open_compiled(request.model, graph=request.graph, provider=request.provider)
+    opened = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
     input_signature = opened.input_signature
     named = {n: n for n in input_signature.graph.inputs if n in columns}
     if named:

@@ -26,7 +26,7 @@ from specc.preprocessing.preprocessing_records import (
 )
 from specc.preprocessing.show_results import compute_probabilities, show_output
 from specc.preprocessing.text_codec import decode_text
-from specc.runtime.attention_weights import AttentionLocation, find_attentions
+from specc.runtime.attention_weights import AttentionLocation, find_attention_locations
 from specc.runtime.generation_stream import GenerationResult
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
@@ -77,7 +77,7 @@ class GraphResultColumns:
                     notes=[f"it is {type}"],
                     helps=["choose other outputs: --raw NAME"],
                 )
-            yield from _list_columns(name, record, type)
+            yield from _iterate_columns(name, record, type)
 
     @property
     def has_attention_columns(self) -> bool:
@@ -85,15 +85,15 @@ class GraphResultColumns:
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw_outputs)
 
     @cached_property
-    def attentions(self) -> dict[str, AttentionLocation]:
+    def attention_locations(self) -> dict[str, AttentionLocation]:
         """Return all attentions by scope."""
-        return find_attentions(self.graph)
+        return find_attention_locations(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
         """Return heads, queries and keys of an attention column. Raise E0879 if there is no such
         attention or if it is in a loop.
         """
-        known = self.attentions
+        known = self.attention_locations
         place = known.get(name.removeprefix(ATTENTION_PREFIX))
         if place is None:
             raise_error(
@@ -111,7 +111,7 @@ class GraphResultColumns:
                 helps=["plot one row: specc run --attention"],
             )
         heads = shape[-3] if len(shape) > 3 else Dim.of(1)
-        return heads, place.queries, place.keys
+        return heads, place.query_dim, place.key_dim
 
     def format_rows(
         self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
@@ -184,10 +184,10 @@ class LengthPadding:
         return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
 
 
-def _list_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
+def _iterate_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
     match record:
         # a single value becomes a plain column, which every table reader can group by
-        case LabelsOutput(top=1):
+        case LabelsOutput(top_k=1):
             yield TableColumn(f"{name}.label", ColumnType("text"))
             yield TableColumn(f"{name}.score", ColumnType("f64"))
         case LabelsOutput():
@@ -207,7 +207,7 @@ def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[t
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)
-            one = record.top == 1
+            one = record.top_k == 1
             yield f"{name}.label", labels[0] if one else labels
             yield f"{name}.score", scores[0] if one else scores
         case TextOutput():
@@ -235,7 +235,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
         )
     shares = compute_probabilities(scores)[0]
     # the first index if several scores are equal, on every machine
-    best = np.argsort(-shares, kind="stable")[: record.top]
+    best = np.argsort(-shares, kind="stable")[: record.top_k]
     labels = [record.labels[i] if record.labels else str(i) for i in best]
     return labels, [float(shares[i]) for i in best]
 

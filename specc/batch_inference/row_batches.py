@@ -300,14 +300,14 @@ class CostFormulas:
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:
         """Return the multiply-adds of a batch."""
-        return self._get_cached_cost("work", rows, length)
+        return self._get_cached_cost("multiply_adds", rows, length)
 
     def _get_cached_cost(self, quantity: str, rows: int, length: int) -> int:
         key = (quantity, rows, length)
         if key not in self.cache:
-            dims = (self.multiply_adds,) if quantity == "work" else self.element_counts
+            dims = (self.multiply_adds,) if quantity == "multiply_adds" else self.element_counts
             most = max((self._evaluate(d, rows, length) for d in dims), default=0)
-            self.cache[key] = most if quantity == "work" else FLOAT_BYTES * most
+            self.cache[key] = most if quantity == "multiply_adds" else FLOAT_BYTES * most
         return self.cache[key]
 
 

@@ -25,11 +25,11 @@ from specc.runtime.continuous_batching import ContinuousBatch, explain_static_ba
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled
+from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled_model
 
 
 @dataclass(frozen=True)
-class RowGenerator:
+class GenerativeRowModel:
     """A model that generates from the rows that `row_reader` prepares."""
 
     generator: Generator
@@ -76,9 +76,9 @@ class RowGenerator:
 
 @dataclass
 class RowModel:
-    """Model that computes rows: outputs of a graph or generated text. `input_columns` maps each
-    input to its column, `settings` are the generation settings, and `raw_outputs` are outputs that
-    are returned as numbers.
+    """A model that maps rows to rows: outputs of a graph, or generated text. `input_columns` maps
+    each input to its column, `settings` are generation settings, `raw_outputs` are outputs that are
+    returned as numbers.
     """
 
     opened: OpenedModel
@@ -98,10 +98,10 @@ class RowModel:
         threads: int = 1,
     ) -> "RowModel":
         """Open a model for rows. Raise E0880 for an input without a column."""
-        opened = open_compiled(path, graph=graph, provider=provider, threads=threads)
-        made = RowModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
-        made.check_columns()  # before any row is read
-        return made
+        opened = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
+        model = RowModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
+        model.check_columns()  # before any row is read
+        return model
 
     @property
     def is_generative(self) -> bool:
@@ -171,13 +171,12 @@ class RowModel:
         return self.row_generator.result_columns
 
     @cached_property
-    def row_generator(self) -> RowGenerator:
-        """Return the generator of the rows with its settings. Raise E0731 to E0733 for invalid
-        settings.
-        """
+    def row_generator(self) -> GenerativeRowModel:
+        """Return the generator of rows. Raise E0731 to E0733 for invalid settings."""
         generator = self.opened.generator
-        assert generator is not None, "it generates"
-        return RowGenerator(generator, self.row_reader, generator.resolve_settings(self.settings))
+        assert generator is not None, "only a generative model has a row generator"
+        settings = generator.resolve_settings(self.settings)
+        return GenerativeRowModel(generator, self.row_reader, settings)
 
     @property
     def uses_continuous_batching(self) -> bool:

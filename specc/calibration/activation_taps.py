@@ -228,13 +228,13 @@ class WeightReaders:
     @property
     def experts(self) -> Mapping[str, int]:
         """Return the number of stacked matrices of each weight; 1 for a single one."""
-        every = [matrix for spot in self.tap_points.values() for matrix in spot]
+        every = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in every)
 
     @property
     def values(self) -> tuple[Value, ...]:
         """Return the values without duplicates."""
-        return tuple(dict.fromkeys(v for spot in self.tap_points for v in spot))
+        return tuple(dict.fromkeys(v for activations in self.tap_points for v in activations))
 
 
 def find_weight_readers(
@@ -273,14 +273,14 @@ def _find_tap_points(
     tap_points: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
     for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
         if matrix.name not in too_wide:
-            spot = tuple(activations_of[matrix])
-            tap_points[spot] = (*tap_points.get(spot, ()), matrix)
+            activations = tuple(activations_of[matrix])
+            tap_points[activations] = (*tap_points.get(activations, ()), matrix)
     return tap_points
 
 
-def get_input_width(spot: WeightInputs) -> int:
+def get_input_width(activations: WeightInputs) -> int:
     """Return the number of input features of a weight."""
-    return spot[0].type.shape[-1].number or 0
+    return activations[0].type.shape[-1].number or 0
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:

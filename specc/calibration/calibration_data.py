@@ -15,7 +15,7 @@ from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 from specc.runtime.random_inputs import make_random_inputs
 
 __all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
@@ -78,7 +78,7 @@ def _prepare_sequences(
     """Return arrays for every input of one run. Raise E0854."""
     inputs = input_signature.graph.inputs
     given = {
-        name: _with_batch(value, inputs[name].type.rank if name in inputs else 0)
+        name: _add_batch_axis(value, inputs[name].type.rank if name in inputs else 0)
         for name, value in record.items()
     }
     for name, value in record.items():
@@ -111,7 +111,7 @@ def _explain_useless(name: str, array: Array, keep: str) -> str:
     return ""
 
 
-def _with_batch(value: object, rank: int) -> object:
+def _add_batch_axis(value: object, rank: int) -> object:
     """Add the batch axis to a value of a file, which is a single text or image."""
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
@@ -124,7 +124,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     # without one batch axis for all inputs it is unknown which elements belong together
-    axes = _list_first_axes(input_signature.graph)
+    axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
         return
@@ -133,7 +133,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
         yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
 
 
-def _list_first_axes(graph: Graph) -> set[str | None]:
+def _collect_first_axes(graph: Graph) -> set[str | None]:
     """Return the names of the first axes of a graph's inputs."""
     shapes = [v.type.shape for v in graph.inputs.values()]
     return {shape[0].name if shape else None for shape in shapes}
@@ -162,7 +162,7 @@ def generate_samples(package: Path, input_signature: ModelInputs, count: int) ->
     """Yield `count` self-generated sequences as inputs of the full graph. Raise E0859 if the
     package is not generative.
     """
-    writer = open_compiled(str(package)).generator
+    writer = open_compiled_model(str(package)).generator
     if writer is None:
         fail_no_generated_text()
     for start in range(0, count, GENERATED_BATCH_SIZE):
@@ -211,7 +211,7 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
     input_signature, generation = generator.input_signature, generator.generation
     graph, growing = input_signature.graph, input_signature.sequence_input
     bounds = {name: bound.high for name, bound in input_signature.length_bounds.items()}
-    symbols = _list_input_symbols(graph)
+    symbols = _collect_input_symbols(graph)
     sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in symbols}
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": count, length.name or "": 1}
@@ -223,7 +223,7 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
     return given
 
 
-def _list_input_symbols(graph: Graph) -> set[str]:
+def _collect_input_symbols(graph: Graph) -> set[str]:
     """Return the symbols in the shapes of a graph's inputs."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {s for dim in dims for s in dim.symbols()}

@@ -61,7 +61,7 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
         takes = {names[v]: v for v in whole.list_heavy_operands(group) if first[v] < n}
         gives = {name: v for v, name in names.items() if first[v] == n}
         yield CalibrationStage(
-            graph=whole.make_part(group, takes, {**activations_of, **gives}),
+            graph=whole.build_stage_graph(group, takes, {**activations_of, **gives}),
             activations_of=activations_of,
             stage_inputs=tuple(takes),
             stage_outputs=tuple(gives),
@@ -118,14 +118,17 @@ class _StagedGraph:
         """Group the needed heavy nodes in order, as many as fit."""
         live = collect_needed_nodes(self.readers.values)
         # float64, one number per pair of inputs; allocated at the first activation
-        begins = {spot[0]: 8 * get_input_width(spot) ** 2 for spot in self.readers.tap_points}
+        begins = {
+            activations[0]: 8 * get_input_width(activations) ** 2
+            for activations in self.readers.tap_points
+        }
         group: list[NodeResults] = []
         held: set[str] = set()
         sums = 0
         for node, results in self.graph.nodes:
             if node not in live or not any(map(self._is_heavy, results)):
                 continue
-            read, begun = self._list_weights(node), sum(begins.get(v, 0) for v in results)
+            read, begun = self._collect_weights(node), sum(begins.get(v, 0) for v in results)
             # a single operation may exceed the limit: it is a stage of its own
             full = self._count_bytes(held | read) > STAGE_WEIGHT_BYTES or (
                 sums and sums + begun > STAGE_GRAM_BYTES
@@ -139,7 +142,7 @@ class _StagedGraph:
         if group:
             yield group
 
-    def _list_weights(self, node: Node) -> set[str]:
+    def _collect_weights(self, node: Node) -> set[str]:
         """Return the weights of a node, without those of heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
@@ -153,7 +156,7 @@ class _StagedGraph:
         read = dict.fromkeys(a for node, _ in group for a in node.args if a)
         return [a for a in read if self._is_heavy(a)]
 
-    def make_part(
+    def build_stage_graph(
         self, group: list[NodeResults], takes: Mapping[str, Value], gives: Mapping[str, Value]
     ) -> Graph:
         """Return the graph of a group of nodes, with the light nodes it needs."""
@@ -178,23 +181,29 @@ class GramFactors:
     def __init__(
         self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
     ) -> None:
-        every = [(matrix, spot) for spot, names in tap_points.items() for matrix in names]
+        every = [
+            (matrix, activations) for activations, names in tap_points.items() for matrix in names
+        ]
         self.tap_points = tap_points
         self.directory = directory
         self.spot_of = dict(every)
         self.count = Counter(matrix.name for matrix, _ in every)
         self.complete_counts: Counter[str] = Counter()
         self.paths: dict[WeightInputs, Path] = {}
-        self.readers = {spot: {m.name for m in names} for spot, names in tap_points.items()}
+        self.readers = {
+            activations: {m.name for m in names} for activations, names in tap_points.items()
+        }
 
-    def add(self, spot: WeightInputs, factor: Array) -> Iterator[tuple[str, GetFactor]]:
+    def quantize_group(
+        self, activations: WeightInputs, factor: Array
+    ) -> Iterator[tuple[str, GetFactor]]:
         """Quantize the weights that have this factor. Raise E0810 to E0815."""
-        names = dict.fromkeys(matrix.name for matrix in self.tap_points[spot])
+        names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
         for name in names:
-            self.complete_counts[name] += sum(m.name == name for m in self.tap_points[spot])
+            self.complete_counts[name] += sum(m.name == name for m in self.tap_points[activations])
         if any(self.count[name] > 1 for name in names):
-            self.paths[spot] = self.directory / f"factor {len(self.paths)}.npy"
-            _save_array(self.paths[spot], factor)
+            self.paths[activations] = self.directory / f"factor {len(self.paths)}.npy"
+            _save_array(self.paths[activations], factor)
         for name in names:
             if self.count[name] == 1:
                 yield name, lambda _: factor
@@ -210,11 +219,11 @@ class GramFactors:
 
     def _remove_files(self, name: str) -> None:
         """Remove the files that no further weight needs."""
-        for spot, names in self.readers.items():
+        for activations, names in self.readers.items():
             if name in names:
                 names.remove(name)
                 if not names:
-                    self.paths[spot].unlink()
+                    self.paths[activations].unlink()
 
 
 Sample: TypeAlias = Mapping[str, Array]
@@ -241,11 +250,11 @@ def quantize_calibrated(
     sums, factors = _GramSums(readers), GramFactors(readers.tap_points, directory)
     for stage in split_stages(readers):
         _run_stage(stage, open_session, samples(), directory, sums)
-        for spot, total in sums.take_complete_sums(stage.activations_of.values()):
+        for activations, total in sums.take_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
             # as large as the factor, and not needed during quantization
             del total
-            for name, get_factor in factors.add(spot, factor):
+            for name, get_factor in factors.quantize_group(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
     return quantized
 
@@ -261,7 +270,7 @@ def _run_stage(
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
-            sums.add({v: results[name] for name, v in stage.activations_of.items()}, sample)
+            sums.add_sample({v: results[name] for name, v in stage.activations_of.items()}, sample)
             for name in stage.stage_outputs:
                 _save_array(_get_value_path(directory, name, number), results[name])
 
@@ -274,29 +283,29 @@ class _GramSums:
 
     def __post_init__(self) -> None:
         self.totals: dict[WeightInputs, Array] = {}
-        self.pending = {spot: set(spot) for spot in self.readers.tap_points}
+        self.pending = {activations: set(activations) for activations in self.readers.tap_points}
 
-    def add(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
+    def add_sample(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
         """Add the values of a sample, without padding."""
-        for spot, names in self.readers.tap_points.items():
-            for value in spot:
+        for activations, names in self.readers.tap_points.items():
+            for value in activations:
                 if value not in activations_of:
                     continue
-                if spot not in self.totals:
-                    self.totals[spot] = np.zeros(2 * (get_input_width(spot),))
+                if activations not in self.totals:
+                    self.totals[activations] = np.zeros(2 * (get_input_width(activations),))
                 keep = find_padding_mask(self.readers.graph, value)
                 rows = activations_of[value][sample[keep]] if keep else activations_of[value]
-                self.totals[spot] += _compute_gram(rows, names[0].name)
+                self.totals[activations] += _compute_gram(rows, names[0].name)
 
     def take_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
         """Yield and drop the sums that are complete after all samples gave these values."""
         seen = set(activations_of)
-        for spot, left in self.pending.items():
+        for activations, left in self.pending.items():
             left -= seen
-            if not left and spot in self.totals:
-                yield spot, self.totals.pop(spot)
+            if not left and activations in self.totals:
+                yield activations, self.totals.pop(activations)
 
 
 def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:

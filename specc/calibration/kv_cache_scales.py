@@ -9,7 +9,7 @@ from specc.calibration.gram_matrices import Sample
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 from specc.runtime.steppers import KVCacheStepper
 from specc.weights.int_quantization import MIN_SCALE
 
@@ -26,7 +26,7 @@ def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, 
     E0859 if a cached value is not finite.
     """
     maximum: dict[str, Array] = {}
-    writer = open_compiled(str(package)).generator
+    writer = open_compiled_model(str(package)).generator
     assert writer is not None, "only a package that writes is given"
     for sample in samples:
         stepper = writer.create_stepper(sample)

@@ -15,10 +15,10 @@ from specc.cli.options import (
     add_generation_options,
     add_option_groups,
     add_spec_arguments,
+    collect_generation_settings,
     get_setting_flag,
     make_output_option,
     open_spec_from_arguments,
-    parse_generation_settings,
 )
 from specc.cli.terminal import print_json_result, print_outcome, show_write_progress
 from specc.diagnostics.diagnostic import raise_error
@@ -33,7 +33,7 @@ from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, mak
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import format_shadow_note
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 from specc.runtime.triton_export import write_triton_repository
 
 EXPLAIN_OPTION = {
@@ -83,7 +83,7 @@ def run_compile(args: Namespace) -> int:
 
 def _compile(args: Namespace) -> CompileReport:
     """Compile a model, or a package if graphs are named."""
-    settings = {"generation_config": parse_generation_settings(args)}
+    settings = {"generation_config": collect_generation_settings(args)}
     return compile_model(
         open_spec_from_arguments(args, args.weights),
         build_compile_options({**vars(args), **settings}),
@@ -106,7 +106,7 @@ def _check_option_combinations(args: Namespace) -> None:
             f"`--io-names {args.io_names}` is for packages with a step",
             helps=["add `--graphs step`"],
         )
-    generation_flags = [*map(get_setting_flag, parse_generation_settings(args))]
+    generation_flags = [*map(get_setting_flag, collect_generation_settings(args))]
     if generation_flags and "generate" not in args.graphs:
         raise_error(
             "E0753",
@@ -160,7 +160,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 def run_export(args: Namespace) -> int:
     """Write the model repository and print its files."""
     refuse_uncompiled(args.model)
-    model = open_compiled(args.model, graph=args.graph).default_model
+    model = open_compiled_model(args.model, graph=args.graph).default_model
     name = args.name or model.manifest.name
     directory, max_batch_size = Path(args.output), args.max_batch_size
     files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))

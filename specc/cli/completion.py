@@ -97,11 +97,11 @@ def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
         lines += [f"    {name})", '      case "$before" in']
         for option, (_, choice) in completion.options.items():
             if choice is not None:
-                lines.append(f"        {option}) {_bash_words(choice)} ;;")
+                lines.append(f"        {option}) {_format_bash_words(choice)} ;;")
         lines += [
             "        *)",
             f"          if [[ $word == -* ]]; then words='{' '.join(completion.options)}'",
-            f"          else {_bash_words(completion.arguments)}; fi ;;",
+            f"          else {_format_bash_words(completion.arguments)}; fi ;;",
             "      esac ;;",
         ]
     lines += [
@@ -119,7 +119,7 @@ def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _bash_words(choice: CompletionChoice) -> str:
+def _format_bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
         # config keys need the spec on the command line
@@ -154,9 +154,9 @@ def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
     for name, completion in commands.items():
         lines += [f"    {name}) _arguments \\"]
         for option, (summary, choice) in completion.options.items():
-            value = "" if choice is None else f":value:{_zsh_words(choice)}"
+            value = "" if choice is None else f":value:{_format_zsh_words(choice)}"
             lines.append(f"      '*{option}[{summary}]{value}' \\")
-        lines.append(f"      '*:argument:{_zsh_words(completion.arguments)}' ;;")
+        lines.append(f"      '*:argument:{_format_zsh_words(completion.arguments)}' ;;")
     lines += [
         "  esac",
         "}",
@@ -165,7 +165,7 @@ def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _zsh_words(choice: CompletionChoice) -> str:
+def _format_zsh_words(choice: CompletionChoice) -> str:
     if choice.values:
         return f"({' '.join(choice.values)})"
     if not choice.dynamic_kind:
@@ -191,22 +191,22 @@ def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
             f"complete -c specc -n __fish_use_subcommand -a {name} -d '{completion.summary}'"
         )
         prefix = f"complete -c specc -n '__fish_seen_subcommand_from {name}'"
-        lines += _fish_arguments(prefix, completion.arguments)
+        lines += _format_fish_arguments(prefix, completion.arguments)
         for option, (summary, choice) in completion.options.items():
             dashes = "-l" if option.startswith("--") else "-s"
-            value = "" if choice is None else f" -r{_fish_words(choice)}"
+            value = "" if choice is None else f" -r{_format_fish_words(choice)}"
             lines.append(f"{prefix} {dashes} {option.lstrip('-')} -d '{summary}'{value}")
     return "\n".join(lines) + "\n"
 
 
-def _fish_arguments(prefix: str, choice: CompletionChoice) -> Iterator[str]:
+def _format_fish_arguments(prefix: str, choice: CompletionChoice) -> Iterator[str]:
     if choice.includes_files:
         yield f"{prefix} -F"
     if choice.values or choice.dynamic_kind:
-        yield f"{prefix}{_fish_words(choice)}"
+        yield f"{prefix}{_format_fish_words(choice)}"
 
 
-def _fish_words(choice: CompletionChoice) -> str:
+def _format_fish_words(choice: CompletionChoice) -> str:
     if choice.values:
         return f" -a '{' '.join(choice.values)}'"
     if not choice.dynamic_kind:

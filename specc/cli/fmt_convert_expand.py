@@ -195,7 +195,7 @@ def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
     shadows one that std uses, the spec's name is renamed; if that fails, calls to std stay
     calls. Raise E0982 for values that only an instance can give.
     """
-    expected = _print_graphs(spec)
+    expected = _format_graphs(spec)
     for file, notes in _iterate_candidate_files(spec):
         if _build_graphs_of_file(file, spec) == expected:
             return file, notes
@@ -217,7 +217,7 @@ def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple
     yield merge_extends_chain(spec.program), (stays,)
 
 
-def _print_graphs(spec: OpenedSpec) -> list[str]:
+def _format_graphs(spec: OpenedSpec) -> list[str]:
     """Return every graph of a spec as text. If config values are missing, return outlines of the
     graphs with trial values. Raise the errors of `check` if no graph can be built.
     """
@@ -238,7 +238,7 @@ def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
     """Return the graphs of `file` at the path of `spec`, or an empty list if `file` is invalid."""
     path = spec.program.module.path
     try:
-        return _print_graphs(open_spec(Source(path, print_dsl(file)), library=spec.library))
+        return _format_graphs(open_spec(Source(path, print_dsl(file)), library=spec.library))
     except Failed:
         return []
 

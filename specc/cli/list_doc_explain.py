@@ -43,7 +43,7 @@ def add_list_arguments(parser: ArgumentParser) -> None:
 def run_list(args: Namespace) -> int:
     """Print one line per name."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
-    listed = {kind: dict(sorted(_list_rows(kind).items())) for kind in kinds}
+    listed = {kind: dict(sorted(_map_rows(kind).items())) for kind in kinds}
     items = [
         {"kind": kind, "name": name, "doc": doc}
         for kind, rows in listed.items()
@@ -59,16 +59,16 @@ def run_list(args: Namespace) -> int:
     return 0
 
 
-def _list_rows(kind: str) -> dict[str, str]:
+def _map_rows(kind: str) -> dict[str, str]:
     if kind == "specs":
         return {name: read_title(path) for name, path in list_builtin_specs().items()}
     if kind == "types":
-        from specc.huggingface.model_family import list_supported_model_types
+        from specc.huggingface.model_family import map_supported_model_types
 
-        return {kind: f"read by {name}" for kind, name in list_supported_model_types().items()}
+        return {kind: f"read by {name}" for kind, name in map_supported_model_types().items()}
     if kind == "functions":
         return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
-    return _list_std_definitions(kind)
+    return _map_std_definitions(kind)
 
 
 def read_title(path: Path) -> str:
@@ -77,7 +77,7 @@ def read_title(path: Path) -> str:
     return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
 
 
-def _list_std_definitions(kind: str) -> dict[str, str]:
+def _map_std_definitions(kind: str) -> dict[str, str]:
     """Return the blocks of std, or the definitions of a kind, with their docstrings."""
     library = SpecLibrary()
     meanings = {}

@@ -208,7 +208,7 @@ def main(argv: Sequence[str]) -> int:
         command, arguments = _parse_arguments(argv)
     except UsageError as error:
         print_diagnostics(error.diagnostics, _get_requested_format(argv), "auto")
-        return exit_code_for(error.diagnostics)
+        return get_exit_code(error.diagnostics)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is imported
@@ -253,7 +253,7 @@ def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
     """Print the error that ended a command, and return its exit status."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
-        return exit_code_for(error.diagnostics)
+        return get_exit_code(error.diagnostics)
     if isinstance(error, OSError | MemoryError):
         _discard_output()
         print_diagnostics([_describe_environment_error(error)], arguments.format, arguments.color)
@@ -288,7 +288,7 @@ def _handle_interrupt(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
     reason, status = "interrupted", 130  # of Ctrl-C
     if isinstance(stop, ProcessTerminated):
-        reason, status = "terminated", stop.status
+        reason, status = "terminated", stop.exit_status
     print(f"{reason}; no further output was written", file=sys.stderr)
     return status
 
@@ -357,6 +357,6 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
     return {name: _build_command_parser(name, command) for name, command in COMMANDS.items()}
 
 
-def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:
+def get_exit_code(diagnostics: Sequence[Diagnostic]) -> int:
     """Return the exit status for diagnostics; warnings have no effect."""
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

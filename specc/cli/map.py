@@ -19,8 +19,8 @@ from specc.cli.options import (
     PROVIDER_OPTION,
     add_generation_options,
     add_option_groups,
+    collect_generation_settings,
     make_output_option,
-    parse_generation_settings,
 )
 from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_outcome
 from specc.diagnostics.diagnostic import raise_error
@@ -124,7 +124,7 @@ def run_map(args: Namespace) -> int:
         copied_columns=None
         if args.keep_columns is None
         else list(filter(None, args.keep_columns.split(","))),
-        settings=parse_generation_settings(args),
+        settings=collect_generation_settings(args),
         raw_outputs=args.raw,
         graph=args.graph,
         provider=args.execution_provider,
@@ -197,7 +197,7 @@ def _parse_columns(assignments: list[str]) -> dict[str, str]:
 class _JobProgressLine:
     """A progress line on a terminal."""
 
-    terminal: bool
+    is_terminal: bool
     width: int = 0
     has_printed_notes: bool = False
 
@@ -207,7 +207,7 @@ class _JobProgressLine:
             for note in _iterate_notes(report.plan):
                 print_note(note)
         self.has_printed_notes = True
-        if self.terminal:
+        if self.is_terminal:
             text = format_progress(report)
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
             self.width = len(text)

@@ -135,7 +135,7 @@ def add_generation_options(
     find_option_group(parser, "generation").description = description
 
 
-def parse_generation_settings(args: Namespace) -> dict[str, Any]:
+def collect_generation_settings(args: Namespace) -> dict[str, Any]:
     """Return the generation options that are set, by setting name."""
     values = vars(args)
     return {name: values[name] for name in GENERATION_OPTIONS if values.get(name) is not None}
@@ -176,7 +176,7 @@ def print_shadow_note(spec: str) -> None:
         print_note(note)
 
 
-def is_compiled(path: str) -> bool:
+def is_compiled_model(path: str) -> bool:
     """Return True if a MODEL or SPEC argument is a compiled model or a package."""
     return path.endswith(".onnx") or (is_package_directory(path) and not is_builtin_spec(path))
 

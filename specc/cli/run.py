@@ -13,16 +13,16 @@ from specc.cli.options import (
     PROVIDER_OPTION,
     add_generation_options,
     add_option_groups,
+    collect_generation_settings,
     make_output_option,
-    parse_generation_settings,
 )
 from specc.cli.run_images import add_prompt_images, add_task_images
 from specc.cli.run_inputs import RunInputs, read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
     array_to_json,
+    collect_run_outputs,
     generated_sequence_to_json,
-    parse_run_outputs,
     print_generated_texts,
     run_for_task,
 )
@@ -54,7 +54,7 @@ from specc.runtime.open_model import (
     get_model_task,
     is_single_pass,
     list_model_files,
-    open_compiled,
+    open_compiled_model,
     open_stream,
     require_attention_model,
 )
@@ -143,8 +143,8 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 def run_run(args: Namespace) -> int:
     """Run the model, print its results, and write the requested files."""
     refuse_uncompiled(args.model)
-    opened = open_compiled(args.model, graph=args.graph, provider=args.execution_provider)
-    input_signature, settings = opened.input_signature, parse_generation_settings(args)
+    opened = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
+    input_signature, settings = opened.input_signature, collect_generation_settings(args)
     if opened.random_init is not None:
         print_note(str(opened.random_init))
     task = get_model_task(opened) if args.chat is None and not args.chunk_size else None
@@ -167,7 +167,7 @@ def _run_opened(
     words, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
     run_inputs = read_arguments(input_signature, words)
     files = [*run_inputs.files, *args.image]
-    outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, files)])
+    outputs = collect_run_outputs(args, [*list_model_files(opened), *map(Path, files)])
     outputs.check_paths()
     if args.chunk_size or (opened.streaming_model is not None and opened.scoring_model is None):
         _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
@@ -197,7 +197,7 @@ def _read_messages(args: str) -> object:
 def _run_graph(opened: OpenedModel, run_inputs: RunInputs, outputs: RunOutputs) -> None:
     """Run one forward pass and print the postprocessed results."""
     model = opened.default_model
-    if outputs.attention:
+    if outputs.attention_plot_path:
         attention_results = run_with_attention(
             model, run_inputs.inputs, scope=outputs.selection.scope
         )
@@ -233,7 +233,7 @@ def _stream_chunks(
     `--attention`.
     """
     streamer = open_stream(opened)
-    if outputs.attention:
+    if outputs.attention_plot_path:
         require_attention_model(opened)  # its E0931 precedes E0977
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
@@ -257,7 +257,7 @@ def _is_printed_in_pieces(stream: GenerationStream) -> bool:
 
 def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
     """Generate; print a single sequence during generation, and several sequences at the end."""
-    if outputs.attention:
+    if outputs.attention_plot_path:
         require_attention_model(opened)  # report a missing graph before generating
     prints_pieces = _is_printed_in_pieces(stream)
     if prints_pieces:
@@ -271,7 +271,7 @@ def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs
     if reason := stream.explain_truncation(best):
         print_note(f"truncated after {len(best.tokens)} tokens, {reason}")
     attention_results: dict[str, Array] = {}
-    if outputs.attention:
+    if outputs.attention_plot_path:
         attention_run = compute_generation_attention(
             require_attention_model(opened), stream, best, outputs.selection.scope
         )

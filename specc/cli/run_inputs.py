@@ -77,7 +77,7 @@ class _InputCollector:
         if isinstance(record, TEXT_READINGS):
             return self._add_value(name, self._read_text(word))
         if isinstance(record, ImageRecord):
-            return self._add_value(name, self._list_images(name, word, record))
+            return self._add_value(name, self._collect_images(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
             audio = read_audio(word, record)
@@ -150,7 +150,7 @@ class _InputCollector:
             return _BatchElements([word])
         return _BatchElements(_list_sequences(listed, escape_text(word)[:60]))
 
-    def _list_images(self, name: str, word: str, record: ImageRecord) -> _BatchElements:
+    def _collect_images(self, name: str, word: str, record: ImageRecord) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images of one prompt."""
         several = has_several_images(self.model.graph, name, record)
         listed = parse_json_items(word, ("[",)) if several else None

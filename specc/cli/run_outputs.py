@@ -70,8 +70,8 @@ class RunOutputs:
     overwrite `inputs`. `selection` selects the plotted layers and heads.
     """
 
-    attention: str
-    arrays: str
+    attention_plot_path: str
+    npz_path: str
     inputs: Sequence[Path]
     force: bool
     selection: AttentionSelection = field(default_factory=AttentionSelection)
@@ -79,10 +79,13 @@ class RunOutputs:
 
     def check_paths(self) -> None:
         """Raise for invalid output paths, and E0902 for a PNG without Pillow."""
-        for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
+        for path, kind in (
+            (self.attention_plot_path, ATTENTION_PLOT_OUTPUT),
+            (self.npz_path, ARRAYS_OUTPUT),
+        ):
             if path:
                 resolve_output_path(path, kind, inputs=self.inputs, force=self.force)
-        if self.attention.lower().endswith(".png"):
+        if self.attention_plot_path.lower().endswith(".png"):
             require_pillow()
 
     def write_images(self, images: Iterable[tuple[str, bytes]]) -> None:
@@ -92,29 +95,29 @@ class RunOutputs:
 
     def write_attention_plot(self, run: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
-        suffix = Path(self.attention).suffix.lower()
+        suffix = Path(self.attention_plot_path).suffix.lower()
         plot = render_attention(run, suffix, self.selection, log_scale=self.log_scale)
         for note in plot.remarks:
             print_note(note)
-        self._write(self.attention, ATTENTION_PLOT_OUTPUT, plot.content)
+        self._write(self.attention_plot_path, ATTENTION_PLOT_OUTPUT, plot.content)
 
     def save_arrays(self, results: Mapping[str, Any]) -> None:
         """Write the results to a reproducible .npz file if `-o` is set."""
-        if not self.arrays:
+        if not self.npz_path:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
         # the marker allows a later run to overwrite the file
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
-        self._write(self.arrays, ARRAYS_OUTPUT, buffer.getvalue())
+        self._write(self.npz_path, ARRAYS_OUTPUT, buffer.getvalue())
 
     def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
         write_output(path, kind, content, inputs=self.inputs, force=self.force)
         print_outcome(f"{escape_text(path)} written", to_stderr=True)
 
 
-def parse_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutputs:
+def collect_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutputs:
     """Parse the output options. Raise E0753 for plot options without `--attention`."""
     plot_options = ("scope", "layers", "heads", "log_scale")
     options = [name for name in plot_options if vars(args)[name]]
@@ -125,8 +128,8 @@ def parse_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutput
             helps=["add --attention OUT.html"],
         )
     return RunOutputs(
-        attention=args.attention,
-        arrays=args.output,
+        attention_plot_path=args.attention,
+        npz_path=args.output,
         inputs=input_paths,
         force=args.force,
         selection=AttentionSelection(
@@ -173,10 +176,10 @@ def run_for_task(
 ) -> int:
     """Run the model for its task and print predictions. Raise E0753 for other tasks' options."""
     inputs, files = read_task_inputs(task, args.inputs)
-    outputs = parse_run_outputs(args, [*list_model_files(opened), *files])
+    outputs = collect_run_outputs(args, [*list_model_files(opened), *files])
     outputs.check_paths()
-    if outputs.attention:
-        helps = [f"pass token ids: {task.text}=[[1, 2, 3]]"]
+    if outputs.attention_plot_path:
+        helps = [f"pass token ids: {task.text_input}=[[1, 2, 3]]"]
         raise_error("E0753", "`--attention` supports only token ids here", helps=helps)
     options = {**settings, **{n: vars(args)[n] for n in POSTPROCESSING_OPTIONS if vars(args)[n]}}
     for name in options:

@@ -108,7 +108,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[
         slot = slots[name] if name else _get_next_slot(remaining, found)
         if slot is None:
             raise_too_many_arguments(word, [*slots], is_batch=True)
-        for value in _list_values(slot, word, files):
+        for value in _iterate_values(slot, word, files):
             for key, item in _assign_value(slot, value, slots):
                 found.setdefault(key, []).append(item)
     return found, files
@@ -122,14 +122,14 @@ def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, 
 
 def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
     """Return the slot of an unnamed argument: the first empty slot or variadic slot."""
-    required = [slot for slot in remaining if not slot.optional]
+    required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
         if slot.is_variadic or slot.name not in found:
             return slot
     return None
 
 
-def _list_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
+def _iterate_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
     """Yield the values of an argument: a path, the lines of a file, JSON items, or the argument
     itself.
     """
@@ -206,7 +206,7 @@ SLOT_EXAMPLES = {
 def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
     """Return errors about missing inputs, with an example command line added."""
     if task:
-        words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.optional]
+        words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
     else:
         readings = dict(model.reading.inputs).values()
         computed = {r.shape_input for r in readings if isinstance(r, ImageRecord)}

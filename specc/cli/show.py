@@ -22,7 +22,7 @@ from specc.cli.options import (
     FORCE_OPTION,
     add_option_groups,
     add_spec_arguments,
-    is_compiled,
+    is_compiled_model,
     open_spec_from_arguments,
     read_compiled_manifest,
 )
@@ -45,7 +45,7 @@ from specc.visualize.architecture_page import (
     render_architecture_page,
     render_architecture_svg,
 )
-from specc.visualize.block_tree import WHOLE_MODEL, format_dims, map_model_graphs
+from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_graphs
 
 
 def check_drawing_options(args: Namespace) -> bool:
@@ -209,7 +209,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         count = _format_parameter_count(*load_graph(args, model))
     elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
-        graphs = map_model_graphs(model)
+        graphs = list_model_graphs(model)
         count = _format_parameter_count(model.graph, count_untied_parameters(model.graph))
     elif manifest.decoding is not None:
         raise_error(
@@ -334,13 +334,13 @@ def _format_parameter_count(graph: Graph, count: Dim) -> str:
 
 def _is_whole_package(args: Namespace) -> bool:
     """Return True if SPEC is a package and `--graph` selects none of its graphs."""
-    package = is_compiled(args.spec) and not args.spec.endswith(".onnx")
+    package = is_compiled_model(args.spec) and not args.spec.endswith(".onnx")
     return package and not args.graph
 
 
 def _read_manifest(args: Namespace) -> "Manifest | None":
     """Return the manifest of a compiled model, or None for a spec."""
-    if not is_compiled(args.spec):
+    if not is_compiled_model(args.spec):
         return None
     return read_compiled_manifest(args.spec, args.graph)
 
@@ -371,7 +371,7 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
     return graph, count_untied_parameters(graph)
 
 
-def _list_dynamic_lengths(graph: Graph) -> set[str]:
+def _collect_dynamic_lengths(graph: Graph) -> set[str]:
     """Return the symbolic lengths of the inputs of a graph."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {symbol for dim in dims for symbol in dim.symbols()}
@@ -379,7 +379,7 @@ def _list_dynamic_lengths(graph: Graph) -> set[str]:
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """Parse `batch=8,seq=4096`. Raise E0407 for unknown dimensions and lengths above the limit."""
-    names = _list_dynamic_lengths(graph)
+    names = _collect_dynamic_lengths(graph)
     limits = find_length_limits(graph)
     sizes_by_name: dict[str, int] = {}
     for part in text.split(",") if text else []:

@@ -189,10 +189,10 @@ class ProgressLine:
     def _show_line(self, now: float) -> None:
         self.last_redraw_time = now
         # return to the start of the line and erase it
-        sys.stderr.write(f"\r\x1b[K{self.text(now - self.start_time)}")
+        sys.stderr.write(f"\r\x1b[K{self.format_text(now - self.start_time)}")
         sys.stderr.flush()
 
-    def text(self, seconds: float) -> str:
+    def format_text(self, seconds: float) -> str:
         """Format `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
         rate = self.count / seconds if seconds > 0 else 0.0
         done = f"{self.count / 1e9:.2f} GB"

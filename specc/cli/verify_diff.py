@@ -14,7 +14,7 @@ from specc.cli.options import (
     COUNT_OPTION,
     PROVIDER_OPTION,
     add_option_groups,
-    is_compiled,
+    is_compiled_model,
     print_shadow_note,
     read_compiled_manifest,
 )
@@ -33,7 +33,7 @@ from specc.driver.option_kinds import (
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
-from specc.runtime.open_model import OpenedModel, open_compiled
+from specc.runtime.open_model import OpenedModel, open_compiled_model
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
 from specc.verification.verify_model import iterate_opened_rounds
@@ -110,7 +110,7 @@ def run_verify(args: Namespace) -> int:
     """
     _check_options(args)
     refuse_uncompiled(args.model)
-    opened = open_compiled(
+    opened = open_compiled_model(
         args.model, graph=args.graph, provider=args.execution_provider, verify_contents=True
     )
     verify_results = VerifyResults()
@@ -215,7 +215,7 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 
 def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
     """Print the quantization error by layer and output. Raise E0856 above a threshold."""
-    full = open_compiled(args.baseline, graph=args.graph, provider=args.execution_provider)
+    full = open_compiled_model(args.baseline, graph=args.graph, provider=args.execution_provider)
     comparison = QuantizationComparison(opened.full_forward_model, full.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
@@ -274,7 +274,7 @@ def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None =
     options of a compiled model.
     """
     name = Path(path).name or path
-    if is_compiled(path):
+    if is_compiled_model(path):
         if config or sets:
             raise_error(
                 "E0957",

@@ -29,14 +29,14 @@ def find_value_error(
         "E0732",
         f"`{setting_name}` must be {option.values.description}, got {_format_value(value)}",
         _make_label(span),
-        helps=_suggest_alternative(option, value),
+        helps=_suggest_instead(option, value),
     )
 
 
 def make_unknown_setting_error(
     setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
-    """Return E0731 for an unknown name; `noun` names the kind of name."""
+    """Return E0731 for an unknown name; `noun` completes "there is no …"."""
     # the equivalent of a different program's name is more helpful than a similar name
     named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
@@ -224,8 +224,8 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
     return setting, {}
 
 
-def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Suggest a fix for a value that probably should disable the setting."""
+def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]:
+    """Suggest a fix for a value that was probably meant to disable the setting."""
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "
         "temperature near 0 would",

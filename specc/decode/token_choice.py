@@ -30,8 +30,8 @@ class Stepper(Protocol):
         ...
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder the batch: element r continues from element `indices[r]`. `indices` is i64[m],
-        where m may differ from the batch size.
+        """Reorder the batch: element r continues from element `rows[r]`. `rows` is i64[m], where m
+        may differ from the batch size.
         """
         ...
 
@@ -80,7 +80,7 @@ def check_logits(
 
 
 def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
-    """Return E0961, because the sequence `sequence_index` cannot continue."""
+    """Return E0961, since the sequence `sequence_index` cannot continue."""
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
@@ -123,12 +123,12 @@ def mask_disallowed_tokens(
     """Set the scores f32[batch vocab] of disallowed tokens to -inf."""
     if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
-        return _mask_other_tokens(scores, settings.begin[position.step])
+        return _keep_only(scores, settings.begin[position.step])
     banned = _find_banned_tokens(scores.shape, settings, position)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
     if settings.forced_eos_token_id is not None and position.step + 1 == settings.max_tokens:
-        scores = _mask_other_tokens(scores, (settings.forced_eos_token_id,))
+        scores = _keep_only(scores, (settings.forced_eos_token_id,))
     never = [
         *settings.suppress_tokens,
         *(settings.begin_suppress_tokens if position.step == len(settings.begin) else ()),
@@ -140,8 +140,8 @@ def mask_disallowed_tokens(
     return scores
 
 
-def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Set all other scores to -inf; a single token, which is certain, gets score 0."""
+def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
+    """Allow only these tokens; a single token, which is certain, gets score 0."""
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return made
@@ -201,7 +201,7 @@ def find_penalized_tokens(
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
-    """Return bool[batch vocab], true for the tokens that each prompt contains without padding."""
+    """Return which tokens each prompt contains, bool[batch vocab], without padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids that the model never generates
@@ -318,16 +318,14 @@ def _filter_by_distribution(probabilities: Float64s, settings: GenerationSetting
     filters always keep the first token.
     """
     if settings.typical_p < 1:
-        probabilities = _filter_typical_tokens(probabilities, settings.typical_p)
+        probabilities = _filter_typical(probabilities, settings.typical_p)
     if settings.epsilon_cutoff:
-        probabilities = _drop_small_probabilities(probabilities, settings.epsilon_cutoff)
+        probabilities = _drop_below(probabilities, settings.epsilon_cutoff)
     if settings.eta_cutoff:
         # the minimum probability to keep in a flat distribution
         bound, _ = _compute_entropy(probabilities)
         eta = settings.eta_cutoff
-        probabilities = _drop_small_probabilities(
-            probabilities, np.minimum(eta, np.sqrt(eta) * np.exp(-bound))
-        )
+        probabilities = _drop_below(probabilities, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
     return probabilities
 
 
@@ -340,7 +338,7 @@ def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
     return terms.sum(axis=1, keepdims=True), surprisal
 
 
-def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
+def _filter_typical(probabilities: Float64s, mass: float) -> Float64s:
     """Keep the locally typical tokens whose probabilities reach `mass` (Meister et al. 2022,
     arXiv:2202.00666, eq. 9 to 11).
     """
@@ -354,7 +352,7 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
     return np.where(distance <= bound, probabilities, 0.0)
 
 
-def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
+def _drop_below(probabilities: Float64s, bound: float | Float64s) -> Float64s:
     """Keep the most likely token and the tokens with a probability above the bound (Hewitt,
     arXiv:2210.15191, sec. 4).
     """
@@ -377,7 +375,7 @@ def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return uniform random numbers f32[n] for (sequence index, step) pairs."""
+    """Return uniform random numbers f32[n] for pairs of sequence index and step."""
     key = derive_stream_key(seed, "sample")
     words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40

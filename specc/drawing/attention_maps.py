@@ -64,8 +64,8 @@ class AttentionMap:
     weights: Doubles
     is_masked: NDArray[np.bool_]
     heads: tuple[int, ...]
-    query_axis: MapAxis
-    key_axis: MapAxis
+    queries: MapAxis
+    keys: MapAxis
 
     @property
     def layer(self) -> int | None:

@@ -33,7 +33,7 @@ MAX_PATHS = 40_000
 
 
 def render_svg(drawing: Drawing) -> str:
-    """Render a drawing as an SVG file with a title for screen readers."""
+    """Render an SVG file with a title for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_format_number(drawing.width)}" '
         f'height="{_format_number(drawing.height)}" {_render_drawing(drawing)}\n'
@@ -41,7 +41,7 @@ def render_svg(drawing: Drawing) -> str:
 
 
 def render_inline_svg(drawing: Drawing) -> str:
-    """Render a drawing as an SVG element without a background, for a page."""
+    """Render an SVG element without background, for a page."""
     size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
     return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
 
@@ -90,7 +90,7 @@ def _(mark: BoxMark) -> str:
         fill=mark.fill,
         stroke=mark.stroke,
         stroke_width=mark.stroke_width if mark.stroke != "none" else "",
-        rx=mark.corner_radius or "",
+        rx=mark.radius or "",
         data_part=mark.block_path,
     )
     return f"<rect {attributes}/>"
@@ -123,10 +123,10 @@ def _render_path(mark: LineMark) -> str:
     points = mark.points
     commands = [f"M{_format_point(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        if not mark.corner_radius:
+        if not mark.radius:
             commands.append(f"L{_format_point(corner)}")
             continue
-        into, out = (_point_towards(corner, end, mark.corner_radius) for end in (before, after))
+        into, out = (_point_towards(corner, end, mark.radius) for end in (before, after))
         commands.append(f"L{_format_point(into)}Q{_format_point(corner)} {_format_point(out)}")
     return "".join([*commands, f"L{_format_point(points[-1])}"])
 
@@ -202,7 +202,7 @@ TEMPLATE_DIRECTORY = Path(__file__).parent
 
 
 def read_page_resource(name: str) -> str:
-    """Return the text of a style sheet or script in the directory of this module."""
+    """Return a style sheet or script next to this module."""
     return (TEMPLATE_DIRECTORY / name).read_text(encoding="utf-8")
 
 

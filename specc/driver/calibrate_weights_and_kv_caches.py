@@ -54,7 +54,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     """
     calibration = job.quantize.calibration
     # integer codes of the checkpoint are stored unchanged
-    plan = {} if job.int4_method else job.decision.plan
+    plan = {} if job.int4_method else job.quantization_decision.plan
     readers = find_weight_readers(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
     obstacle = explain_no_int8_cache(job) if cache_option.dtype else ""
@@ -81,7 +81,9 @@ def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, directory: Pa
     if samples is None:
         return replace(job, int4_method=remark)
     quantized_weights = _quantize_weights(job, readers, samples, directory)
-    values = QuantizedValues(job.unquantized_values, job.decision.plan, quantized_weights)
+    values = QuantizedValues(
+        job.unquantized_values, job.quantization_decision.plan, quantized_weights
+    )
     return replace(job, quantized=values, int4_method=remark)
 
 
@@ -242,7 +244,7 @@ def _quantize_weights(
     job: LoweringJob, readers: WeightReaders, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights that multiply activations of the samples."""
-    plan, shapes = job.decision.plan, job.values.parameters
+    plan, shapes = job.quantization_decision.plan, job.values.parameters
     numbers = sum(prod(shapes[n].shape) for n in readers.experts)
     # half a byte per weight, plus a quarter byte for the scale at the smallest group size
     check_free_disk_space(directory, numbers * 3 // 4 + _estimate_factor_bytes(readers))

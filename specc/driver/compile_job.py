@@ -126,7 +126,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     directories = readings.find_tokenizer_directories(weights, spec.config_file)
     language = get_adapter_language(options.adapter)
     configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
-    model = configured.model
+    model = configured.model_definition
     graph = add_taps(model.graph, options.taps)
     if options.inline_defaults and model.defaults:
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
@@ -213,7 +213,7 @@ class LoweringJob(CompileJob):
     """
 
     simplified_graph: Graph
-    decision: QuantizationDecision
+    quantization_decision: QuantizationDecision
     norm_folds: tuple[NormFold, ...]
     unquantized_values: ParameterValues
     quantized: QuantizedValues | None
@@ -265,7 +265,7 @@ class LoweringJob(CompileJob):
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
         """Return the source of a model with the weights of the decision quantized."""
-        return precision.quantize_source(source, self.decision.plan)
+        return precision.quantize_source(source, self.quantization_decision.plan)
 
 
 STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
@@ -306,7 +306,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
         simplified_graph=graph,
-        decision=decision,
+        quantization_decision=decision,
         norm_folds=folds,
         unquantized_values=full,
         quantized=QuantizedValues(full, plan, stored_scales=scales) if plan else None,

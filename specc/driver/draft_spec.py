@@ -23,7 +23,7 @@ from specc.frontend.used_specs import choose_used_specs
 from specc.huggingface.model_family import (
     count_known_keys,
     find_graph_for_architecture,
-    list_supported_model_types,
+    map_supported_model_types,
     read_architectures,
     read_model_type,
 )
@@ -66,9 +66,9 @@ def draft_spec(
     that cannot be read.
     """
     data = load_config_json(directory)
-    names = _list_tensor_names(directory)
+    names = _collect_tensor_names(directory)
     model_type = read_model_type(data)
-    base = list_supported_model_types().get(model_type, "")
+    base = map_supported_model_types().get(model_type, "")
     spec, model = (
         _elaborate_with_config(base, data)[:2]
         if base
@@ -101,7 +101,7 @@ def draft_spec(
     )
 
 
-def _list_tensor_names(directory: str) -> frozenset[str]:
+def _collect_tensor_names(directory: str) -> frozenset[str]:
     """Return the tensor names of a checkpoint, or nothing if it has no weights yet."""
     try:
         with closing(open_weights(directory)) as checkpoint:

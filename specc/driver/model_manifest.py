@@ -61,7 +61,7 @@ def build_manifest(
     defaults and no attentions; `scoring_graph` is the graph that `verify` decodes with.
     """
     model, described = job.model, scoring_graph or graph
-    kept = job.decision.unquantized_reasons
+    kept = job.quantization_decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted))
     # a generator always computes its defaults, and does not list them
     inlines_defaults = job.options.inline_defaults and decode_settings is None
@@ -100,7 +100,7 @@ def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) ->
     """Return the initializer of each parameter. A parameter of which only the shape is used (an
     axis of a decoded graph) has none.
     """
-    plan = job.decision.plan
+    plan = job.quantization_decision.plan
     # for a quantized parameter, the initializer of its integers
     stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
     return {

@@ -318,7 +318,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
         *job.quantize.remarks,
         *([job.int4_method] if job.int4_method else []),
         *precision.describe_quantization(
-            job.decision, job.norm_folds, job.quantize, job.target, job.options.graphs
+            job.quantization_decision, job.norm_folds, job.quantize, job.target, job.options.graphs
         ),
         *_iterate_unapplied_settings(job),
         *remarks,

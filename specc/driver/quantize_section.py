@@ -28,7 +28,7 @@ from specc.transforms.quantization_plan import (
     DEFAULT_GROUP_SIZE,
     QUANTIZATION_KINDS,
     QuantizationKind,
-    QuantizationOptions,
+    QuantizationRequest,
     find_unmatched_patterns,
     list_quantizable_names,
 )
@@ -134,7 +134,7 @@ class QuantizeRequest:
     `dequantizes_checkpoint` is true if the codes of a quantized checkpoint are dequantized too.
     """
 
-    weight_request: QuantizationOptions | None = None
+    weight_request: QuantizationRequest | None = None
     option_labels: Mapping[str, str] = field(default_factory=dict)
     pattern_spans: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     Raise E0201, E0858, E0950 or a file error for an invalid section, and E0753 for options without
     effect.
     """
-    entries = _list_entries(program)
+    entries = _map_entries(program)
     weight_request, pattern_spans = _read_section(entries)
     calibration = _choose_calibration(program, options)
     cache = _choose_cache(entries, options)
@@ -179,7 +179,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     )
 
 
-def check_quantize_request(
+def check_quantize_options(
     program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
     """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that
@@ -193,7 +193,7 @@ def check_quantize_request(
     check_patterns_match(missing, names, request.pattern_spans, iterate_other_graphs)
 
 
-def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
+def _map_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     """Return the entries of `quantize` by name; entries of an instance take precedence. Raise E0201
     for invalid entries.
     """
@@ -218,7 +218,7 @@ def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 
 def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
-) -> tuple[QuantizationOptions | None, dict[str, Span]]:
+) -> tuple[QuantizationRequest | None, dict[str, Span]]:
     """Return the request of the spec's section, and the spans of its patterns."""
     kind = parse_choice(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_choice(entries, "lm_head_bits", LM_HEAD_BITS)
@@ -233,7 +233,7 @@ def _read_section(
     ]
     patterns = (*kept, *(pattern for pattern, _ in own))
     pattern_spans = {p.value: p.span for p in patterns if p.span is not None}
-    weight_request = QuantizationOptions(
+    weight_request = QuantizationRequest(
         kind=KINDS_BY_NAME.get(kind),
         unquantized_patterns=tuple(p.value for p in kept),
         kind_by_pattern=tuple((pattern.value, name) for pattern, name in own),
@@ -345,12 +345,12 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 
 
 def _apply_options(
-    weight_request: QuantizationOptions | None, options: QuantizeOptions
-) -> QuantizationOptions | None:
+    weight_request: QuantizationRequest | None, options: QuantizeOptions
+) -> QuantizationRequest | None:
     """Return the request with the given options in place of its entries."""
     if weight_request is None and not options.quantize:
         return None
-    weight_request = weight_request or QuantizationOptions(kind=None)
+    weight_request = weight_request or QuantizationRequest(kind=None)
     return replace(
         weight_request,
         kind=KINDS_BY_NAME[options.quantize] if options.quantize else weight_request.kind,

@@ -66,7 +66,7 @@ _NO_VOCABULARY = object()
 
 
 @dataclass(frozen=True)
-class _Context:
+class _ReadingContext:
     """Location of a reading entry, and the data that all entries share.
 
     `directory` is the directory of the spec, which relative paths start from; `paths` are the
@@ -92,7 +92,7 @@ def build_preprocessing_config(
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
-    shared = _Context(Path(), None, tuple(paths), language)
+    shared = _ReadingContext(Path(), None, tuple(paths), language)
 
     def read_record(name: str, data: Any, parse_record: Any) -> Any:
         context = replace(shared, directory=spec_directories[data["home"]], span=spans.get(name))
@@ -240,7 +240,7 @@ def _parse_output_reading(
     return parse_output_record(value, path, raise_error_at, files)
 
 
-def _resolve_arguments(data: Mapping[str, Any], context: _Context) -> dict[str, Any]:
+def _resolve_arguments(data: Mapping[str, Any], context: _ReadingContext) -> dict[str, Any]:
     """Return a reading with its positional arguments as fields, e.g. `text(characters("x.vocab"))`
     or `choice(labels)`.
     """
@@ -281,7 +281,9 @@ def _check_labels(labels: object, kind: str, span: Span | None) -> list[str]:
     return [*map(str, labels)]
 
 
-def _resolve_text(vocabulary: Any, options: dict[str, Any], context: _Context) -> dict[str, Any]:
+def _resolve_text(
+    vocabulary: Any, options: dict[str, Any], context: _ReadingContext
+) -> dict[str, Any]:
     if not isinstance(vocabulary, dict):
         examples = 'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
         title = f'`text` needs a vocabulary or tokenizer: {examples}text(tokenizer("x.json"))'
@@ -291,7 +293,7 @@ def _resolve_text(vocabulary: Any, options: dict[str, Any], context: _Context) -
     return {**record, **rest}
 
 
-def _resolve_vocabulary(source: object, context: _Context) -> list[str]:
+def _resolve_vocabulary(source: object, context: _ReadingContext) -> list[str]:
     if isinstance(source, list):
         return _check_vocabulary_texts(source, context.span)
     return _read_vocabulary_file(_resolve_path(str(source), context), str(source), context.span)
@@ -316,7 +318,7 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
     return list(read_vocabulary(decode_spec(data, name)))
 
 
-def _resolve_words(args: list[Any], context: _Context) -> dict[str, Any]:
+def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
     """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
     `absent` if there is none or the list is empty, since a spec may leave it to the user.
     """
@@ -331,7 +333,7 @@ def _resolve_words(args: list[Any], context: _Context) -> dict[str, Any]:
 
 
 def _resolve_transcript(
-    args: list[Any], options: dict[str, Any], context: _Context
+    args: list[Any], options: dict[str, Any], context: _ReadingContext
 ) -> dict[str, Any]:
     """Return the fields of a transcript with its tokens, or `absent` if there are no tokens."""
     if args:
@@ -341,7 +343,7 @@ def _resolve_transcript(
     return {**options, **({"absent": _NO_VOCABULARY} if found is None else found)}
 
 
-def _resolve_tokenizer(args: list[Any], context: _Context) -> dict[str, Any]:
+def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
     """Return the fields of a tokenizer, or `absent` if neither spec nor caller names one."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
@@ -359,7 +361,7 @@ def _resolve_tokenizer(args: list[Any], context: _Context) -> dict[str, Any]:
     return {"file": file.sha256, **({"chat": to_json_value(chat)} if chat else {})}
 
 
-def _resolve_path(name: str, context: _Context) -> Path:
+def _resolve_path(name: str, context: _ReadingContext) -> Path:
     """Return a path in or below the directory of the spec. Raise E0803 for any other path."""
     try:
         path = (context.directory / name).resolve()
@@ -394,5 +396,5 @@ def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:
     """Yield the reasons why no text produces some of the tokens: whitespace or upper case."""
     if any(c.isspace() for word in words for c in word):
         yield "texts are split at white space, so no token contains any"
-    if record.lower and any(word != word.lower() for word in words):
+    if record.do_lower_case and any(word != word.lower() for word in words):
         yield "`lower=true` lowercases every text"

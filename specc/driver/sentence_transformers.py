@@ -22,7 +22,7 @@ from specc.huggingface.processor_files import (
     read_json_object,
     read_optional_object,
 )
-from specc.huggingface.tokenizer_settings import list_ignored_settings
+from specc.huggingface.tokenizer_settings import iterate_ignored_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax import ast
@@ -58,14 +58,14 @@ SENTENCE_OUTPUT = "sentence_embedding"
 
 
 @dataclass
-class WrappedEncoder:
+class SentenceTransformersSpec:
     """Sentence-transformers directory as a spec: the text of the spec, the directory of the
     encoder, and the weight files of other modules by the prefix of their tensors.
     """
 
     source: Source
     encoder_directory: str
-    weight_directories: Mapping[str, str]
+    weight_path_by_prefix: Mapping[str, str]
     remarks: tuple[str, ...]
 
 
@@ -100,7 +100,9 @@ def has_file(directory: Path, name: str) -> bool:
     return os.path.lexists(directory / name)
 
 
-def wrap_encoder(directory: str, open_program: Callable[[str], Program]) -> WrappedEncoder | None:
+def wrap_encoder(
+    directory: str, open_program: Callable[[str], Program]
+) -> SentenceTransformersSpec | None:
     """Return the spec of a sentence-transformers directory, or None for any other directory and for
     cross-encoders, which are checkpoints with a classification head. Raise E0427 for unsupported
     modules.
@@ -131,13 +133,13 @@ def wrap_encoder(directory: str, open_program: Callable[[str], Program]) -> Wrap
     config_path = find_first_file([encoder], SENTENCE_CONFIGS)
     text = _format_spec(base, block, body)
     module_names = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
-    return WrappedEncoder(
+    return SentenceTransformersSpec(
         source=Source(f"<{escape_text(directory)}>", text),
         encoder_directory=str(encoder),
-        weight_directories=body.weights,
+        weight_path_by_prefix=body.weights,
         remarks=(
             f"`{escape_text(directory)}` is read according to {MODULES_FILE}: {module_names}",
-            *list_ignored_settings(config_path, root / SENTENCE_TRANSFORMERS_FILE),
+            *iterate_ignored_settings(config_path, root / SENTENCE_TRANSFORMERS_FILE),
         ),
     )
 

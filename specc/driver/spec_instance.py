@@ -45,7 +45,7 @@ def format_spec_instance(instance: SpecInstance) -> ast.File:
         )
         raise_error("E0222", f"unknown built-in spec `{instance.extends}`", helps=helps)
     program = build_program(library.open(instance.extends), library)
-    lines = list(_list_entries(program, instance))
+    lines = list(_iterate_entries(program, instance))
     return ast.File(
         version=1,
         model=instance.name,
@@ -71,7 +71,7 @@ def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
     return ast.Config(tuple(entries), end=tuple(pending_comments))
 
 
-def _list_entries(program: Program, instance: SpecInstance) -> Iterator["ast.Assign | str"]:
+def _iterate_entries(program: Program, instance: SpecInstance) -> Iterator["ast.Assign | str"]:
     """Yield a value or a comment for each config field, in the spec's order, then values
     for the specs that it uses.
     """

@@ -12,11 +12,11 @@ from specc.diagnostics.source import Source
 from specc.driver import reading_section as readings
 from specc.driver.quantize_section import (
     QuantizeOptions,
-    check_quantize_request,
+    check_quantize_options,
     merge_quantize_options,
 )
 from specc.driver.sentence_transformers import (
-    WrappedEncoder,
+    SentenceTransformersSpec,
     find_encoder_directory,
     wrap_encoder,
     wrap_encoder_config,
@@ -133,7 +133,7 @@ def open_spec(
     reader, remarks = ConfigReader(max_length=context_length), download_remarks + remarks
     opened = OpenedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
     opened.repository = directory
-    opened.module_weights = wrapped.weight_directories if wrapped else {}
+    opened.module_weights = wrapped.weight_path_by_prefix if wrapped else {}
     return opened if data is None else _apply_config(opened, data)
 
 
@@ -150,7 +150,9 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
     return (note,) if (note := format_shadow_note(name)) else ()
 
 
-def _load_config(config: str, wrapped_encoder: WrappedEncoder | None) -> JsonObject | None:
+def _load_config(
+    config: str, wrapped_encoder: SentenceTransformersSpec | None
+) -> JsonObject | None:
     """Return the config file in the form that the spec reads, or None if none is named."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
@@ -294,7 +296,7 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
         return CheckedSpec(trials, None, failed.diagnostics, warnings, spec.remarks)
     _check_sections(spec, model)
-    check_quantize_request(
+    check_quantize_options(
         spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
     )
     _check_context_used(spec, model)

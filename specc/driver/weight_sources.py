@@ -122,7 +122,7 @@ def load_parameter_values(
     if path:
         fresh = HeadInitialization(
             sources.init_missing,
-            _list_initializers(graph),
+            _map_initializers(graph),
             lambda: _find_shared_parameters(spec, graph),
         )
         modules = spec.module_weights if path == spec.checkpoint else {}
@@ -173,7 +173,7 @@ def _check_only_seed(sources: WeightSources) -> None:
             raise_error("E0525", title, helps=[fix])
 
 
-def _list_initializers(graph: Graph) -> dict[str, str]:
+def _map_initializers(graph: Graph) -> dict[str, str]:
     """Return the initializer of each parameter."""
     return {name: facts.initializer for name, facts in graph.parameter_facts.items()}
 
@@ -191,7 +191,7 @@ def initialize_parameters(
 ) -> SeededValues:
     """Return every parameter from its initializer and the seed."""
     by_name = {w.name: w for w in parameters}
-    return SeededValues(seed, by_name, _list_initializers(graph), find_tied_pairs(by_name, rules))
+    return SeededValues(seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules))
 
 
 def bind_checkpoint(
@@ -298,7 +298,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     weights = sources.checkpoint or spec.checkpoint
     directories = readings.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, is_training=True))
-    model = apply_generation_config(elaborate_spec(spec, graph), directories).model
+    model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
     if sources.init is None and not weights and not find_spec_weights_file(spec.program):
         # training may start from random weights
         sources = replace(sources, init=0)

@@ -294,7 +294,7 @@ def _read_split(call: _TransformCall) -> t.Expr:
     if not 0 <= part < count:
         title = f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts"
         raise_error("E0522", title, call.call.span)
-    return t.PartExpr(call.tensor, call.read_int("axis", 0), part, into)
+    return t.SplitPartExpr(call.tensor, call.read_int("axis", 0), part, into)
 
 
 def _read_rearrange(call: _TransformCall) -> t.Expr:
@@ -312,7 +312,7 @@ def _read_stack(call: _TransformCall) -> t.Expr:
         return t.StackExpr(parts)
     (name, *more) = [option.name for option in call.call.options]
     placeholder, count = "{" + name + "}", call.read_int(name)
-    named = [name for part in parts for name in t.list_tensors(part)]
+    named = [name for part in parts for name in t.iterate_tensor_names(part)]
     if more or len(parts) != 1 or not all(placeholder in name for name in named):
         title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
         raise_error("E0522", title, call.call.span, helps=["""write `stack("w.{e}", e=8)`"""])
@@ -336,7 +336,7 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
         c.tensor, c.read_int("axis", 0), c.read_int("start"), c.read_int("stop")
     ),
     "split": _read_split,
-    "permute_pairs": lambda c: t.PermutePairsExpr(c.tensor, c.read_text("to"), c.read_int("heads")),
+    "permute_pairs": lambda c: t.PermuteRopeExpr(c.tensor, c.read_text("to"), c.read_int("heads")),
     "negate": lambda c: t.NegateExpr(c.tensor),
     "cast": lambda c: t.CastExpr(c.tensor, c.read_text("to")),
     "add": lambda c: t.AddNumberExpr(c.tensor, float(c.read_value("number"))),
@@ -394,7 +394,7 @@ def mark_ties(
         pattern = NamePattern(rule.name)
         for name, known in facts.items():
             captures = None if known.tied_to else pattern.get_captures(name)
-            source = captures.fill(rule.source) if captures is not None else ""
+            source = captures.fill_template(rule.source) if captures is not None else ""
             if source in facts and source != name:
                 facts[name] = replace(known, tied_to=source)
     return replace(model, graph=replace(model.graph, parameter_facts=facts))

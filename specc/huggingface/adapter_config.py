@@ -158,7 +158,9 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
         # peft interprets keys as regular expressions; only plain names are accepted here, since
         # matching may take unbounded time
         if not set(pattern) <= _PLAIN_CHARACTERS:
-            _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not the end of a name')
+            _refuse_member(
+                entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not the end of a name'
+            )
     return list(members.items())
 
 
@@ -199,10 +201,10 @@ def _refuse_setting(config: JsonObject, key: str, why: str, help: str = "") -> N
     member = config.find(key)
     if member is None:
         _fail_invalid_config(config, None, f'"{key}" is missing')
-    _refuse_at(member, why, help)
+    _refuse_member(member, why, help)
 
 
-def _refuse_at(member: JsonMember, why: str, help: str = "") -> NoReturn:
+def _refuse_member(member: JsonMember, why: str, help: str = "") -> NoReturn:
     raise_error(
         "E0529",
         "this adapter cannot be merged exactly",

@@ -101,10 +101,10 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
 
 
 @dataclass(frozen=True)
-class PublishedGeneration:
+class GenerationConfigResult:
     """A model with the generation settings of the file, and remarks about them."""
 
-    model: ModelDefinition
+    model_definition: ModelDefinition
     remarks: tuple[str, ...] = ()
 
 
@@ -140,13 +140,13 @@ class _GenerationConfigFile:
 
 def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
-) -> PublishedGeneration:
+) -> GenerationConfigResult:
     """Apply the settings of the file in the first directory that has one. Raise E0846 if the file
     is not a JSON object, and E0847 for unsupported settings.
     """
     path = find_repository_file(directories, GENERATION_CONFIG_FILE) if model.generation else None
     if path is None or model.generation is None:
-        return PublishedGeneration(model)
+        return GenerationConfigResult(model)
     file = _GenerationConfigFile(path, read_json_object(path))
     _check_types(file)
     _read_general_settings(file)
@@ -162,7 +162,7 @@ def apply_generation_config(
         file.raise_unsupported(*wrong)
     generation = replace(model.generation, settings=settings)
     told = replace(model, generation=generation)
-    return PublishedGeneration(told, (*_iterate_remarks(file), *dropped))
+    return GenerationConfigResult(told, (*_iterate_remarks(file), *dropped))
 
 
 def _check_types(file: _GenerationConfigFile) -> None:

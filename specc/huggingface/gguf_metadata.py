@@ -218,8 +218,8 @@ PRE_TOKENIZERS: Mapping[str, _ByteLevelSplit] = {
 class GGUFTokenizer:
     """A tokenizer.json, and the fields of the tokenizer_config.json that goes with it."""
 
-    text: str
-    settings: Mapping[str, object]
+    tokenizer_json: str
+    tokenizer_config: Mapping[str, object]
 
 
 def read_gguf_tokenizer(path: str | Path) -> GGUFTokenizer | None:

@@ -125,7 +125,7 @@ def read_model_type(data: JsonObject) -> str:
     return ""
 
 
-def list_supported_model_types() -> dict[str, str]:
+def map_supported_model_types() -> dict[str, str]:
     """Return the first built-in spec of every supported `model_type`."""
     specs: dict[str, str] = {}
     for name, path in list_builtin_specs().items():
@@ -141,7 +141,7 @@ def _find_nearest_type(kind: str, data: JsonObject) -> str:
     Prefer a type with a similar name if its spec reads nearly as many keys as the spec that reads
     the most keys.
     """
-    types = list_supported_model_types()
+    types = map_supported_model_types()
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
     alike = find_similar_name(kind, types) or ""

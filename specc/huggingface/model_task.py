@@ -22,7 +22,7 @@ from specc.huggingface.processor_files import (
     get_tokenizer_arguments,
     read_optional_object,
 )
-from specc.huggingface.tokenizer_settings import list_token_ids
+from specc.huggingface.tokenizer_settings import map_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -36,10 +36,10 @@ Fields: TypeAlias = dict[str, Any]
 """Plain JSON of a file next to the weights, and fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
 SPECIAL_TOKENS_BY_FIELD = {
-    "mask": ("mask_token", "[MASK]", "<mask>"),
-    "cls": ("cls_token", "[CLS]", "<s>"),
-    "unknown": ("unk_token", "[UNK]", "<unk>"),
-    "pad": ("pad_token", "[PAD]", "<pad>"),
+    "mask_token_id": ("mask_token", "[MASK]", "<mask>"),
+    "cls_token_id": ("cls_token", "[CLS]", "<s>"),
+    "unknown_token_id": ("unk_token", "[UNK]", "<unk>"),
+    "pad_token_id": ("pad_token", "[PAD]", "<pad>"),
 }
 """Task fields with ids of special tokens: the key that names the token, and its default names."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
@@ -102,21 +102,21 @@ def _find_task(
     tokenizer_config = _read_tokenizer_config(directories)
     found: Fields = {
         "labels": _read_labels(config),
-        "function": _read_function(
+        "score_function": _read_function(
             {**_read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories), **config}
         ),
-        "token_types": _uses_token_types(tokenizer_config, config),
+        "uses_token_types": _uses_token_types(tokenizer_config, config),
     }
     if kind == "next-sentence-prediction":
-        found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
+        found |= {"labels": FIRST_OR_NOT, "score_function": "softmax"}
     if kind == "sentence-similarity":
         found |= _read_sentence_task(config, tokenizer_config, directories)
     if kind == "zero-shot-image-classification":
         found |= _read_image_text_settings(config)
     if isinstance(record, TextTokenizer):
         # the padding token of config.json if no tokenizer file has one
-        found |= _find_special_ids(list_token_ids(json.loads(record.file.text)), tokenizer_config)
-    return Task(kind=kind, text=name, **found)
+        found |= _find_special_ids(map_token_ids(json.loads(record.file.text)), tokenizer_config)
+    return Task(kind=kind, text_input=name, **found)
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
@@ -150,14 +150,14 @@ def _read_image_text_settings(config: Config) -> Fields:
     separately.
     """
     if "siglip" not in str(config.get("model_type")):
-        return {"function": "softmax"}
+        return {"score_function": "softmax"}
     part = config.get("text_config")
     text = part if isinstance(part, dict) else {}
     length = text.get("max_position_embeddings", SIGLIP_LENGTH)
     return {
-        "function": "sigmoid",
-        "length": min(int(length), SIGLIP_LENGTH),
-        "pad": int(text.get("pad_token_id", 1)),
+        "score_function": "sigmoid",
+        "padded_length": min(int(length), SIGLIP_LENGTH),
+        "pad_token_id": int(text.get("pad_token_id", 1)),
     }
 
 
@@ -242,9 +242,9 @@ def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
     """Return the ids of the special tokens of a tokenizer, by the task field that stores them."""
     found: Fields = {}
-    for field, (key, *usual) in SPECIAL_TOKENS_BY_FIELD.items():
+    for field, (key, *defaults) in SPECIAL_TOKENS_BY_FIELD.items():
         named = get_token_content(tokenizer_config.get(key))
-        known = [ids[name] for name in ([named] if named else usual) if name in ids]
+        known = [ids[name] for name in ([named] if named else defaults) if name in ids]
         if known and isinstance(known[0], int) and known[0] >= 0:
             found[field] = known[0]
     return found

@@ -36,9 +36,9 @@ def read_checkpoint_tokenizer(
     if is_gguf_path(path):
         made = _read_gguf(path)
         assert made is not None, "found before"
-        file = check_tokenizer_file(made.text.encode(), str(path), span)
-        template = made.settings.get(CHAT_TEMPLATE_KEY)
-        return file, choose_chat_template(template, made.settings, path, span)
+        file = check_tokenizer_file(made.tokenizer_json.encode(), str(path), span)
+        template = made.tokenizer_config.get(CHAT_TEMPLATE_KEY)
+        return file, choose_chat_template(template, made.tokenizer_config, path, span)
     file = read_tokenizer_file(path, str(path), span)
     file = TokenizerFile.from_text(read_tokenizer_settings(path.parent, file.text).tokenizer_json)
     return file, read_chat_template(path.parent, span)

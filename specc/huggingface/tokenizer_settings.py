@@ -137,9 +137,9 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
     """
     given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
-    if not given or not _list_added_tokens(content) <= {*names}:
+    if not given or not _collect_added_tokens(content) <= {*names}:
         return
-    ids = list_token_ids(content)
+    ids = map_token_ids(content)
     bos, eos = (
         n if settings.get(k) is True else "" for k, n in zip(ADDED_TOKEN_KEYS, names, strict=True)
     )
@@ -149,7 +149,7 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
     content["post_processor"] = _make_template(bos, eos, ids)
 
 
-def _list_added_tokens(content: Part) -> set[str]:
+def _collect_added_tokens(content: Part) -> set[str]:
     """Return the tokens that the post-processor adds, or "?" if it is BERT's or RoBERTa's."""
     parts = _list_parts(content.get("post_processor"))
     others = [part for part in parts if part.get("type") != "ByteLevel"]
@@ -175,7 +175,7 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
     }
 
 
-def list_token_ids(content: Part) -> dict[str, int]:
+def map_token_ids(content: Part) -> dict[str, int]:
     """Return the ids of all tokens of a tokenizer.json."""
     model = content.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
@@ -187,7 +187,7 @@ def list_token_ids(content: Part) -> dict[str, int]:
 
 def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys whose tokens are missing in the tokenizer.json."""
-    ids = list_token_ids(content)
+    ids = map_token_ids(content)
     yield from (
         key
         for key in SPECIAL_TOKEN_KEYS
@@ -276,7 +276,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
 """Keys that are read or do not change vectors, with their supported values if restricted."""
 
 
-def _list_unread_settings(
+def _iterate_unread_settings(
     path: Path | None, known: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
     """Yield a note for each ignored key of a file."""
@@ -292,7 +292,7 @@ READ_TOKENIZER_ARGUMENTS = frozenset(
 """Arguments of the tokenizer that are read or do not change vectors."""
 
 
-def _list_unread_arguments(path: Path | None) -> Iterator[str]:
+def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     """Yield a note for each ignored argument of the tokenizer or of its call."""
     settings = read_optional_object(path)
     for key in get_tokenizer_arguments(settings):
@@ -317,10 +317,10 @@ def _format_ignored_note(key: str, path: Path | None) -> str:
     return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
-def list_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:
+def iterate_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:
     """Yield a note for each ignored setting of a sentence-transformers directory, in the config
     files of its encoder and of the sentence transformer.
     """
-    yield from _list_unread_settings(encoder, ENCODER_SETTINGS)
-    yield from _list_unread_arguments(encoder)
-    yield from _list_unread_settings(sentences, SUPPORTED_SETTINGS)
+    yield from _iterate_unread_settings(encoder, ENCODER_SETTINGS)
+    yield from _iterate_unread_arguments(encoder)
+    yield from _iterate_unread_settings(sentences, SUPPORTED_SETTINGS)

@@ -1,7 +1,7 @@
 """Build the decode step of a loop over another axis: its states and their initial values.
 
-The encoder graph runs the loop once more and returns the initial values as scan outputs; in this
-run, the body processes only prefix positions, or no positions.
+The encoder graph runs the loop once more and collects the initial values; in this run, the body
+processes only prefix positions, or no positions.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_folded_batch_axis
-from specc.incremental.position_demand_types import Demand, NonTimeAxisLoop
+from specc.incremental.position_demand_types import CrossAxisLoop, Demand
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_needed_nodes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def stack_initial_values(
-    loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
+    loop: CrossAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
 ) -> dict[str, InitialValue]:
     """Stack initial values of a loop body along the loop's axis, as values of the outer graph."""
     body = _ClosedBody.from_loop(loop)
@@ -57,7 +57,7 @@ def stack_initial_values(
 
 
 def _build_initial_loop(
-    loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
+    loop: CrossAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
     """Build a loop with only the nodes that these values of its body need."""
     op, plain, given = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
@@ -128,7 +128,7 @@ class _ClosedBody:
     added_nodes: list[tuple[Node, NodeResults]] = field(default_factory=list)
 
     @classmethod
-    def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
+    def from_loop(cls, loop: CrossAxisLoop) -> "_ClosedBody":
         """Return the closed form of the body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.body_inputs}
@@ -139,12 +139,12 @@ class _ClosedBody:
         return cls(known)
 
     def get_closed_value(self, value: Value) -> Value:
-        """Return the value of the closed body for a value of the open body; inner loops with
-        additional scan outputs are added.
+        """Return the value of the closed body for a value of the open body; inner loops that
+        collect more results are added.
         """
         if value not in self.closed_values:
             node = value.node
-            # This is a nested loop with more scan outputs than in the original body.
+            # This is a nested loop that collects more results than in the original body.
             assert node is not None, "every input of a body is known"
             args = [a and self.get_closed_value(a) for a in node.args]
             results = self.add_node_results(Node(node.op, tuple(args)))
@@ -165,7 +165,7 @@ class _ClosedBody:
 def build_loop_step(
     outer: "StepGraphBuilder",
     inner: "StepGraphBuilder",
-    loop: NonTimeAxisLoop,
+    loop: CrossAxisLoop,
     demand: Demand,
     results: NodeResults,
 ) -> NodeResults:
@@ -225,7 +225,7 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 
 
 def _add_body_inputs(
-    builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
+    builder: "StepGraphBuilder", loop: CrossAxisLoop, operands: LoopOperands[Value]
 ) -> None:
     """Add the inputs of the body: one element of each scanned operand, carries, captures."""
     b, now, kept = builder.draft.builder, builder.draft.new_values, builder.plan.cached_values
@@ -242,7 +242,7 @@ def _add_body_inputs(
 
 def _finish_body(
     builder: "StepGraphBuilder",
-    loop: NonTimeAxisLoop,
+    loop: CrossAxisLoop,
     demands: Sequence[Mapping[int, float]],
     scanned_count: int,
 ) -> Graph:

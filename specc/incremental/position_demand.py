@@ -47,9 +47,9 @@ from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     AxisName,
     AxisNames,
+    CrossAxisLoop,
     Demand,
     DemandContext,
-    NonTimeAxisLoop,
     PositionNeeds,
     assign_axis_names,
     get_stateful_axis,
@@ -98,10 +98,10 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of the body of a loop over another axis on its values and captures into
+    """Merge the demands of the body of a cross-axis loop on its values and on captures into
     `needs`.
     """
-    loop = NonTimeAxisLoop.from_node(context, node)
+    loop = CrossAxisLoop.from_node(context, node)
     live = collect_step_nodes(loop.body_outputs, context.flow)
     before: list[Mapping[int, float]] = []
     while True:
@@ -144,7 +144,7 @@ def compute_node_demand(
     results.
     """
     if node in context.flow.loop_bodies:
-        return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
+        return CrossAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # Reading a length demands no positions.
@@ -235,7 +235,7 @@ def _get_operand_demand(
     is_fold: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return the number of operand positions that a dependence needs."""
+    """Return how many positions a dependence needs of its operand."""
     if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
     to, reach = resolve_dependence(node, dependence, time_axis)
@@ -276,8 +276,8 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
 ) -> float:
-    """Return the number of positions that the windows need: `stride` for each needed window, plus
-    those of the windows that overlap with earlier positions.
+    """Return how many positions the windows need: `stride` for each needed window, plus those of
+    the windows that overlap with earlier positions.
     """
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"

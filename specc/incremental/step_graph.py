@@ -62,8 +62,8 @@ from specc.incremental.graph_boundary import (
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
+    CrossAxisLoop,
     Demand,
-    NonTimeAxisLoop,
     get_stateful_operand,
 )
 from specc.incremental.state_selection import select_encoder_values
@@ -89,10 +89,10 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, track = demand.positions[name], plan.get_axis_layout(result, 0)
-    ids = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
+    rows = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
     if plan.max_cached_chunks == inf and need == inf:
-        return ids
-    return draft.add_node(node, ops.Arith("add"), *ids, states.build_first_position_id(need, track))
+        return rows
+    return draft.add_node(node, ops.Arith("add"), *rows, states.get_first_position_id(need, track))
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
@@ -121,7 +121,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
 
 class StepGraphBuilder:
     """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
-    caller computes once.
+    caller computes only once.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -234,7 +234,7 @@ class StepGraphBuilder:
         if counted is not None:
             return counted
         if node in self.plan.flow.loop_bodies:
-            loop = NonTimeAxisLoop.from_node(self.plan, node)
+            loop = CrossAxisLoop.from_node(self.plan, node)
             inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, inner, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"

@@ -128,13 +128,13 @@ class StepPlan(DemandContext):
         return replace(self, graph=body, outputs={}, live_nodes=live)
 
     def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of positions of a value with this demand along an axis."""
+        """Return how many positions a value with this demand has along an axis."""
         if need < 0:
             return Dim.of(1)
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of these positions that are earlier positions or prefix positions."""
+        """Return how many of these positions are earlier positions or prefix positions."""
         chunks = _count_chunks(self, need, layout)
         known = layout.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
@@ -155,7 +155,7 @@ class StepPlan(DemandContext):
         prefix_length, rate = layout.prefix_length, layout.rate
         if need == inf:
             return available_chunks * rate + prefix_length
-        lacking = _count_missing_positions(self, need, prefix_length)
+        lacking = _count_lacking_positions(self, need, prefix_length)
         if lacking <= 0:
             return Dim.of(max(int(need), 0))
         if rate == 1:
@@ -212,7 +212,7 @@ def _count_needs(
     return context, needs, full_inputs
 
 
-def _count_missing_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
+def _count_lacking_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
     """Return the maximum number of positions needed besides the prefix."""
     if need <= 0 or need == inf:
         return max(need, 0.0)
@@ -222,8 +222,8 @@ def _count_missing_positions(context: DemandContext, need: float, prefix_length:
 
 
 def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
-    """Return the number of chunks that contain the positions needed besides the prefix."""
-    lacking = _count_missing_positions(context, need, layout.prefix_length)
+    """Return how many chunks contain the positions that are needed besides the prefix."""
+    lacking = _count_lacking_positions(context, need, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
 

@@ -148,7 +148,7 @@ class OutputDirectory:
         """Write a file, and return its name with 16 hex digits of its SHA-256, so that versions
         never clash.
         """
-        temporary, facts = self._write(f"{stem}{suffix}", chunks)
+        temporary, facts = self._write_temporary_file(f"{stem}{suffix}", chunks)
         name = f"{stem}-{facts.sha256[:16]}{suffix}"
         self._parts[name] = temporary
         self.file_digests[name] = facts
@@ -168,7 +168,7 @@ class OutputDirectory:
             kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a link"))
             known = (what for test, what in kinds if test(former))
             raise_not_a_file(target, next(known, "a device or a pipe"))
-        temporary, facts = self._write(name, chunks, former)
+        temporary, facts = self._write_temporary_file(name, chunks, former)
         self._entries[name] = temporary
         self.file_digests[name] = facts
         return facts.sha256
@@ -185,7 +185,7 @@ class OutputDirectory:
         with self._discard_on_error():
             self._publish_files()
 
-    def _write(
+    def _write_temporary_file(
         self, name: str, chunks: Iterable[Chunk], former: int | None = None
     ) -> tuple[Path, FileDigest]:
         """Write and sync a temporary file with the mode of the `former` file, or the default mode

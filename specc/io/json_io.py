@@ -23,18 +23,16 @@ from specc.io.safe_read import has_lone_surrogate
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-INTEGER_BOUND = 2**64
-"""Upper bound of integers in specc's files; the largest integers are 64-bit seeds."""
-MAX_DEPTH = 100
-"""Maximum nesting depth of specc's own JSON files."""
+INTEGER_BOUND = 2**64  # exclusive; the largest integers in specc's files are 64-bit seeds
+MAX_DEPTH = 100  # nesting depth of specc's own JSON files
 
 
 class InvalidJsonError(ValueError):
-    """Raised for text that is not valid JSON; the message states why."""
+    """Raised for invalid JSON; the message states the reason."""
 
 
 class DuplicateKeyError(InvalidJsonError):
-    """Raised for a JSON object that has the key `key` twice."""
+    """Raised for a JSON object with the duplicate key `key`."""
 
     def __init__(self, key: str) -> None:
         super().__init__("duplicate key in an object")
@@ -46,7 +44,7 @@ class NonFiniteNumberError(InvalidJsonError):
 
 
 class NestingTooDeepError(InvalidJsonError):
-    """Raised for a JSON text whose lists or objects are nested too deeply."""
+    """Raised if lists or objects of a JSON text are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,7 @@ class JsonLimits:
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, integer_bound=None)
-"""Limits for readers that check their own limits."""
+NO_LIMITS = JsonLimits(depth=None, integer_bound=None)  # for callers that check them themselves
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -69,7 +66,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     try:
         value: Json = STRICT_DECODER.decode(text)
     except RecursionError:
-        raise NestingTooDeepError("its nesting is too deep") from None
+        raise NestingTooDeepError("the nesting is too deep") from None
     if limits.depth is not None or limits.integer_bound is not None:
         _check_limits(value, limits)
     return value
@@ -101,9 +98,14 @@ def replace_non_finite(value: object) -> object:
     return value
 
 
+def _get_json_keys(record: type) -> Mapping[str, str]:
+    return record.json_keys if issubclass(record, Record) else {}
+
+
 def _record_to_json(record: object) -> dict[str, Json]:
     assert is_dataclass(record), f"{type(record).__name__} has no form in JSON"
-    return {f.name: to_json_value(getattr(record, f.name)) for f in fields(record)}
+    keys, names = _get_json_keys(type(record)), [f.name for f in fields(record)]
+    return {keys.get(name, name): to_json_value(getattr(record, name)) for name in names}
 
 
 def as_exact_integer(value: object) -> int | None:
@@ -130,35 +132,31 @@ STRICT_DECODER = json.JSONDecoder(
 """Shared decoder, because JSON Lines files contain millions of JSON texts."""
 
 
-def _list_items(value: Json) -> Iterable[Json]:
+def _iterate_items(value: Json) -> Iterable[Json]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
 def _check_limits(value: Json, limits: JsonLimits) -> None:
-    """Check the limits at every depth, without recursion."""
+    """Raise InvalidJsonError if a value exceeds the limits. There is no recursion."""
     level, depth = [value], 0
     while level:
         integers = [n for item in level if (n := as_exact_integer(item)) is not None]
-        if (
-            limits.integer_bound is not None
-            and max(map(abs, integers), default=0) >= limits.integer_bound
-        ):
-            raise InvalidJsonError("it holds a number with too many digits")
-        inner = [one for item in level for one in _list_items(item)]
-        # an empty list is also a level, but no value is nested in it
+        bound = limits.integer_bound
+        if bound is not None and max(map(abs, integers), default=0) >= bound:
+            raise InvalidJsonError("the text contains a number with too many digits")
+        inner = [value for item in level for value in _iterate_items(item)]
         depth += 1
         if limits.depth is not None and depth > limits.depth and inner:
-            raise NestingTooDeepError("its nesting is too deep")
+            raise NestingTooDeepError("the nesting is too deep")
         level = inner
 
 
 Option = TypeVar("Option", bound=str)
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
-MAX_NUMBER = 1e30
-"""Largest magnitude of a number; its square is still a float."""
+MAX_NUMBER = 1e30  # largest magnitude, whose square is still a float
 
 
 def raise_invalid_record(path: FieldPath, what: str) -> NoReturn:
@@ -172,7 +170,7 @@ def raise_invalid_record(path: FieldPath, what: str) -> NoReturn:
 
 
 class JsonFields:
-    """The fields of a JSON object, which may refer to values of `shared` by name."""
+    """Fields of a JSON object. Fields may refer to values in `shared` by name."""
 
     def __init__(
         self,
@@ -190,7 +188,7 @@ class JsonFields:
         self.shared = shared or {}
 
     def raise_invalid(self, key: str, what: str) -> NoReturn:
-        """Report that field `key` is invalid. This method never returns."""
+        """Report that field `key` is invalid. Never return."""
         self.report_error((*self.path, key), what)
 
     def has_field(self, key: str) -> bool:
@@ -198,7 +196,7 @@ class JsonFields:
         self._unread.discard(key)
         return self._values.get(key) is not None
 
-    def get(self, key: str) -> object:
+    def get_required(self, key: str) -> object:
         """Return a required field without checking its type."""
         if key not in self._values:
             self.raise_invalid(key, "is missing")
@@ -207,7 +205,7 @@ class JsonFields:
 
     def get_optional(self, key: str) -> object:
         """Return a field without checking its type; return None if the field is absent."""
-        return self.get(key) if key in self._values else None
+        return self.get_required(key) if key in self._values else None
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all fields, in order."""
@@ -215,7 +213,7 @@ class JsonFields:
 
     def read_int(self, key: str, low: int, high: int) -> int:
         """Return an integer from `low` to `high`."""
-        return _check_integer(self, key, self.get(key), low, high)
+        return _check_integer(self, key, self.get_required(key), low, high)
 
     def read_integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
         """Return a list of exactly `count` integers."""
@@ -228,25 +226,23 @@ class JsonFields:
 
     def read_number(self, key: str, maximum: float = MAX_NUMBER) -> float:
         """Return a finite number of magnitude at most `maximum`."""
-        return _check_number(self, key, self.get(key), maximum)
+        return _check_number(self, key, self.get_required(key), maximum)
 
     def read_numbers(self, key: str, max_count: int) -> tuple[float, ...]:
         """Return a list of at most `max_count` finite numbers."""
-        return tuple(
-            _check_number(self, f"{key}[{i}]", value)
-            for i, value in enumerate(self.read_list(key, max_count))
-        )
+        values = enumerate(self.read_list(key, max_count))
+        return tuple(_check_number(self, f"{key}[{i}]", value) for i, value in values)
 
     def read_bool(self, key: str) -> bool:
         """Return a field that must be a boolean."""
-        value = self.get(key)
+        value = self.get_required(key)
         if not isinstance(value, bool):
-            self.raise_invalid(key, "is neither true nor false")
+            self.raise_invalid(key, "is not true or false")
         return value
 
     def read_choice(self, key: str, options: Sequence[Option]) -> Option:
         """Return one of the strings `options`."""
-        value = self.get(key)
+        value = self.get_required(key)
         for option in options:
             if option == value:
                 return option
@@ -264,7 +260,7 @@ class JsonFields:
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
         """Return a list of at most `max_count` values; None means any number."""
-        value = self.get(key)
+        value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
         if max_count is not None and len(value) > max_count:
@@ -287,15 +283,15 @@ class JsonFields:
 
     def read_string_map(self, key: str) -> dict[str, str]:
         """Return a required field that must be an object whose values are strings."""
-        found = self.read_table(key)
-        texts = {name: value for name, value in found.items() if isinstance(value, str)}
-        if len(texts) < len(found):
+        table = self.read_table(key)
+        texts = {name: value for name, value in table.items() if isinstance(value, str)}
+        if len(texts) < len(table):
             self.raise_invalid(key, "contains a value that is not a string")
         return texts
 
     def read_object(self, key: str) -> "JsonFields":
         """Return a reader for a field that is a nested object."""
-        return JsonFields(self.get(key), (*self.path, key), self.report_error, self.shared)
+        return JsonFields(self.get_required(key), (*self.path, key), self.report_error, self.shared)
 
     def reject_unknown(self) -> None:
         """Reject fields that were not read."""
@@ -312,9 +308,11 @@ def open_record(
     except InvalidJsonError as error:
         fail(str(error))
     except ValueError:
-        fail("it is not JSON")
-    if not isinstance(data, dict) or data.get("format") != version:
-        fail(f"it has an unsupported format version; compile the {artifact} again")
+        fail("the text is not JSON")
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != version:
+        expected = f"expected {version}; compile the {artifact} again"
+        fail(f"unsupported format version {found!r:.40}, {expected}")
     return JsonFields(data, report_error=lambda path, what: fail(f"`{'.'.join(path)}` {what}"))
 
 
@@ -349,12 +347,13 @@ def int_range(low: int, high: int) -> Reader:
 
 
 class Record:
-    """A dataclass that is stored as a JSON object with its `tag` as `kind`. Fields are read by the
-    reader in their `Annotated` type, else of their plain type; fields with a default may be absent.
+    """A dataclass stored as a JSON object with its `tag` as `kind`. Fields with a default may be
+    absent. `json_keys` has the keys that differ from the names of their fields.
     """
 
     __slots__ = ()
     tag: ClassVar[str]
+    json_keys: ClassVar[Mapping[str, str]] = {}
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON."""
@@ -363,10 +362,10 @@ class Record:
     @classmethod
     def from_fields(cls, fields: JsonFields) -> Self:
         """Return the record from untrusted JSON."""
-        make: Callable[..., Self] = cls
-        made = make(**dict(_read_fields(cls, fields)))
-        made.check_fields(fields)
-        return made
+        make_record: Callable[..., Self] = cls
+        record = make_record(**dict(_read_fields(cls, fields)))
+        record.check_fields(fields)
+        return record
 
     def check_fields(self, fields: JsonFields) -> None:
         """Reject values that contradict each other."""
@@ -378,9 +377,11 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 def _read_fields(record: type, json_fields: JsonFields) -> Iterator[tuple[str, object]]:
     assert is_dataclass(record)
     hints = get_type_hints(record, include_extras=True)
+    keys = _get_json_keys(record)
     for field in fields(record):
-        if field.default is MISSING or json_fields.has_field(field.name):
-            yield field.name, _get_field_reader(hints[field.name])(json_fields, field.name)
+        key = keys.get(field.name, field.name)
+        if field.default is MISSING or json_fields.has_field(key):
+            yield field.name, _get_field_reader(hints[field.name])(json_fields, key)
 
 
 def _get_field_reader(hint: object) -> Reader:
@@ -394,6 +395,6 @@ def _get_field_reader(hint: object) -> Reader:
 
 def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Return the record of the class that `kind` names."""
-    made = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
+    record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
     fields.reject_unknown()
-    return made
+    return record

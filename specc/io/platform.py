@@ -156,7 +156,7 @@ class ProcessTerminated(KeyboardInterrupt):
         self.number = number
 
     @property
-    def status(self) -> int:
+    def exit_status(self) -> int:
         """Return the exit status for a signal: 128 plus its number."""
         return 128 + self.number
 

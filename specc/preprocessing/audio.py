@@ -35,20 +35,20 @@ class AudioRecording:
     """A recording: mono samples `f32[length]` from -1 to 1, and the sample rate."""
 
     samples: Floats
-    rate: int
+    sample_rate: int
 
 
 @dataclass(frozen=True, slots=True)
 class _WavFormat:
     encoding: int
-    channels: int
-    rate: int
-    bits: int
+    channel_count: int
+    sample_rate: int
+    bits_per_sample: int
 
     @property
     def frame_bytes(self) -> int:
         """Number of bytes of one frame (a sample of each channel)."""
-        return self.channels * (self.bits // 8)
+        return self.channel_count * (self.bits_per_sample // 8)
 
 
 def parse_wav(data: bytes, name: str) -> AudioRecording:
@@ -66,7 +66,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
         if kind == b"data":
             if found is None:
                 _fail_invalid_wav(name, "its data chunk comes before its format chunk")
-            return AudioRecording(_read_samples(data, at, size, found, name), found.rate)
+            return AudioRecording(_read_samples(data, at, size, found, name), found.sample_rate)
         at += size + size % 2  # chunks begin at even offsets
     _fail_invalid_wav(name, "it has no data chunk")
 
@@ -107,7 +107,7 @@ def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name:
     numbers = _decode_samples(data[at : at + size], wav_format)
     if not np.isfinite(numbers).all():
         _fail_invalid_wav(name, "it has NaN or infinite samples")
-    made: Floats = numbers.reshape(-1, wav_format.channels).mean(axis=1, dtype=np.float32)
+    made: Floats = numbers.reshape(-1, wav_format.channel_count).mean(axis=1, dtype=np.float32)
     return made
 
 
@@ -116,17 +116,17 @@ def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
     if wav_format.encoding == FLOAT:
         # values outside the float32 range become infinite, without a warning
         with np.errstate(over="ignore"):
-            return np.frombuffer(part, f"<f{wav_format.bits // 8}").astype(np.float32)
-    if wav_format.bits == 8:
+            return np.frombuffer(part, f"<f{wav_format.bits_per_sample // 8}").astype(np.float32)
+    if wav_format.bits_per_sample == 8:
         return (np.frombuffer(part, np.uint8).astype(np.float32) - 128) / np.float32(128)
-    if wav_format.bits == 24:
+    if wav_format.bits_per_sample == 24:
         # the three bytes become the upper ones of four, so that the sign is kept
         wide = np.zeros((len(part) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(part, np.uint8).reshape(-1, 3)
         whole = wide.reshape(-1).view("<i4")
         return (whole / 2.0**31).astype(np.float32)
-    scale = 2.0 ** (wav_format.bits - 1)
-    whole = np.frombuffer(part, f"<i{wav_format.bits // 8}").astype(np.float64)
+    scale = 2.0 ** (wav_format.bits_per_sample - 1)
+    whole = np.frombuffer(part, f"<i{wav_format.bits_per_sample // 8}").astype(np.float64)
     return (whole / scale).astype(np.float32)
 
 
@@ -179,47 +179,49 @@ def read_audio(path: str, record: Sound) -> Floats:
 
 def compute_audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
     """Compute the input features of a recording. Raise E0842 or E0843."""
-    if recording.rate != record.rate:
+    if recording.sample_rate != record.sample_rate:
         raise_error(
             "E0842",
-            f"`{escape_text(name)}` has a sampling rate of {recording.rate} Hz, but the model "
-            f"expects {record.rate} Hz",
+            f"`{escape_text(name)}` has a sampling rate of {recording.sample_rate} Hz, "
+            f"but the model expects {record.sample_rate} Hz",
             notes=["audio with another sampling rate would be misinterpreted"],
-            helps=[f"convert it: ffmpeg -i FILE -ar {record.rate} -ac 1 sound.wav"],
+            helps=[f"convert it: ffmpeg -i FILE -ar {record.sample_rate} -ac 1 sound.wav"],
         )
     samples = recording.samples
     match record:
         case Waveform():
-            if not record.normalize:
+            if not record.do_normalize:
                 return samples
             # normalize to mean 0 and variance 1
             whole = samples.astype(np.float64)
             spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
             return np.asarray((whole - whole.mean()) / spread, np.float32)
         case LogMel():
-            if len(samples) > record.samples and not record.cut:
-                _fail_too_long(name, len(samples), record.samples, record.rate)
-            padded = np.zeros(record.samples, np.float32)
-            padded[: len(samples)] = samples[: record.samples]
+            if len(samples) > record.sample_count and not record.do_truncate:
+                _fail_too_long(name, len(samples), record.sample_count, record.sample_rate)
+            padded = np.zeros(record.sample_count, np.float32)
+            padded[: len(samples)] = samples[: record.sample_count]
             return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
-            longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
+            longest = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
             # A remainder shorter than a frame is ignored in any case.
             most = longest + KALDI_HOP - 1
-            if len(samples) > most and not record.cut:
-                _fail_too_long(name, len(samples), longest, record.rate)
+            if len(samples) > most and not record.do_truncate:
+                _fail_too_long(name, len(samples), longest, record.sample_rate)
             return compute_kaldi_filter_banks(samples[:most], record)
 
 
 def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
     """Return f32[bins, frames] of `record.samples` samples; windows are centered."""
-    half = record.window // 2
+    half = record.window_length // 2
     framed = _frame_samples(
-        np.pad(samples.astype(np.float64), half, mode="reflect"), record.window, record.hop
+        np.pad(samples.astype(np.float64), half, mode="reflect"),
+        record.window_length,
+        record.hop_length,
     )
-    hann = np.hanning(record.window + 1)[:-1]
-    power = np.abs(np.fft.rfft(framed[: record.frames] * hann)) ** 2
-    filters = make_slaney_filters(record.bins, record.window, record.rate)
+    hann = np.hanning(record.window_length + 1)[:-1]
+    power = np.abs(np.fft.rfft(framed[: record.num_frames] * hann)) ** 2
+    filters = make_slaney_filters(record.num_mel_bins, record.window_length, record.sample_rate)
     loud = np.log10(np.maximum(power @ filters, MEL_FLOOR))
     made = (np.maximum(loud, loud.max() - DYNAMIC_RANGE) + 4.0) / 4.0
     return np.ascontiguousarray(made.T, np.float32)
@@ -229,16 +231,20 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
     """Compute Kaldi filter banks f32[frames, bins] over windows that are completely inside the
     audio.
     """
-    whole = np.zeros((record.frames, record.bins), np.float32)
+    whole = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         framed = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
         framed = framed - framed.mean(axis=1, keepdims=True)
         before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
         framed = (framed - PREEMPHASIS * before) * np.hanning(KALDI_WINDOW)
         power = np.abs(np.fft.rfft(framed, KALDI_FFT)) ** 2
-        loud = np.log(np.maximum(power @ make_kaldi_filters(record.bins, record.rate), KALDI_FLOOR))
-        whole[: len(loud)] = loud[: record.frames]
-    if not record.normalize:
+        loud = np.log(
+            np.maximum(
+                power @ make_kaldi_filters(record.num_mel_bins, record.sample_rate), KALDI_FLOOR
+            )
+        )
+        whole[: len(loud)] = loud[: record.num_frames]
+    if not record.do_normalize:
         return whole
     scaled = (whole.astype(np.float64) - record.mean) / (2.0 * record.std)
     return scaled.astype(np.float32)

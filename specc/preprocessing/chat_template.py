@@ -35,13 +35,13 @@ class ChatTemplate:
     @staticmethod
     def from_fields(fields: JsonFields) -> "ChatTemplate":
         """Return the record from untrusted JSON."""
-        text = fields.get("text")
+        text = fields.get_required("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.raise_invalid("text", "is not a template")
         child = fields.read_object("tokens")
         if len(child.names()) > MAX_TOKENS:
             fields.raise_invalid("tokens", "is too large")
-        tokens = {name: child.get(name) for name in child.names()}
+        tokens = {name: child.get_required(name) for name in child.names()}
         child.reject_unknown()
         fields.reject_unknown()
         texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}

@@ -52,7 +52,7 @@ def prepare_images(
 
 def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
     """Return True if an input takes several images per text."""
-    values_rank = 2 if record.patches else 4 if is_tiled(record) else 3
+    values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
     extra_axes = graph.inputs[name].type.rank - values_rank
     return extra_axes == 2 or (extra_axes == 1 and record.sizing in JOINED_SIZINGS)
 
@@ -214,7 +214,11 @@ def find_prompt_inputs(
     texts = [
         (n, r) for n, r in reading.inputs if isinstance(r, TextTokenizer) and n in graph.inputs
     ]
-    return [(name, record) for name, record in texts if record.replace or record.spread]
+    return [
+        (name, record)
+        for name, record in texts
+        if record.placeholder_replacement or record.image_token_repetition
+    ]
 
 
 def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
@@ -228,10 +232,10 @@ def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
 
 def find_placeholder(record: TextTokenizer) -> str:
     """Return the image placeholder text of prompts."""
-    if record.replace:
-        return record.replace[0]
-    assert record.spread, "only texts with placeholders"
-    return get_token_strings(record.spread[:1], record)[0]
+    if record.placeholder_replacement:
+        return record.placeholder_replacement[0]
+    assert record.image_token_repetition, "only texts with placeholders"
+    return get_token_strings(record.image_token_repetition[:1], record)[0]
 
 
 def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple[int, int]]) -> str:
@@ -252,9 +256,10 @@ def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple
                 "or let specc do so: `specc run MODEL --image FILE` and `model.chat(…, images=…)`",
             ],
         )
-    if record.replace is None or len(record.replace) == PLAIN_REPLACEMENT:
+    replacement = record.placeholder_replacement
+    if replacement is None or len(replacement) == PLAIN_REPLACEMENT:
         return text
-    grids_shown = (format_image_grid(record.replace, grid) for grid in grids)
+    grids_shown = (format_image_grid(replacement, grid) for grid in grids)
     return first + "".join(map(add, grids_shown, rest))
 
 

@@ -54,8 +54,8 @@ def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
         return PreparedImage(normalize_image(pixels, record)[0])
     parts, shape, grid = SIZINGS[record.sizing](pixels, record)
     values = np.stack([normalize_pixels(part, record) for part in parts])
-    if record.patches:
-        values = flatten_patches(values[0], *record.patches)
+    if record.patch_lengths:
+        values = flatten_patches(values[0], *record.patch_lengths)
     elif not is_tiled(record):
         values = values[0]
     return PreparedImage(np.ascontiguousarray(values, np.float32), shape, grid)
@@ -113,7 +113,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
 
 def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
     """Resize to a number of pixels between the bounds, like the Qwen2-VL processor."""
-    (low, high), step = record.bounds[0], record.multiple
+    (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
     if max(sides) > MAX_ASPECT_RATIO * min(sides):
         _fail_aspect_ratio(sides, f"the aspect ratio is at most {MAX_ASPECT_RATIO}")
@@ -124,15 +124,15 @@ def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
     elif math.prod(size) < low:
         factor = math.sqrt(low / math.prod(sides))
         size = [math.ceil(n * factor / step) * step for n in sides]
-    rows, columns = (n // record.patches[0] for n in size)
+    rows, columns = (n // record.patch_lengths[0] for n in size)
     resized = resize_pixels(pixels, (size[0], size[1]), record)
     return [resized], (1, rows, columns), (size[0] // step, size[1] // step)
 
 
 def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
     """Shrink to the bounds and round sides up to multiples, like the Pixtral processor."""
-    sides, step = pixels.shape[:2], record.multiple
-    ratio = max(n / most for n, most in zip(sides, record.bounds[0], strict=True))
+    sides, step = pixels.shape[:2], record.size_multiple
+    ratio = max(n / most for n, most in zip(sides, record.size_bounds[0], strict=True))
     if ratio > 1:
         sides = tuple(math.floor(n / ratio) for n in sides)
     rows, columns = ((n - 1) // step + 1 for n in sides)
@@ -146,7 +146,7 @@ def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
     """Resize to the largest size with at most the given number of patches, like the NaFlex
     processor of SigLIP 2.
     """
-    side, most = record.patches[0], record.bounds[0][1]
+    side, most = record.patch_lengths[0], record.size_bounds[0][1]
 
     def count_patches(scale: float) -> ImageSize:
         rows, columns = (max(1, math.ceil(n * scale / side)) for n in pixels.shape[:2])
@@ -165,9 +165,9 @@ def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
     """Resize to multiples of the tile size and split into tiles; append the whole image as the last
     tile, like the Idefics3 processor.
     """
-    tile, longest = record.size[0], record.bounds[0][1]
+    tile, longest = record.size[0], record.size_bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest), record)
-    if not record.split:
+    if not record.do_image_splitting:
         return [resize_pixels(image, record.size, record)], (), (0, 0)
     rows, columns = image.shape[:2]
     ratio = columns / rows
@@ -234,14 +234,14 @@ def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
         kept = min(int(sides[1] * scale) * int(sides[0] * scale), math.prod(sides))
         return kept, kept - math.prod(size)
 
-    rows, columns = max(record.bounds, key=rate)
+    rows, columns = max(record.size_bounds, key=rate)
     return rows, columns
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -> int:
     """Return the number of tile tokens: tokens without padding, and one newline token per row."""
     tile = record.size[0]
-    down, across = (n // tile * (tile // record.multiple) for n in size)
+    down, across = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides
     if columns / rows > across / down:
         kept = int(round(rows * (across / columns), 7))
@@ -249,7 +249,7 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -
     else:
         kept = int(round(columns * (down / rows), 7))
         across -= (across - kept) // 2 * 2
-    limit = record.max_side * (tile // record.multiple)
+    limit = record.max_side * (tile // record.size_multiple)
     ratio = math.sqrt(down * across / limit**2) if limit else 0.0
     if ratio > MIN_SHRINK_RATIO:
         down, across = int(down // ratio), int(across // ratio)

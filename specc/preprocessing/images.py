@@ -75,9 +75,9 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
     """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
-    rows, columns = pixels.shape[:2] if record.fitted else record.size
+    rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
     values = normalize_pixels(pixels, record, (rows, columns), invert)
-    if record.fitted:
+    if record.shortest_longest_edge:
         # after normalization: padding around an image is exactly 0
         down, across = record.size[0] - rows, record.size[1] - columns
         values = np.pad(values, ((0, 0), (0, down), (0, across)))
@@ -91,7 +91,7 @@ def normalize_pixels(
     deviation of the record. Return `f32[channels, height, width]`.
     """
     planes = [
-        resize_image(plane, size or plane.shape, record.resize)
+        resize_image(plane, size or plane.shape, record.resample)
         for plane in _iterate_channels(pixels, record.channels)
     ]
     values = np.stack(planes * (record.channels // len(planes)))
@@ -104,18 +104,23 @@ def normalize_pixels(
 
 def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
     """Crop, rotate and resize pixels as the record specifies, before the final resize."""
-    if record.crop:
+    if record.do_center_crop:
         pixels = _crop_center(pixels, record.size)
-    if record.aligned:
+    if record.do_align_long_axis:
         pixels = _rotate_to_target(pixels, record.size)
-    if record.rounded or record.resized or record.fitted or record.centered:
+    if (
+        record.resizes_to_uint8
+        or record.resize_lengths
+        or record.shortest_longest_edge
+        or record.pads_all_sides
+    ):
         # like published processors
-        if record.centered:
+        if record.pads_all_sides:
             return _fit_and_center(pixels, record)
         pixels = resize_pixels(
             pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record
         )
-        if not record.fitted:
+        if not record.shortest_longest_edge:
             pixels = _crop_or_pad_center(pixels, record.size)
     return pixels
 
@@ -144,13 +149,13 @@ def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
     """Resize pixels `[height, width, 1|3]`; with `rounded`, 8-bit pixels are rounded to 8 bits."""
     if pixels.shape[:2] == size:
         return pixels
-    if record.rounded and pixels.dtype == np.uint8:
+    if record.resizes_to_uint8 and pixels.dtype == np.uint8:
         # all channels at once
         gray = pixels.shape[2] == 1
-        done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, size, record.resize)
+        done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, size, record.resample)
         return done[:, :, None] if gray else done
     planes = pixels.astype(np.float32).transpose(2, 0, 1)
-    return np.stack([resize_image(plane, size, record.resize) for plane in planes], axis=-1)
+    return np.stack([resize_image(plane, size, record.resample) for plane in planes], axis=-1)
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
@@ -189,11 +194,11 @@ def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
 
 def _compute_target(rows: int, columns: int, record: ImageRecord) -> ImageSize:
     """Return the size to which an image is resized."""
-    if record.fitted:
+    if record.shortest_longest_edge:
         return _compute_fitted_size(rows, columns, record)
-    if len(record.resized) == 1:
-        return _compute_short_edge_size(rows, columns, record.resized[0])
-    height, width = record.resized or record.size
+    if len(record.resize_lengths) == 1:
+        return _compute_short_edge_size(rows, columns, record.resize_lengths[0])
+    height, width = record.resize_lengths or record.size
     return height, width
 
 
@@ -210,7 +215,7 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageRecord) -> ImageS
     """Return (height, width), rounded like in DETR's and YOLOS's processors. Raise E0990 if they
     exceed the frame.
     """
-    edge, most = record.fitted
+    edge, most = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact = float(edge)
     if long / short * edge > most:
@@ -219,7 +224,7 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageRecord) -> ImageS
     # an image whose shorter side has the right size is unchanged
     other = long if short == edge else int(exact * long / short)
     high, wide = (edge, other) if rows <= columns else (other, edge)
-    high, wide = (max(n - n % record.multiple, 1) for n in (high, wide))
+    high, wide = (max(n - n % record.size_multiple, 1) for n in (high, wide))
     if high > record.size[0] or wide > record.size[1]:
         frame = f"{record.size[0]} × {record.size[1]}"
         raise_error(

@@ -27,7 +27,7 @@ class InputSpec:
     dtype: str
     dims: tuple[str | int, ...]
     id_limit: int | None = None
-    optional: bool = False
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _check_names(
 def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _Findings) -> None:
     """Report the required inputs among the missing ones."""
     for spec in specs:
-        if spec.name in missing and not spec.optional:
+        if spec.name in missing and not spec.is_optional:
             findings.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",

@@ -82,7 +82,7 @@ def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
 
 def _predict_text_classification(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits", 2)
-    function = task_results.options.get("function_to_apply") or task_results.task.function
+    function = task_results.options.get("function_to_apply") or task_results.task.score_function
     labels = [task_results.task.get_label(i) for i in range(logits.shape[1])]
     most = task_results.options.get("top_k") or len(labels)
     rows = apply_function(logits, function)
@@ -139,8 +139,8 @@ def _find_answers(
     task_results: TaskResults, encoding: TextEncoding, start: Floats, end: Floats, context: str
 ) -> list[Facts]:
     """Return the most likely spans of one window of the context."""
-    inside = np.array([part == 1 for part in encoding.parts])
-    counted = inside | (np.array(encoding.ids) == task_results.task.cls)
+    inside = np.array([part == 1 for part in encoding.sequence_ids])
+    counted = inside | (np.array(encoding.ids) == task_results.task.cls_token_id)
     begins, finishes = (
         compute_probabilities(np.where(counted, logits, -np.inf)) * inside
         for logits in (start, end)
@@ -163,15 +163,15 @@ def _find_answers(
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
     """Return the character span of a token's word, or of the token if words are unknown."""
-    word = encoding.words[token_index]
+    word = encoding.word_ids[token_index]
     if word is None:
         return encoding.offsets[token_index]
     same = [
         offsets
         for offsets, other, part in zip(
-            encoding.offsets, encoding.words, encoding.parts, strict=True
+            encoding.offsets, encoding.word_ids, encoding.sequence_ids, strict=True
         )
-        if other == word and part == encoding.parts[token_index]
+        if other == word and part == encoding.sequence_ids[token_index]
     ]
     return min(a for a, _ in same), max(b for _, b in same)
 
@@ -180,12 +180,14 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits", 3)
     found: list[Prediction] = []
     for i, row in enumerate(task_results.encodings):
-        masks = [n for n, token in enumerate(row.ids) if token == task_results.task.mask]
+        masks = [n for n, token in enumerate(row.ids) if token == task_results.task.mask_token_id]
         if not masks:
             helps = ["add one at the word to predict"]
-            if task_results.task.mask is not None:
+            if task_results.task.mask_token_id is not None:
                 mask = escape_text(
-                    decode_token_ids([task_results.task.mask], task_results.tokenizer, special=True)
+                    decode_token_ids(
+                        [task_results.task.mask_token_id], task_results.tokenizer, special=True
+                    )
                 )
                 helps = [f'write `{mask}`: "Paris is the {mask} of France."']
             raise_error("E0906", "the text has no mask token", helps=helps)
@@ -211,7 +213,7 @@ def _make_candidate(
 ) -> Facts:
     """Return the prediction for a mask token."""
     ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
-    ids = [number for number in ids if number != task_results.task.pad]
+    ids = [number for number in ids if number != task_results.task.pad_token_id]
     # if there are several masks, the others remain in the text
     sequence = decode_token_ids(ids, task_results.tokenizer, special=len(masks) > 1)
     word = decode_token_ids([token], task_results.tokenizer, special=True)
@@ -226,7 +228,7 @@ def _predict_choices(task_results: TaskResults) -> list[Prediction]:
 
 def _predict_image_labels(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits_per_image", 2)
-    shares = apply_function(logits, task_results.task.function)
+    shares = apply_function(logits, task_results.task.score_function)
     return [_rank_labels(task_results.inputs["candidate_labels"], row.tolist()) for row in shares]
 
 
@@ -300,7 +302,7 @@ def _list_tokens(
     names, marked = get_token_strings(encoding.ids, record), has_subword_prefix(record)
     found: list[Facts] = []
     for i, (start, end) in enumerate(encoding.offsets):
-        if encoding.special[i]:
+        if encoding.special_tokens_mask[i]:
             continue
         word, piece = names[i], text[start:end]
         goes_on = (
@@ -308,7 +310,7 @@ def _list_tokens(
             if marked
             else start > 0 and " " not in text[start - 1 : start + 1]
         )
-        if encoding.ids[i] == task.unknown:
+        if encoding.ids[i] == task.unknown_token_id:
             word, goes_on = piece, False
         place = {"start": start, "end": end, "index": i}
         found.append({"word": word, "scores": probabilities[i], "goes_on": goes_on, **place})

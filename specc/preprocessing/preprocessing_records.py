@@ -1,4 +1,4 @@
-"""Preprocessing records: one dataclass per way to read an input or show an output."""
+"""Preprocessing records: one dataclass per way to read an input or display an output."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
-from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer, TokenId
+from specc.preprocessing.tokenizer_files import MAX_ID, OptionRecord, TextTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
@@ -33,14 +33,14 @@ Frames: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
 
 
 def _read_invert(fields: JsonFields, name: str) -> bool | str:
-    return "auto" if fields.get(name) == "auto" else fields.read_bool(name)
+    return "auto" if fields.get_required(name) == "auto" else fields.read_bool(name)
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read lengths; `fitted` is the pair of the shorter and the longer side."""
+    """Read lengths. Raise an error for `fitted` with a single length."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
-        fields.raise_invalid(name, "is not two lengths: of the shorter side and of the longer")
+        fields.raise_invalid(name, "needs two lengths: shorter side, longer side")
     return fields.read_integers(name, count, 1, MAX_SIDE)
 
 
@@ -48,37 +48,36 @@ def _read_tuples(
     fields: JsonFields, name: str, count: int, low: int, high: int
 ) -> tuple[tuple[int, ...], ...]:
     """Read a list of lists of `count` integers each."""
-    lists = enumerate(fields.read_list(name, MAX_LABELS))
     each = (
         JsonFields({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
-        for i, v in lists
+        for i, v in enumerate(fields.read_list(name, MAX_LABELS))
     )
-    return tuple(one.read_integers("item", count, low, high) for one in each)
+    return tuple(item.read_integers("item", count, low, high) for item in each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecord(Record):
-    """An image: `x = (v - mean) / std` with `v = pixel * scale`, pixels from 0 to 255,
-    resized to `size`.
+class ImageRecord(OptionRecord):
+    """An image resized to `size`: `(v - mean) / std` with `v = pixel * scale`, pixels 0 to 255.
 
     `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). `box` averages the area that
-    an output pixel covers; `bilinear` and `bicubic` widen their kernel when downscaling. `crop`
-    crops the largest center part with the aspect ratio of `size`; otherwise the image is stretched.
-    `resized` is the size before the center crop to `size`: height and width, or the shorter side;
-    smaller images are padded with black. `rounded`: resizing produces 8-bit integers, like
-    published processors. `fitted`: the aspect ratio is kept, the shorter side is the first number
-    unless the longer side would exceed the second, sides are multiples of `multiple`, and the image
-    is zero-padded below and on the right to `size`. `centered`: the aspect ratio is kept, and the
-    image is padded with black on all sides to `size`. `aligned`: the image is rotated by 90°
-    clockwise first if its orientation (portrait or landscape) differs from `size`. `invert`
+    an output pixel covers; `bilinear` and `bicubic` widen their kernel when downscaling.
+    `do_center_crop` crops the largest center part with the aspect ratio of `size`; by default the
+    image is stretched. `resize_lengths` is the size before the center crop to `size`: height and
+    width, or the shorter side; smaller images are padded with black. With `resizes_to_uint8`,
+    resizing rounds to 8-bit integers, like published processors. With `shortest_longest_edge` the
+    aspect ratio is kept: the shorter side gets the first length unless the longer side would
+    exceed the second, sides are multiples of `size_multiple`, and the image is zero-padded at the
+    bottom and right to `size`. With `pads_all_sides` the aspect ratio is kept, and the image is
+    padded with black on all sides to `size`. `do_align_long_axis` first rotates an image by 90°
+    clockwise if its orientation (portrait or landscape) differs from that of `size`. `invert`
     replaces a pixel by 255 - pixel; `auto` does so if the border of the image is light, for models
     that were trained on light strokes over a dark background.
 
-    With `sizing` the size depends on the image (`image_layouts`), within `bounds`, in multiples of
-    `multiple`; for tiled images `size` is the tile size. `patches` flattens patches: (side) with
-    channels last, or (side, merge, frames) for blocks of merge × merge, repeated for each frame.
-    `shape_input` takes the shape of each image. `overview_tokens` precede the tokens of tiles, over
-    1.21 · `max_side`² of which are shrunk; then several images in a prompt are not tiled.
+    With `sizing` the size depends on the image, within `size_bounds`, in multiples of
+    `size_multiple`; for tiled images `size` is the tile size. `patch_lengths` flattens patches:
+    (side) with channels last, or (side, merge, frames) for blocks of merge × merge, repeated for
+    each frame. `shape_input` takes the image shapes. `overview_tokens` precede the tokens of tiles,
+    over 1.21 · `max_side`² of which are shrunk; then several images in a prompt are not tiled.
     """
 
     tag = "image"
@@ -86,24 +85,24 @@ class ImageRecord(Record):
         tuple[int, int], partial(JsonFields.read_integers, count=2, low=0, high=MAX_SIDE)
     ] = NO_SIZE
     channels: Annotated[int, int_range(1, 3)] = 3
-    resize: Resize = "bilinear"
+    resample: Resize = "bilinear"
     scale: float = 1 / 255
     mean: PerChannel = (0.0,)
     std: PerChannel = (1.0,)
     invert: Annotated[bool | Literal["auto"], _read_invert] = False
-    crop: bool = False
-    resized: Annotated[tuple[int, ...], _read_lengths] = ()
-    rounded: bool = False
-    fitted: Annotated[tuple[int, ...], _read_lengths] = ()
-    multiple: Annotated[int, int_range(1, MAX_SIDE)] = 1
-    centered: bool = False
-    aligned: bool = False
+    do_center_crop: bool = False
+    resize_lengths: Annotated[tuple[int, ...], _read_lengths] = ()
+    resizes_to_uint8: bool = False
+    shortest_longest_edge: Annotated[tuple[int, ...], _read_lengths] = ()
+    size_multiple: Annotated[int, int_range(1, MAX_SIDE)] = 1
+    pads_all_sides: bool = False
+    do_align_long_axis: bool = False
     sizing: Sizing = ""
-    bounds: Annotated[
+    size_bounds: Annotated[
         tuple[tuple[int, ...], ...], partial(_read_tuples, count=2, low=1, high=MAX_SIDE**2)
     ] = ()
-    split: bool = True
-    patches: Annotated[tuple[int, ...], _read_lengths] = ()
+    do_image_splitting: bool = True
+    patch_lengths: Annotated[tuple[int, ...], _read_lengths] = ()
     shape_input: str = ""
     overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
     max_side: Annotated[int, int_range(0, MAX_SIDE)] = 0
@@ -112,7 +111,7 @@ class ImageRecord(Record):
         """Reject a missing size and inconsistent numbers of channels."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
             fields.read_integers("size", 2, 1, MAX_SIDE)
-        if self.sizing not in ("", "square") and not self.bounds:
+        if self.sizing not in ("", "square") and not self.size_bounds:
             fields.raise_invalid("bounds", "is empty")
         if self.channels == 2:
             fields.raise_invalid("channels", "is neither 1 nor 3")
@@ -126,13 +125,13 @@ class ImageRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class VocabularyText(Record):
-    """Text as ids of `vocab`, between `start` and `end`; unknown words get the id `unknown`."""
+class VocabularyText(OptionRecord):
+    """Text as ids of `vocab` between start and end token; unknown words get `unknown_token_id`."""
 
     vocab: Vocabulary
-    end: TokenId = None
-    start: TokenId = None
-    unknown: TokenId = None
+    end_token_id: TokenId = None
+    start_token_id: TokenId = None
+    unknown_token_id: TokenId = None
 
     @property
     def size(self) -> int:
@@ -145,7 +144,8 @@ class VocabularyText(Record):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
             fields.raise_invalid("vocab", "contains a duplicate token")
-        _check_ids(fields, self.size, end=self.end, start=self.start, unknown=self.unknown)
+        end, unknown = self.end_token_id, self.unknown_token_id
+        _check_ids(fields, self.size, end=end, start=self.start_token_id, unknown=unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,22 +157,22 @@ class TextCharacters(VocabularyText):
 
 @dataclass(frozen=True, slots=True)
 class TextWords(VocabularyText):
-    """Text with one id per word. `lower`: words are lowercased before lookup."""
+    """Text with one id per word. `do_lower_case` lowercases words before lookup."""
 
     tag = "words"
-    lower: bool = False
+    do_lower_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class TextBytes(Record):
+class TextBytes(OptionRecord):
     """Text with one id per UTF-8 byte: `byte + offset`. Ids below `offset` are special tokens; 3 is
     the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
     """
 
     tag = "bytes"
     offset: Annotated[int, int_range(0, MAX_VOCABULARY)] = 0
-    end: TokenId = None
-    start: TokenId = None
+    end_token_id: TokenId = None
+    start_token_id: TokenId = None
 
     @property
     def size(self) -> int:
@@ -181,7 +181,7 @@ class TextBytes(Record):
 
     def check_fields(self, fields: JsonFields) -> None:
         """Reject ids outside the vocabulary."""
-        _check_ids(fields, self.size, end=self.end, start=self.start)
+        _check_ids(fields, self.size, end=self.end_token_id, start=self.start_token_id)
 
 
 def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
@@ -191,62 +191,60 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waveform(Record):
-    """A waveform `f32[samples]` with values from -1 to 1, at `rate` samples per second.
-
-    `normalize` scales samples to mean 0 and variance 1, like wav2vec 2.0 (arXiv:2006.11477, sec.
-    2).
+class Waveform(OptionRecord):
+    """A waveform `f32[samples]` with values from -1 to 1. `do_normalize` scales it to mean 0 and
+    variance 1, like wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
 
     tag = "waveform"
-    rate: Rate = 16_000
-    normalize: bool = True
+    sample_rate: Rate = 16_000
+    do_normalize: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogMel(Record):
+class LogMel(OptionRecord):
     """A log-mel spectrogram `f32[bins, frames]`, the input of Whisper (arXiv:2212.04356, sec. 2.2).
 
-    A recording shorter than `frames * hop` samples is padded with silence; a longer recording is an
-    error, or truncated with `cut`. `window` and `hop` are in samples.
+    Audio shorter than `sample_count` is padded with silence; longer audio is an error, or truncated
+    with `do_truncate`. `window_length` and `hop_length` are in samples.
     """
 
     tag = "log_mel"
-    bins: Bins = 80
-    frames: Frames = 3000
-    rate: Rate = 16_000
-    window: Annotated[int, int_range(2, MAX_WINDOW)] = 400
-    hop: Annotated[int, int_range(1, MAX_WINDOW)] = 160
-    cut: bool = False
+    num_mel_bins: Bins = 80
+    num_frames: Frames = 3000
+    sample_rate: Rate = 16_000
+    window_length: Annotated[int, int_range(2, MAX_WINDOW)] = 400
+    hop_length: Annotated[int, int_range(1, MAX_WINDOW)] = 160
+    do_truncate: bool = False
 
     @property
-    def samples(self) -> int:
-        """Return the number of samples of the frames."""
-        return self.frames * self.hop
+    def sample_count(self) -> int:
+        """Return the number of samples in `num_frames` hops."""
+        return self.num_frames * self.hop_length
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject lengths below half a window, since half a window is mirrored at the ends."""
-        if self.samples <= self.window // 2:
-            fields.raise_invalid("frames", "are shorter than half a window")
+        """Reject audio below half a window, because half a window is mirrored at both ends."""
+        if self.sample_count <= self.window_length // 2:
+            fields.raise_invalid("frames", "cover less than half a window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterBanks(Record):
+class FilterBanks(OptionRecord):
     """Kaldi log filter banks `f32[frames, bins]` with a window of 400 and a hop of 160 samples, the
     input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
-    With `normalize` each value becomes `(x - mean) / (2 * std)`. Before that, a shorter recording
-    is zero-padded; a longer one is truncated, or an error if `cut` is false.
+    Shorter audio is zero-padded; longer audio is truncated, or an error without `do_truncate`. With
+    `do_normalize`, each value then becomes `(x - mean) / (2 * std)`.
     """
 
     tag = "filter_banks"
-    bins: Bins = 128
-    frames: Frames = 1024
-    rate: Rate = 16_000
+    num_mel_bins: Bins = 128
+    num_frames: Frames = 1024
+    sample_rate: Rate = 16_000
     mean: float = -4.2677393
     std: float = 4.5689974
-    normalize: bool = True
-    cut: bool = True
+    do_normalize: bool = True
+    do_truncate: bool = True
 
     def check_fields(self, fields: JsonFields) -> None:
         """Reject a standard deviation that is not positive."""
@@ -256,7 +254,7 @@ class FilterBanks(Record):
 
 @dataclass(frozen=True, slots=True)
 class NumbersOutput(Record):
-    """An array, the default reading; `digits` are significant digits when shown."""
+    """An array (the default), displayed with `digits` significant digits."""
 
     tag = "numbers"
     digits: Annotated[int, int_range(1, 17)] = 4
@@ -264,7 +262,7 @@ class NumbersOutput(Record):
 
 TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
 TEXT_READINGS = (TextCharacters, TextWords, TextBytes, TextTokenizer)
-"""The reading classes for text."""
+"""The record classes of text inputs."""
 Sound: TypeAlias = Waveform | LogMel | FilterBanks
 TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_READINGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
@@ -280,17 +278,17 @@ def _read_image(fields: JsonFields, name: str) -> ImageRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelsOutput(Record):
-    """Class scores along the last axis, shown as the `top` labels with their probabilities."""
+class LabelsOutput(OptionRecord):
+    """Class scores along the last axis, displayed as the `top_k` labels with probabilities."""
 
     tag = "choice"
     labels: Labels = ()
-    top: Annotated[int, int_range(1, MAX_LABELS)] = 1
+    top_k: Annotated[int, int_range(1, MAX_LABELS)] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TextOutput(Record):
-    """Ids, or scores of ids along the last axis, shown as text."""
+    """Token ids, or logits along the last axis, displayed as text."""
 
     tag = "text"
     vocabulary: Annotated[TextReading, _read_vocabulary]
@@ -298,7 +296,7 @@ class TextOutput(Record):
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput(Record):
-    """Normalized pixels, shown as an image after undoing `image`, except `invert=auto`."""
+    """Normalized pixels, displayed as an image: the inverse of `image`, except `invert=auto`."""
 
     tag = "picture"
     image: Annotated[ImageRecord, _read_image]
@@ -334,47 +332,45 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CtcTranscript(Record):
+class CtcTranscript(OptionRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: the best token per position,
-    with repeats merged and `blank` removed.
+    with repeats merged and blanks removed.
 
-    `keep` names the output with the padding mask, if there is one. `delimiter` is the token between
-    words, shown as `space`; `unknown` stands for ids that `vocab` lacks.
+    `mask_output` names the output with the padding mask, or is "". `word_delimiter` is the token
+    between words, displayed as `word_separator`. Ids outside `vocab` become `unknown_token`.
     """
 
     tag = "transcript"
     vocab: Vocabulary
-    blank: Annotated[int, int_range(0, MAX_ID)] = 0
-    keep: ShortText = ""
-    delimiter: ShortText = "|"
-    space: ShortText = " "
-    unknown: ShortText = "<unk>"
-    lower: bool = False
+    blank_token_id: Annotated[int, int_range(0, MAX_ID)] = 0
+    mask_output: ShortText = ""
+    word_delimiter: ShortText = "|"
+    word_separator: ShortText = " "
+    unknown_token: ShortText = "<unk>"
+    do_lower_case: bool = False
 
     def check_fields(self, fields: JsonFields) -> None:
         """Reject an empty vocabulary and a blank token outside the vocabulary."""
         if not self.vocab:
             fields.raise_invalid("vocab", "is empty")
-        _check_ids(fields, len(self.vocab), blank=self.blank)
+        _check_ids(fields, len(self.vocab), blank=self.blank_token_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxesOutput(Record):
-    """Class logits [batch, queries, classes] of an object detector, shown as a table of the boxes
-    that score above `threshold`, at most `top`.
+class BoxesOutput(OptionRecord):
+    """Class logits [batch, queries, classes] of an object detector, displayed as a table of at most
+    `max_detections` boxes that score above `threshold`.
 
-    `boxes` names the output with (center_x, center_y, width, height) from 0 to 1. `score` is
-    `softmax` over the classes and no-object (the last class), or `sigmoid` per class.
+    The output `boxes_output` has (center_x, center_y, width, height) from 0 to 1. `score_function`
+    is `softmax` over the classes and no-object (the last class), or `sigmoid` per class.
     """
 
     tag = "boxes"
     labels: Labels = ()
-    boxes: ShortText = "pred_boxes"
-    score: Annotated[str, partial(JsonFields.read_choice, options=("softmax", "sigmoid"))] = (
-        "softmax"
-    )
+    boxes_output: ShortText = "pred_boxes"
+    score_function: Literal["softmax", "sigmoid"] = "softmax"
     threshold: float = 0.5
-    top: Annotated[int, int_range(1, MAX_LABELS)] = 100
+    max_detections: Annotated[int, int_range(1, MAX_LABELS)] = 100
 
 
 InputReading: TypeAlias = ImageRecord | Sound | TextReading | NumbersOutput

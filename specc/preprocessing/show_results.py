@@ -40,7 +40,7 @@ class DetectedObject:
     box: tuple[float, ...]
 
 
-def detect_objects(
+def decode_detections(
     record: BoxesOutput, logits: Array, boxes: Array, size: ImageSize
 ) -> list[DetectedObject]:
     """Return the objects in an image of `size` above the threshold, the highest score first.
@@ -50,7 +50,7 @@ def detect_objects(
     `sigmoid` a query yields every class whose score is among the `top`.
     """
     scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
-    order = np.argsort(-scores, kind="stable")[: record.top]
+    order = np.argsort(-scores, kind="stable")[: record.max_detections]
     # from (center_x, center_y, width, height) to corners in pixels
     centers, halves = np.split(boxes.astype(np.float64), [2], axis=1)
     corners = np.concatenate([centers - halves / 2, centers + halves / 2], axis=1)
@@ -65,7 +65,7 @@ def detect_objects(
 def _list_candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array, Array]:
     """Return scores with their queries and labels."""
     count, classes = logits.shape
-    if record.score == "softmax":
+    if record.score_function == "softmax":
         shares = compute_probabilities(logits)[:, :-1]
         return shares.max(axis=-1), np.arange(count), shares.argmax(axis=-1)
     index = np.arange(logits.size)
@@ -128,7 +128,7 @@ def _show_planned_output(
     """Format one output together with the others that its reading needs."""
     if isinstance(record, BoxesOutput):
         return _format_boxes(name, record, outputs, sizes)
-    there = outputs.get(record.keep) if isinstance(record, CtcTranscript) else None
+    there = outputs.get(record.mask_output) if isinstance(record, CtcTranscript) else None
     return show_output(name, record, outputs[name], there)
 
 
@@ -185,7 +185,7 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
         _fail_unexpected_output(name, value, f"{len(labels)} scores, one per label")
-    return _format_rows(compute_probabilities(value).reshape(-1, classes), labels, record.top)
+    return _format_rows(compute_probabilities(value).reshape(-1, classes), labels, record.top_k)
 
 
 def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
@@ -203,11 +203,11 @@ def _format_boxes(
     """Return a table of boxes for each image, in pixels, or in relative coordinates if the image
     size is unknown.
     """
-    logits, boxes = outputs[name], outputs.get(record.boxes)
-    due = logits.shape[-1] - (record.score == "softmax") if logits.ndim == 3 else 0
+    logits, boxes = outputs[name], outputs.get(record.boxes_output)
+    due = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or due < 1 or boxes.shape != (*logits.shape[:2], 4):
         _fail_unexpected_output(
-            name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes}`"
+            name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes_output}`"
         )
     if len(record.labels) not in (0, due):
         _fail_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
@@ -224,7 +224,7 @@ def _format_detected_objects(
     lines: list[str] = []
     for index, size in enumerate(known[:MAX_ROWS]):
         lines += [f"{index}:"] if len(logits) > 1 else []
-        found = detect_objects(record, logits[index], boxes[index], size)
+        found = decode_detections(record, logits[index], boxes[index], size)
         lines += format_objects(found, labels) if found else ["no objects"]
     return lines
 

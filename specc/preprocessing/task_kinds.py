@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from specc.io.json_io import Json, JsonFields, Record, int_range, to_json_value
 from specc.preprocessing.preprocessing_records import Labels
@@ -23,7 +23,7 @@ class TaskSlot:
 
     name: str
     is_variadic: bool = False
-    optional: bool = False
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TaskKind:
 
 TEXT_SLOTS = (
     TaskSlot("text", is_variadic=True),
-    TaskSlot("text_pair", is_variadic=True, optional=True),
+    TaskSlot("text_pair", is_variadic=True, is_optional=True),
 )
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
@@ -119,25 +119,29 @@ Length: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
 class Task(Record):
     """The task of a compiled model, stored in its metadata.
 
-    `text` is the text input. `function` converts logits to scores. `mask`, `unknown`, `cls` and
-    `pad` are token ids. `token_types` is true if the model takes the tokenizer's segment ids. Every
-    text is padded with `pad` to `length` tokens. Texts above `max_length` are truncated, with
-    `truncates_left` at the beginning. `prompts` are text prefixes by name; `prompt` names the
-    default prefix.
+    `text_input` names the text input. `score_function` converts logits to scores. The model takes
+    the tokenizer's segment ids if `uses_token_types`. Every text is padded to `padded_length`
+    tokens. Texts above `max_length` are truncated, with `truncates_left` at the beginning.
+    `prompts` are text prefixes by name; `prompt` names the default prefix.
     """
 
+    json_keys: ClassVar[Mapping[str, str]] = {
+        "text_input": "text", "score_function": "function", "mask_token_id": "mask",
+        "unknown_token_id": "unknown", "cls_token_id": "cls", "uses_token_types": "token_types",
+        "padded_length": "length", "pad_token_id": "pad",
+    }  # fmt: skip
     kind: Annotated[str, partial(JsonFields.read_choice, options=tuple(TASKS))]
-    text: str
+    text_input: str
     labels: Labels = ()
-    function: Annotated[str, partial(JsonFields.read_choice, options=PROBABILITY_FUNCTIONS)] = (
-        "softmax"
-    )
-    mask: TokenId = None
-    unknown: TokenId = None
-    cls: TokenId = None
-    token_types: bool = True
-    length: Length = 0
-    pad: TokenId = None
+    score_function: Annotated[
+        str, partial(JsonFields.read_choice, options=PROBABILITY_FUNCTIONS)
+    ] = "softmax"
+    mask_token_id: TokenId = None
+    unknown_token_id: TokenId = None
+    cls_token_id: TokenId = None
+    uses_token_types: bool = True
+    padded_length: Length = 0
+    pad_token_id: TokenId = None
     max_length: Length = 0
     prompts: Annotated[tuple[tuple[str, str], ...], _read_prompts] = ()
     prompt: str = ""
@@ -160,7 +164,7 @@ class Task(Record):
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON; defaults are omitted."""
         return {
-            f.name: to_json_value(value)
+            self.json_keys.get(f.name, f.name): to_json_value(value)
             for f in fields(self)
             if (value := getattr(self, f.name)) != f.default
         }

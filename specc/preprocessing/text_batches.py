@@ -146,17 +146,16 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoding:
-    """The tokens of a text or pair: `types` are segment ids, `offsets` are in characters, `special`
-    marks added tokens, `parts` is 0 or 1 (None for special tokens), `words` are word indices per
-    text.
+    """The tokens of a text or pair: `type_ids` are segment ids, `offsets` are in characters,
+    `sequence_ids` are 0 or 1 (None for special tokens), `word_ids` are word indices per text.
     """
 
     ids: tuple[int, ...]
-    types: tuple[int, ...]
+    type_ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] = ()
-    special: tuple[bool, ...] = ()
-    parts: tuple[int | None, ...] = ()
-    words: tuple[int | None, ...] = ()
+    special_tokens_mask: tuple[bool, ...] = ()
+    sequence_ids: tuple[int | None, ...] = ()
+    word_ids: tuple[int | None, ...] = ()
 
     def select(self, positions: Sequence[int]) -> "TextEncoding":
         """Return the tokens at these positions."""
@@ -168,7 +167,7 @@ class TextEncoding:
     def pad(self, length: int, fill: int) -> "TextEncoding":
         """Pad with `fill`, or truncate, to `length` tokens."""
         ids = (*self.ids, *[fill] * (length - len(self.ids)))[:length]
-        return replace(self, ids=ids, types=(0,) * length)
+        return replace(self, ids=ids, type_ids=(0,) * length)
 
 
 def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
@@ -184,21 +183,21 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
                 notes=["text pairs need a tokenizer.json"],
                 helps=["pass one text"],
             )
-        return TextEncoding(ids=tuple(ids), types=(0,) * len(ids))
+        return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
         encode_text_ids(pair, record)  # the same errors as for a single text
     made = encode_with_offsets(text, pair, record)
     found = TextEncoding(
         ids=tuple(made.ids),
-        types=tuple(made.type_ids),
+        type_ids=tuple(made.type_ids),
         offsets=tuple(made.offsets),
-        special=tuple(map(bool, made.special_tokens_mask)),
-        parts=tuple(made.sequence_ids),
-        words=tuple(made.word_ids),
+        special_tokens_mask=tuple(map(bool, made.special_tokens_mask)),
+        sequence_ids=tuple(made.sequence_ids),
+        word_ids=tuple(made.word_ids),
     )
     # tokens that the spec adds around a text but the file does not
     if pair is None and len(ids) != len(found.ids):
-        before = 1 if record.start is not None and ids[0] != found.ids[0] else 0
+        before = 1 if record.start_token_id is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before
         if after in (0, 1):
             return _add_special_tokens(found, ids, before, after)
@@ -206,7 +205,8 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
 
 
 SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
-    "types": 0, "offsets": (0, 0), "special": True, "parts": None, "words": None,
+    "type_ids": 0, "offsets": (0, 0), "special_tokens_mask": True, "sequence_ids": None,
+    "word_ids": None,
 }  # fmt: skip
 """The fields of an encoding for a special token, except its id."""
 
@@ -228,18 +228,20 @@ def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = Fals
     special tokens than `max_tokens` are not truncated.
     """
     excess = len(encoding.ids) - max_tokens
-    if excess <= 0 or not max_tokens or sum(encoding.special) > max_tokens:
+    if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:
         return encoding
-    start = max(_find_last_end(encoding) - excess, 0)
+    start = max(_find_content_end(encoding) - excess, 0)
     if left:
-        start = next((n for n, special in enumerate(encoding.special) if not special), 0)
+        start = next(
+            (n for n, special in enumerate(encoding.special_tokens_mask) if not special), 0
+        )
     return encoding.select([*range(start), *range(start + excess, len(encoding.ids))])
 
 
-def _find_last_end(encoding: TextEncoding) -> int:
+def _find_content_end(encoding: TextEncoding) -> int:
     """Return the end of the last token that is not special."""
     end = len(encoding.ids)
-    while end and encoding.special and encoding.special[end - 1]:
+    while end and encoding.special_tokens_mask and encoding.special_tokens_mask[end - 1]:
         end -= 1
     return end
 
@@ -250,7 +252,7 @@ def split_context_windows(
     """Split the second text of a pair into windows of at most `max_tokens` tokens per pair, which
     overlap by `stride`.
     """
-    second = [i for i, part in enumerate(encoding.parts) if part == 1]
+    second = [i for i, part in enumerate(encoding.sequence_ids) if part == 1]
     context_tokens = max_tokens - (len(encoding.ids) - len(second))
     if len(encoding.ids) <= max_tokens:
         return [encoding]
@@ -286,7 +288,7 @@ def batch_encodings(
     ids = [np.array(row.ids, np.int64) for row in encodings]
     made = batch_sequences(graph, name, ids, generated_input=generated_input)
     if with_token_types and TOKEN_TYPES in graph.inputs:
-        segments = [np.array(row.types, np.int64) for row in encodings]
+        segments = [np.array(row.type_ids, np.int64) for row in encodings]
         left = is_left_padded(graph, name, generated_input)
         made[TOKEN_TYPES], _ = pad_token_rows(segments, 0, left=left)
     return made

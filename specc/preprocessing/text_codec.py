@@ -25,7 +25,7 @@ from specc.preprocessing.tokenizer_library import (
     get_tokenizer_label,
     tokenize_text,
 )
-from specc.preprocessing.vocabulary import decode_words, word_ids
+from specc.preprocessing.vocabulary import decode_words, encode_words
 
 REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for invalid UTF-8
 
@@ -53,17 +53,17 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
     if isinstance(record, TextCharacters):
         ids = _encode_characters(text, record)
     elif isinstance(record, TextWords):
-        ids = word_ids(text, record)
+        ids = encode_words(text, record)
     else:
         data = _encode_utf8(text)
         if isinstance(record, TextBytes):
             ids = [byte + record.offset for byte in data]
         else:
             ids = tokenize_text(text, record)
-    before = [] if record.start is None else [record.start]
-    after = [] if record.end is None else [record.end]
+    before = [] if record.start_token_id is None else [record.start_token_id]
+    after = [] if record.end_token_id is None else [record.end_token_id]
     # the file may have added the same ids
-    if isinstance(record, TextTokenizer) and record.special:
+    if isinstance(record, TextTokenizer) and record.adds_special_tokens:
         before = [] if ids[:1] == before else before
         after = [] if ids[-1:] == after else after
     return [*before, *ids, *after]
@@ -89,7 +89,9 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
         return decode_words(kept, record, REPLACEMENT_CHARACTER)
     if isinstance(record, TextBytes):
         return _decode_bytes(kept, record)
-    parts = [REPLACEMENT_CHARACTER if i == record.unknown else record.vocab[i] for i in kept]
+    parts = [
+        REPLACEMENT_CHARACTER if i == record.unknown_token_id else record.vocab[i] for i in kept
+    ]
     return "".join(part for part in parts if len(part) == 1)
 
 
@@ -120,9 +122,9 @@ def strip_special_ids(
                     "check that the vocabulary of `reading` is the one the model was trained with"
                 ],
             )
-        if number == record.end:
+        if number == record.end_token_id:
             return kept, True
-        if number != record.start:
+        if number != record.start_token_id:
             kept.append(number)
     return kept, False
 
@@ -164,7 +166,7 @@ def _encode_characters(text: str, record: TextCharacters) -> list[int]:
         return cast("list[int]", known)
     ids = []
     for position, character in enumerate(text):
-        number = ids_of.get(character, record.unknown)
+        number = ids_of.get(character, record.unknown_token_id)
         if number is None:
             other = character.swapcase()
             hint = f"; `{other}` is in it" if other in ids_of else ""
@@ -192,10 +194,12 @@ def _fail_unknown(text: str, position: int, why: str) -> NoReturn:
 def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
     """Decode the most probable tokens of each sequence."""
     known = len(record.vocab)
-    tokens = [record.vocab[i] if i < known else record.unknown for i in ids]
+    tokens = [record.vocab[i] if i < known else record.unknown_token for i in ids]
     once = [token for token, _ in groupby(tokens)]
-    blank = record.vocab[record.blank]
+    blank = record.vocab[record.blank_token_id]
     text = "".join(
-        record.space if token == record.delimiter else token for token in once if token != blank
+        record.word_separator if token == record.word_delimiter else token
+        for token in once
+        if token != blank
     ).strip()
-    return text.lower() if record.lower else text
+    return text.lower() if record.do_lower_case else text

@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeAlias
+from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonFields, Record, int_range
@@ -118,7 +119,7 @@ def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
 
 def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
     """Parse a tokenizer whose text is in the record."""
-    text = fields.get("json")
+    text = fields.get_required("json")
     if not isinstance(text, str) or not text or has_lone_surrogate(text):
         fields.raise_invalid("json", "is not a string")
     made = TokenizerFile.from_text(text)
@@ -130,7 +131,7 @@ def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
 
 def _read_file_name(fields: JsonFields) -> str:
     """Read the name of a tokenizer file next to the model."""
-    name = fields.get("file")
+    name = fields.get_required("file")
     is_file_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
     if not isinstance(name, str) or not is_file_name or not name.endswith(TOKENIZER_FILE):
         fields.raise_invalid("file", "is not the name of a tokenizer next to the model")
@@ -138,7 +139,7 @@ def _read_file_name(fields: JsonFields) -> str:
 
 
 def _read_file(fields: JsonFields, name: str) -> TokenizerFile:
-    file = fields.shared.get(str(fields.get(name)))
+    file = fields.shared.get(str(fields.get_required(name)))
     if not isinstance(file, TokenizerFile):
         fields.raise_invalid(name, "names no tokenizer that the model has")
     return file
@@ -165,29 +166,51 @@ def _read_chat(fields: JsonFields, name: str) -> ChatTemplate:
 TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 
+class OptionRecord(Record):
+    """A record whose fields have longer names than the options of specs that set them."""
+
+    __slots__ = ()
+    json_keys: ClassVar[Mapping[str, str]] = {
+        "resample": "resize", "do_center_crop": "crop", "resize_lengths": "resized",
+        "resizes_to_uint8": "rounded", "shortest_longest_edge": "fitted",
+        "size_multiple": "multiple", "pads_all_sides": "centered",
+        "do_align_long_axis": "aligned", "size_bounds": "bounds", "do_image_splitting": "split",
+        "patch_lengths": "patches", "end_token_id": "end", "start_token_id": "start",
+        "unknown_token_id": "unknown", "do_lower_case": "lower", "sample_rate": "rate",
+        "do_normalize": "normalize", "num_mel_bins": "bins", "num_frames": "frames",
+        "window_length": "window", "hop_length": "hop", "do_truncate": "cut", "top_k": "top",
+        "boxes_output": "boxes", "score_function": "score", "max_detections": "top",
+        "blank_token_id": "blank", "mask_output": "keep", "word_delimiter": "delimiter",
+        "word_separator": "space", "unknown_token": "unknown", "adds_special_tokens": "special",
+        "image_token_repetition": "spread", "placeholder_replacement": "replace",
+        "prompt_start_token_id": "prompt_start", "prompt_end_text": "prompt_end",
+        "chat_template": "chat",
+    }  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextTokenizer(Record):
+class TextTokenizer(OptionRecord):
     """Text encoded to ids by a `tokenizer.json`.
 
-    `special` adds the special tokens that the file puts around a text, such as [CLS] and [SEP];
-    `start` and `end` are added too, each unless the file has added it already. `spread` is the id
-    of an image placeholder and its number of repetitions. `replace` is a placeholder in texts and
-    its replacement before tokenization: one text, or the texts of a grid cell (with `$row` and
-    `$column`), between rows, after the last row, and of an image without a grid. `prompt_start` is
-    the id of the token after the last placeholder; `prompt_end` is the text at the end of a prompt
-    without that token. `chat` renders messages as text.
+    With `adds_special_tokens`, the file adds its special tokens, such as [CLS] and [SEP]; start and
+    end token are added too, unless the file has added them already. `image_token_repetition` is the
+    id of an image placeholder and its number of repetitions. `placeholder_replacement` is a
+    placeholder in texts and its replacement before tokenization: one text, or the texts of a grid
+    cell (with `$row` and `$column`), between rows, after the last row, and of an image without a
+    grid. `prompt_start_token_id` is the token after the last placeholder; `prompt_end_text` ends a
+    prompt without that token. `chat_template` renders messages as text.
     """
 
     tag = "tokenizer"
     file: Annotated[TokenizerFile, _read_file]
-    end: TokenId = None
-    start: TokenId = None
-    special: bool = True
-    spread: Annotated[tuple[int, int] | None, _read_spread] = None
-    replace: Annotated[tuple[str, ...] | None, _read_replace] = None
-    prompt_start: TokenId = None
-    prompt_end: str = ""
-    chat: Annotated[ChatTemplate | None, _read_chat] = None
+    end_token_id: TokenId = None
+    start_token_id: TokenId = None
+    adds_special_tokens: bool = True
+    image_token_repetition: Annotated[tuple[int, int] | None, _read_spread] = None
+    placeholder_replacement: Annotated[tuple[str, ...] | None, _read_replace] = None
+    prompt_start_token_id: TokenId = None
+    prompt_end_text: str = ""
+    chat_template: Annotated[ChatTemplate | None, _read_chat] = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON; the file is stored elsewhere, under its hash."""
@@ -195,10 +218,10 @@ class TextTokenizer(Record):
         return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
     def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
-        """Return a prompt with `start` after its last placeholder and `prompt_end` at its end, like
-        the PaliGemma processor, unless it already contains `start` there.
+        """Return a prompt with `start` after its last placeholder and `prompt_end_text` at its end,
+        like the PaliGemma processor, unless it already contains `start` there.
         """
         prompt = text.rpartition(placeholder)[2] if placeholder else text
         if prompt.startswith(start):
             return text
-        return text.removesuffix(prompt) + start + prompt + self.prompt_end
+        return text.removesuffix(prompt) + start + prompt + self.prompt_end_text

@@ -152,10 +152,10 @@ def count_trie_nodes(texts: list[str]) -> int:
     if total <= MAX_TRIE_NODES:
         return total
     texts = sorted(texts)
-    return total - sum(_common_length(a, b) for a, b in pairwise(texts))
+    return total - sum(_get_common_prefix_length(a, b) for a, b in pairwise(texts))
 
 
-def _common_length(first: str, second: str) -> int:
+def _get_common_prefix_length(first: str, second: str) -> int:
     """Return the length of the longest common prefix."""
     low, high = 0, min(len(first), len(second))
     while low < high:
@@ -249,15 +249,15 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
         title = "the model's tokenizer cannot encode this text"
         raise_error("E0908", title, notes=[why], helps=helps)
 
-    if record.replace and len(record.replace) == PLAIN_REPLACEMENT:
-        text = text.replace(record.replace[0], record.replace[1])
-    if record.prompt_start is not None:
-        marks = (record.prompt_start, *(record.spread or ())[:1])
+    if (words := record.placeholder_replacement) and len(words) == PLAIN_REPLACEMENT:
+        text = text.replace(words[0], words[1])
+    if record.prompt_start_token_id is not None:
+        marks = (record.prompt_start_token_id, *(record.image_token_repetition or ())[:1])
         text = record.wrap_prompt(text, *get_token_strings(marks, record))
     found: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
-    if record.spread is None:
+    if record.image_token_repetition is None:
         return found
-    token, rows = record.spread
+    token, rows = record.image_token_repetition
     return [i for one in found for i in ([one] * rows if one == token else [one])]
 
 
@@ -271,14 +271,14 @@ def _encode(
 ) -> Tokenizer:
     """Return the encoding of a text or a pair, within limits of memory and time."""
     tokenizer, growth = _open_tokenizer(record.file)
-    size = len(text) + len(pair or "")
+    size, special = len(text) + len(pair or ""), record.adds_special_tokens
     if size * growth > MAX_NORMALIZED:
-        _fail_too_costly(f"it can make {size} characters {growth} times as long")
+        _fail_too_costly(f"its steps may expand {size} characters by a factor of {growth}")
     with _convert_errors(report_error):
         if size <= UNWATCHED_LENGTH:
-            return tokenizer.encode(text, pair, add_special_tokens=record.special)
+            return tokenizer.encode(text, pair, add_special_tokens=special)
         given = text if pair is None else (text, pair)
-        encode = partial(tokenizer.encode_batch, [given], add_special_tokens=record.special)
+        encode = partial(tokenizer.encode_batch, [given], add_special_tokens=special)
         return call_with_time_limit(encode, size, _fail_too_costly)[0]
 
 

@@ -21,12 +21,12 @@ MAX_SUGGESTION_VOCABULARY = 100_000
 """Maximum vocabulary size for which a similar word is suggested: a larger one takes seconds."""
 
 
-def word_ids(text: str, record: TextWords) -> list[int]:
+def encode_words(text: str, record: TextWords) -> list[int]:
     """Return the id of every word of a text. Raise E0959 for an unknown word."""
     numbers, ids = _map_words_to_ids(record.vocab), []
     for start, end in _split_words(text, record):
         word = text[start:end]
-        number = numbers.get(_normalize_word(word, record), record.unknown)
+        number = numbers.get(_normalize_word(word, record), record.unknown_token_id)
         if number is None:
             _fail_unknown_word(Span(Source("<text>", text), start, end), record)
         ids.append(number)
@@ -35,7 +35,7 @@ def word_ids(text: str, record: TextWords) -> list[int]:
 
 def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
     """Join words with spaces, without special tokens."""
-    parts = [unknown if i == record.unknown else record.vocab[i] for i in ids]
+    parts = [unknown if i == record.unknown_token_id else record.vocab[i] for i in ids]
     return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
 
@@ -65,7 +65,7 @@ def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
 
 def _normalize_word(word: str, record: TextWords) -> str:
     """Return a word in the case of the vocabulary."""
-    return word.lower() if record.lower else word
+    return word.lower() if record.do_lower_case else word
 
 
 @lru_cache(maxsize=8)

@@ -196,5 +196,5 @@ def make_token_labels(ids: Array, record: TextReading) -> list[str]:
 
 def _compute_duration(array: Array, record: Waveform | LogMel) -> float:
     """Return the duration of the batch in seconds, padding included."""
-    samples = record.samples if isinstance(record, LogMel) else array.shape[-1]
-    return samples / record.rate
+    samples = record.sample_count if isinstance(record, LogMel) else array.shape[-1]
+    return samples / record.sample_rate

@@ -16,7 +16,7 @@ from specc.ir.array import Array, Arrays
 from specc.runtime.attention_axes import AttendedInputs
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
-    find_attentions,
+    find_attention_locations,
     find_masked_positions,
 )
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
@@ -77,10 +77,14 @@ def select_maps(
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
-        _check_known("layer", selection.layers, selected, {m.layer for m in selected} - {None})
+        _check_indices_known(
+            "layer", selection.layers, selected, {m.layer for m in selected} - {None}
+        )
         selected = [m for m in selected if m.layer in selection.layers]
     if selection.heads:
-        _check_known("head", selection.heads, selected, {n for m in selected for n in m.heads})
+        _check_indices_known(
+            "head", selection.heads, selected, {n for m in selected for n in m.heads}
+        )
         selected = [_select_heads(m, selection.heads) for m in selected]
     return tuple(m for m in selected if m.heads)
 
@@ -93,7 +97,7 @@ def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap
     )
 
 
-def _check_known(
+def _check_indices_known(
     noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
 ) -> None:
     """Raise E0954 for an index that no map has."""
@@ -266,11 +270,11 @@ def _make_attention_maps(
         title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
     masked_positions = find_masked_positions(graph, attended.arrays, shapes, model.weights)
-    locations = find_attentions(graph)
+    locations = find_attention_locations(graph)
     maps = []
     for name, shape in shapes.items():
         location = locations.get(name.partition(ITERATION_SEPARATOR)[0])
-        lengths = (location.queries, location.keys) if location else (None, None)
+        lengths = (location.query_dim, location.key_dim) if location else (None, None)
         queries, keys = attended.label_axes(lengths, shape)
         values = np.asarray(weights[name][0], np.float64)
         masked = (
@@ -284,8 +288,8 @@ def _make_attention_maps(
                 weights=values,
                 is_masked=masked,
                 heads=tuple(range(len(values))),
-                query_axis=queries,
-                key_axis=keys,
+                queries=queries,
+                keys=keys,
             )
         )
     return maps
@@ -307,8 +311,8 @@ def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
         weights=first,
         is_masked=np.zeros(first.shape, np.bool_),
         heads=tuple(range(len(first))),
-        query_axis=queries,
-        key_axis=keys,
+        queries=queries,
+        keys=keys,
     )
 
 

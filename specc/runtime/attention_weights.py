@@ -20,14 +20,14 @@ class AttentionLocation:
     """Attention weights [… query, key]: `value` inside the nested `loops`, outermost first."""
 
     value: Value
-    queries: Dim
-    keys: Dim
+    query_dim: Dim
+    key_dim: Dim
     loops: tuple[Node, ...] = ()
     mask: Value | None = None
     """The mask of the attention, if known."""
 
 
-def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
+def find_attention_locations(graph: Graph) -> dict[str, AttentionLocation]:
     """Return every attention by scope, in graph order; repeated scopes are numbered."""
     found: dict[str, AttentionLocation] = {}
     for scope, location in _iterate_locations(graph, ()):
@@ -88,7 +88,7 @@ def compute_attention_weights(
     inputs. `returned` are the weights that the compiled model returns; `parameters` loads the
     model's parameters if the other attentions need them.
     """
-    locations = find_attentions(graph)
+    locations = find_attention_locations(graph)
     found = {
         n: returned[n] for n, p in locations.items() if _is_returned(n, p, returned, locations)
     }
@@ -108,7 +108,7 @@ def find_masked_positions(
     """Compute the masked-out positions, bool[batch, heads, query, key] by scope, for attentions
     whose weights have these `shapes`. Attentions without a mask are omitted.
     """
-    locations = find_attentions(graph)
+    locations = find_attention_locations(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
     found: dict[str, Array] = {}
     for name, mask in _evaluate_values(graph, masks, inputs, parameters).items():

@@ -52,7 +52,7 @@ class BatchSlot(Generic[T]):
     stream: GenerationStream
     settings: GenerationSettings
     prompt_length: int
-    seen: Bools | None
+    seen_token_mask: Bools | None
     sequence: list[int]
     detokenizer: BatchDetokenizer | None
     tokens: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class BatchSlot(Generic[T]):
             stream=stream,
             settings=replace(settings, max_tokens=max_tokens),
             prompt_length=length,
-            seen=None if seen is None else seen[0],
+            seen_token_mask=None if seen is None else seen[0],
             sequence=sequences[0],
             detokenizer=BatchDetokenizer(stream.decode, 1, stop_strings) if stop_strings else None,
         )
@@ -98,8 +98,8 @@ class BatchSlot(Generic[T]):
         self.tokens.append(token)
         if log_prob is not None:
             self.log_probs.append(log_prob)
-        if self.seen is not None:
-            self.seen[token] = True
+        if self.seen_token_mask is not None:
+            self.seen_token_mask[token] = True
         if self.settings.needs_previous_tokens:
             self.sequence.append(token)
         self.is_complete = token in self.settings.stop
@@ -126,7 +126,7 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
         return "beams are indexed from the start of a sequence"
-    if model.mixed_length_metadata is None:
+    if model.continuous_batching_metadata is None:
         return "it has no step that is proved to support sequences of different lengths"
     return ""
 
@@ -213,7 +213,7 @@ class ContinuousBatch(Generic[T]):
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheStepper, GenerationStream, Floats]:
         """Prefill the prompts of fresh sequences → f32[batch vocab]."""
-        facts, input_signature = self.model.mixed_length_metadata, self.model.input_signature
+        facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
         self._count_source_tokens(stream)
@@ -318,7 +318,7 @@ def _iterate_tokens(
     log-probabilities.
     """
     settings, step = slots[0].settings, len(slots[0].tokens)
-    seen = [slot.seen for slot in slots if slot.seen is not None]
+    seen = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]
     position = DecodePosition(
         step=step,
         prompt_lengths=np.array([slot.prompt_length for slot in slots]),

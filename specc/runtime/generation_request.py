@@ -54,9 +54,9 @@ class GenerativeModel:
     """The parts of a generative model. `input_signature` describes its inputs, `max_context` its
     maximum length, bounded by `limiting_table`. `create_stepper` begins a decode loop in Python;
     `standalone_session` runs a standalone decode graph with the settings `compiled_settings`.
-    `sampled_vocabulary_size` is the number of logits. `allows_empty_prompt` is true if the first
-    token can be sampled from prefix positions, without a prompt. `mixed_length_metadata` describes
-    a step whose batch may hold sequences of different lengths.
+    `logits_vocabulary_size` is the number of logits. `allows_empty_prompt` is true if the first
+    token can be sampled from prefix positions, without a prompt. `continuous_batching_metadata`
+    describes a step whose batch may hold sequences of different lengths.
     """
 
     input_signature: ModelInputs
@@ -68,9 +68,9 @@ class GenerativeModel:
     random_init: RandomWeights | None = None
     standalone_session: Session | None = field(default=None, repr=False)
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
-    sampled_vocabulary_size: int | None = None
+    logits_vocabulary_size: int | None = None
     allows_empty_prompt: bool = False
-    mixed_length_metadata: GenerationMetadata | None = None
+    continuous_batching_metadata: GenerationMetadata | None = None
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
@@ -87,7 +87,7 @@ class GenerativeModel:
             self.input_signature.sequence_input
         ].upper_bound
         return VocabularySizes(
-            below.number if below is not None else None, self.sampled_vocabulary_size
+            below.number if below is not None else None, self.logits_vocabulary_size
         )
 
 
@@ -142,7 +142,7 @@ def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
 def has_chat_template(input_signature: ModelInputs) -> bool:
     """Return True if the generated sequence can begin with a chat."""
     record = input_signature.reading.get_input_reading(input_signature.sequence_input)
-    return isinstance(record, TextTokenizer) and record.chat is not None
+    return isinstance(record, TextTokenizer) and record.chat_template is not None
 
 
 def prepare_chat(
@@ -157,11 +157,11 @@ def prepare_chat(
     """
     sequence_input, reading = input_signature.sequence_input, input_signature.reading
     record = reading.get_input_reading(sequence_input) if sequence_input else None
-    if not isinstance(record, TextTokenizer) or record.chat is None:
+    if not isinstance(record, TextTokenizer) or record.chat_template is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     parsed = parse_messages(messages)
     images = [*images] or list_message_images(parsed)
-    text = render_chat_template(record.chat, add_image_parts(parsed, len(images)))
+    text = render_chat_template(record.chat_template, add_image_parts(parsed, len(images)))
     given = {**inputs, sequence_input: text}
     if images:
         given[find_image_input(input_signature.graph, reading)] = images
@@ -169,7 +169,10 @@ def prepare_chat(
     prompt = found[sequence_input]
     text = prompt[0] if isinstance(prompt, list) else text
     # the template has added the special tokens
-    return {**found, sequence_input: [tokenize_text(text, replace(record, special=False))]}
+    return {
+        **found,
+        sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
+    }
 
 
 def prepare_prompts(

@@ -182,7 +182,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
         max_context=bound.high,
         random_init=model.manifest.random_init,
         create_stepper=make_stepper,
-        sampled_vocabulary_size=get_sampled_vocabulary_size(graph, generation),
+        logits_vocabulary_size=get_logits_vocabulary_size(graph, generation),
         allows_empty_prompt=_can_sample_first_token(graph, generation),
     )
 
@@ -211,7 +211,7 @@ def _make_standalone_generator(
         create_stepper=_fail_no_step_graph,
         standalone_session=session,
         compiled_settings=decode_settings,
-        sampled_vocabulary_size=as_exact_integer(decode_settings.get("vocabulary")),
+        logits_vocabulary_size=as_exact_integer(decode_settings.get("vocabulary")),
         allows_empty_prompt=decode_settings.get("begins") is True,
     )
 
@@ -226,7 +226,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
 
 
-def get_sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
+def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
     """Return the size of the logits' vocabulary axis."""
     return graph.outputs[generation.logits_output].type.shape[-1].number
 
@@ -278,9 +278,9 @@ def open_generator(
         limiting_table=facts.limiting_table,
         random_init=facts.random_init,
         create_stepper=make_stepper,
-        sampled_vocabulary_size=get_sampled_vocabulary_size(opened.graph, facts.generation),
+        logits_vocabulary_size=get_logits_vocabulary_size(opened.graph, facts.generation),
         allows_empty_prompt=bool(facts.first_token_output),
-        mixed_length_metadata=facts if facts.allows_mixed_lengths else None,
+        continuous_batching_metadata=facts if facts.allows_mixed_lengths else None,
     )
 
 

@@ -141,7 +141,7 @@ def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPac
 
 
 def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> ModelPackage:
-    verify_contents = verify_contents or index.verifies_on_load
+    verify_contents = verify_contents or index.checks_hashes_on_open
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)

@@ -78,7 +78,7 @@ class OpenedModel(Closeable):
         """The streaming model, or None if the model does not stream."""
         if self.package is None or not _has_step_graph(self.package, self.graph, is_streaming=True):
             return None
-        self.check_open()
+        self.check_not_closed()
         return open_streaming_model(self.package, provider=self.provider, threads=self.threads)
 
     @cached_property
@@ -118,7 +118,7 @@ class OpenedModel(Closeable):
     @cached_property
     def generator(self) -> Generator | None:
         """The generator, or None for a model without one and for a single graph of a package."""
-        self.check_open()
+        self.check_not_closed()
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.uses_step_graph:
             return open_generator(package, self.provider, self.threads, chunk)
@@ -161,14 +161,14 @@ class OpenedModel(Closeable):
         for name in ("default_model", "scoring_model", "generator", "streaming_model"):
             self.__dict__.pop(name, None)
 
-    def check_open(self) -> None:
+    def check_not_closed(self) -> None:
         """Raise E0949 if the model is closed."""
         if self.is_closed:
             helps = ["load it again, or use it inside its `with` block"]
             raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
 
     def _load_model(self, role: str) -> LoadedModel:
-        self.check_open()
+        self.check_not_closed()
         if self.package is not None:
             return self.package.load_graph(role, provider=self.provider, threads=self.threads)
         path, verify = str(self.path), self.verify_contents
@@ -267,7 +267,7 @@ def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: b
     return bool(metadata) and is_stream(metadata) == is_streaming
 
 
-def open_compiled(
+def open_compiled_model(
     path: str | Path,
     *,
     graph: str = "",

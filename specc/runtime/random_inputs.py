@@ -240,7 +240,7 @@ class StepInputSampler:
     encoder: Graph | None = None
     encoder_weights: Arrays | None = None
 
-    def sample(
+    def sample_step_inputs(
         self,
         step: Graph,
         sizes: Mapping[str, int],

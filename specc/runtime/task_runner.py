@@ -87,7 +87,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_required_inputs(task, given)
     reading, graph = model.manifest.reading, model.manifest.graph
-    record = reading.get_input_reading(task.text)
+    record = reading.get_input_reading(task.text_input)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = encode_batch(task, record, given, options)
@@ -102,9 +102,9 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
             _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
         ]
         # texts are on the first axis, the choices of one text on the second
-        axis = graph.inputs[task.text].type.rank - 2
+        axis = graph.inputs[task.text_input].type.rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
-    padded_left = model.input_signature.is_left_padded(task.text)
+    padded_left = model.input_signature.is_left_padded(task.text_input)
     scored = TaskResults(
         task=task,
         results=results,
@@ -122,7 +122,7 @@ def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
     lengths.
     """
     one_length = len({len(row.ids) for row in batch.encodings}) <= 1
-    return one_length or bool(find_mask_input(model.manifest.graph, task.text))
+    return one_length or bool(find_mask_input(model.manifest.graph, task.text_input))
 
 
 def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, Array]:
@@ -146,19 +146,19 @@ def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, A
 def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[str, object]:
     """Return the text input, its padding mask and the token type ids."""
     graph, sequence_input = model.manifest.graph, model.input_signature.sequence_input
-    rank = graph.inputs[task.text].type.rank
+    rank = graph.inputs[task.text_input].type.rank
     arrays = batch_encodings(
         graph,
-        task.text,
+        task.text_input,
         batch.encodings,
-        with_token_types=task.token_types,
+        with_token_types=task.uses_token_types,
         generated_input=sequence_input,
     )
     if POOLING_MASK in graph.inputs:
         masks = [np.ones(len(row.ids), np.int64) for row in batch.encodings]
         for mask in masks:
             mask[: batch.prompt_length] = 0
-        is_left_padded = model.input_signature.is_left_padded(task.text)
+        is_left_padded = model.input_signature.is_left_padded(task.text_input)
         arrays[POOLING_MASK] = pad_token_rows(masks, 0, left=is_left_padded)[0]
     if rank == 3:  # one prompt with all its choices
         return {name: array[None] for name, array in arrays.items()}
@@ -197,7 +197,7 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
 def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
     """Raise E0910 for a missing task input."""
     for slot in task.slots:
-        if slot.name not in inputs and not slot.optional:
+        if slot.name not in inputs and not slot.is_optional:
             every = ", ".join(s.name for s in task.slots)
             raise_error(
                 "E0910",
@@ -271,7 +271,9 @@ def _read_texts(
     if prompt:
         encoding = encode_text(prompt, None, record)
         # without a final special token, like in sentence-transformers
-        prompt_length = len(encoding.ids) - bool(encoding.special and encoding.special[-1])
+        prompt_length = len(encoding.ids) - bool(
+            encoding.special_tokens_mask and encoding.special_tokens_mask[-1]
+        )
     return _EncodedBatch(truncated, [*range(len(encodings))], lists, truncated_count, prompt_length)
 
 
@@ -327,8 +329,8 @@ def _read_images(
         helps = ['put `{}` in place of the label: "This is a photo of {}."']
         raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
     encodings = [encode_text(template.replace("{}", t), None, record) for t in labels]
-    if task.length:
-        encodings = [row.pad(task.length, task.pad or 0) for row in encodings]
+    if task.padded_length:
+        encodings = [row.pad(task.padded_length, task.pad_token_id or 0) for row in encodings]
     return _EncodedBatch(encodings, [*range(len(encodings))], {"candidate_labels": labels})
 
 

@@ -186,7 +186,7 @@ class TrainingBatch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingBatches:
+class TrainingCollator:
     """Converter of examples to batches for `graph`; `generation` is set for generative models."""
 
     graph: Graph

@@ -1,5 +1,5 @@
-"""Measure the coverage of branches and loop bodies by `specc verify`, and find inputs that execute
-the remaining ones.
+"""Measure which branches and loop bodies `specc verify` executed, and find inputs that execute the
+remaining ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class SubgraphCoverage:
     @classmethod
     def from_model(cls, model: LoadedModel) -> "SubgraphCoverage":
         """Open a counting copy of the model."""
-        coverage = cls(model.file.list_subgraphs())
+        coverage = cls(model.file.collect_subgraphs())
         coverage.execution_counts = np.zeros(len(coverage.subgraphs.names), np.int64)
         weight_sizes, free_memory = model.file.measure_weights(), get_free_memory()
         if coverage.execution_counts.size and (

@@ -73,7 +73,7 @@ def _make_curves(
     """Yield the cost curves of a graph at some sizes."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
-    saved_work = _compute_saved_multiply_adds(graph, sizes_by_length)
+    saved_work = _compute_saved_work(graph, sizes_by_length)
     none = [0.0] * len(sizes_by_length)
 
     def evaluate_curve(name: str, dim: Dim, saved: Sequence[float]) -> CostCurve:
@@ -93,9 +93,7 @@ def _make_curves(
         yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
 
 
-def _compute_saved_multiply_adds(
-    graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
-) -> list[float]:
+def _compute_saved_work(graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]) -> list[float]:
     """Return the multiply-adds that blocked attention saves. A sequence that is shorter than its
     blocks is computed at once, so each length is evaluated.
     """
@@ -116,15 +114,15 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     examples: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function that maps a length to the sizes of one batch element; other axes have fixed
-    lengths.
+    """Return a function from a length to the sizes of one batch element; other axes have fixed
+    values.
     """
     fixed = {name: 1 for name in examples if name}
     return lambda n: {**fixed, **dict.fromkeys(symbols, n)}
 
 
 def _choose_lengths(max_length: int) -> Iterator[int]:
-    """Yield powers of two up to the maximum length, then the maximum length."""
+    """Yield powers of two up to the maximum length, and that length."""
     n = MIN_LENGTH
     while n <= max_length:
         yield n
@@ -201,7 +199,7 @@ def plot_cost(cost: CostCurves) -> Drawing:
         line = LineMark(points=points, color=color, stroke_width=2.25, is_dashed=curve.is_dashed)
         drawing.add([line])
         curve_ends.append((points[-1][1], curve.name, color))
-    drawing.add(_place_curve_names(curve_ends))
+    drawing.add(_place_names(curve_ends))
     return drawing
 
 
@@ -226,7 +224,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Ma
     yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
 
 
-def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
+def _place_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """Draw the name of each curve next to its end, without overlaps."""
     last = -math.inf
     for y, name, color in sorted(curve_ends):

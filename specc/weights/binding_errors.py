@@ -17,7 +17,7 @@ from specc.weights.parameter_names import (
     get_name_skeleton,
     group_names,
 )
-from specc.weights.weight_expressions import Expr, list_tensors
+from specc.weights.weight_expressions import Expr, iterate_tensor_names
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 MAX_ERRORS = 20
@@ -324,7 +324,7 @@ def explain_uninitialized(
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
-        made_of = [n for n in list_tensors(exprs[parameter.name]) if n in present]
+        made_of = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
         like, other = (
             kinds.get(get_name_skeleton(parameter.name)),
             calls.get(_get_call_key(parameter)),

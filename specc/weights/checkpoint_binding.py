@@ -23,7 +23,7 @@ from specc.weights.weight_expressions import (
     PatternMismatchError,
     TensorExpr,
     has_alternatives,
-    list_tensors,
+    iterate_tensor_names,
     rename_tensors,
     resolve_alternatives,
 )
@@ -78,7 +78,7 @@ def bind_parameters(
     # All errors are reported before data is read: `_choose_dtypes` reads some tensors.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
     mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
-    ignored = _list_ignored(rules.ignores, naming, checkpoint)
+    ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
     found = binding_errors.make_binding_errors(
         checkpoint, naming, len(by_name), lacking, mismatches, unused, reasons=reasons
@@ -142,7 +142,7 @@ def _find_naming(
     # the file has only one of several alternatives of a parameter, so names without alternatives
     # are more reliable
     plain = [expr for expr in exprs if not has_alternatives(expr)]
-    needed = [name for expr in plain or exprs for name in list_tensors(expr)]
+    needed = [name for expr in plain or exprs for name in iterate_tensor_names(expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
@@ -152,14 +152,14 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     A copy stored for a tied parameter counts as read, and so does `num_batches_tracked` next to a
     running mean. Tensors without elements are skipped, e.g. zero register tokens.
     """
-    used = {n for expr in exprs.values() for n in list_tensors(expr)}
-    counts = _list_batch_count_names(used)
+    used = {n for expr in exprs.values() for n in iterate_tensor_names(expr)}
+    counts = _collect_batch_count_names(used)
     empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
     known = used | ignored | counts | empty | checkpoint.optional_tensors
     return [n for n in checkpoint.tensors if n not in known]
 
 
-def _list_batch_count_names(used_names: Set[str]) -> set[str]:
+def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
     """Return the names of the batch counts next to the running means."""
     means = {n for n in used_names if n.endswith("running_mean")}
     return {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
@@ -182,7 +182,9 @@ def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _Para
     for rule in loads:
         captures = NamePattern(rule.name).get_captures(parameter.name)
         if captures is not None:
-            return _ParameterSource(parameter, rename_tensors(rule.value, captures.fill), rule.span)
+            return _ParameterSource(
+                parameter, rename_tensors(rule.value, captures.fill_template), rule.span
+            )
     return _ParameterSource(parameter, TensorExpr(parameter.name), None)
 
 
@@ -200,7 +202,7 @@ def _resolve_parameters(
     present = checkpoint.tensors.keys()
 
     def find_missing_tensor(name: str) -> str | None:
-        return next((n for n in list_tensors(exprs[name]) if n not in present), None)
+        return next((n for n in iterate_tensor_names(exprs[name]) if n not in present), None)
 
     partners: dict[str, list[str]] = {}
     for name, root in ties.items():
@@ -228,7 +230,7 @@ def _list_mismatches(
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
             continue
-        parameter, names = sources[name].parameter, tuple(list_tensors(expr))
+        parameter, names = sources[name].parameter, tuple(iterate_tensor_names(expr))
         span = sources[name].rule_span
         entries = {n: checkpoint.tensors[n] for n in names}
         try:
@@ -251,7 +253,7 @@ def get_dtype_family(dtype: str) -> str:
     return "int" if dtype[0] in "iu" else dtype
 
 
-def _list_ignored(
+def _collect_ignored_tensors(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
     """Return the tensors that an ignore rule names, under any spelling."""
@@ -299,7 +301,7 @@ def _choose_dtypes(
 
 def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:
     """Return True if the file has every tensor of an expression."""
-    return all(n in checkpoint.tensors for n in list_tensors(expr))
+    return all(n in checkpoint.tensors for n in iterate_tensor_names(expr))
 
 
 def _have_equal_values(binding: CheckpointBinding, first: str, second: str) -> bool:

@@ -29,9 +29,9 @@ from specc.weights.weight_expressions import (
     CastExpr,
     ConcatExpr,
     Expr,
-    PartExpr,
-    PermutePairsExpr,
+    PermuteRopeExpr,
     SliceExpr,
+    SplitPartExpr,
     StackExpr,
     TensorExpr,
 )
@@ -71,7 +71,7 @@ class DequantizedCheckpoint(Checkpoint):
             *(file.transformed_tensors for file in base.files)
         )
         inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
-        left = _list_unquantized(base, inner)
+        left = _map_unquantized_tensors(base, inner)
         _check_all_parts_present(base, method, left)
         self.optional_tensors = _find_zero_biases(base, self.weights)
         self.tensors = left
@@ -100,7 +100,7 @@ class DequantizedCheckpoint(Checkpoint):
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
 
-def _list_unquantized(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
+def _map_unquantized_tensors(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
     """Return the tensors that belong neither to a quantized weight (`quantized_parts`) nor to
     activation quantization.
     """
@@ -259,8 +259,8 @@ def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
             return sizes.pop() if len(sizes) == 1 else 0
         case (
             SliceExpr(x=x, axis=0)
-            | PartExpr(x=x, axis=0)
-            | PermutePairsExpr(x=x)
+            | SplitPartExpr(x=x, axis=0)
+            | PermuteRopeExpr(x=x)
             | CastExpr(x=x, dtype="f32")
         ):
             return _find_group_size(x, checkpoint)

@@ -17,19 +17,19 @@ from specc.weights.weight_expressions import (
     Expr,
     FirstPresentExpr,
     NegateExpr,
-    PartExpr,
     PatternMismatchError,
-    PermutePairsExpr,
+    PermuteRopeExpr,
     RearrangeExpr,
     ReshapeExpr,
     ResizeGridExpr,
     Shape,
     SliceExpr,
+    SplitPartExpr,
     StackExpr,
     TensorExpr,
     TransposeExpr,
     UnaryExpr,
-    list_tensors,
+    iterate_tensor_names,
     plan_rearrange,
     resolve_alternatives,
 )
@@ -58,11 +58,11 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
             return tuple(shape[a] for a in expr.get_permutation(shape))
         case ReshapeExpr(shape=wanted):
             return _infer_reshape(shape, wanted)
-        case SliceExpr() | PartExpr():
+        case SliceExpr() | SplitPartExpr():
             axis = expr.axis
             start, stop = _get_slice_bounds(expr, _get_length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
-        case PermutePairsExpr(heads=heads):
+        case PermuteRopeExpr(heads=heads):
             _check_pairs(_get_length(shape, 0), heads)
             return shape
         case ResizeGridExpr():
@@ -79,11 +79,11 @@ def _check_pairs(rows: int, heads: int) -> None:
         raise PatternMismatchError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
-def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
+def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int, int]:
     """Return the index range that a slice selects. Raise PatternMismatchError if it is out of
     range.
     """
-    if isinstance(expr, PartExpr):
+    if isinstance(expr, SplitPartExpr):
         return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
         raise PatternMismatchError(
@@ -127,7 +127,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)
-        case SliceExpr(axis=0) | PartExpr(axis=0):
+        case SliceExpr(axis=0) | SplitPartExpr(axis=0):
             length = infer_expression_shape(expr.x, shapes)[0]
             before, _ = _get_slice_bounds(expr, length)
             return slice_expression(expr.x, before + start, before + stop, shapes)
@@ -135,7 +135,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
             order = expr.get_permutation(infer_expression_shape(expr.x, shapes))
             keeps_rows = order[0] == 0
         case _:
-            keeps_rows = isinstance(expr, SliceExpr | PartExpr | NegateExpr | CastExpr)
+            keeps_rows = isinstance(expr, SliceExpr | SplitPartExpr | NegateExpr | CastExpr)
     if not keeps_rows:
         return None
     assert not isinstance(expr, ConcatExpr | StackExpr | FirstPresentExpr)
@@ -165,7 +165,7 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
             return find_stored_view(only, entries)
         case ReshapeExpr() | CastExpr() | TransposeExpr():
             return find_stored_view(expr.x, entries) if _has_same_bytes(expr, entries) else None
-        case SliceExpr() | PartExpr():
+        case SliceExpr() | SplitPartExpr():
             return _slice_view(expr, find_stored_view(expr.x, entries), entries)
         case _:
             return None
@@ -177,7 +177,7 @@ def _has_same_bytes(
     """Return True if a transpose leaves the stored bytes unchanged; axes of length 1 may move
     anywhere.
     """
-    known = {n: entries[n] for n in list_tensors(expr) if n in entries}
+    known = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:
         case ReshapeExpr():
             return True
@@ -195,12 +195,12 @@ def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]
 
 
 def _slice_view(
-    expr: SliceExpr | PartExpr, view: TensorView | None, entries: Mapping[str, TensorEntry]
+    expr: SliceExpr | SplitPartExpr, view: TensorView | None, entries: Mapping[str, TensorEntry]
 ) -> TensorView | None:
     """Return the bytes of some rows, which are contiguous if all axes before the sliced axis have
     length 1.
     """
-    shapes = {n: entries[n].shape for n in list_tensors(expr) if n in entries}
+    shapes = {n: entries[n].shape for n in iterate_tensor_names(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
     if view is None or math.prod(shape[: expr.axis]) != 1:
         return None
@@ -301,9 +301,9 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
             return x.reshape(shape)
         case SliceExpr(axis=axis, start=start, stop=stop):
             return x[(slice(None),) * axis + (slice(start, stop),)]
-        case PartExpr(axis=axis):
+        case SplitPartExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
-        case PermutePairsExpr(to=to, heads=heads):
+        case PermuteRopeExpr(to=to, heads=heads):
             # the rows of a head are interleaved pairs or two halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)

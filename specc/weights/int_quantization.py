@@ -46,7 +46,7 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
     """Round `[out, blocks, block]` to integers, as f32."""
     # this function takes most of the compile time, so it avoids copies
-    codes = groups / make_finite_divisor(scales)[..., None]
+    codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
     # with these scales no value is below -8 or above 127, but 8 may occur although the maximum is 7
     if bits == 4:
@@ -55,7 +55,7 @@ def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
     return result
 
 
-def make_finite_divisor(scales: Array) -> Array:
+def replace_zero_scales(scales: Array) -> Array:
     """Return scales to divide by, with infinity instead of 0, so that a group of zeros stays
     zero.
     """
@@ -175,7 +175,7 @@ def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Arr
     codes = np.empty(columns.shape, np.int8)
     errors = np.empty_like(columns)
     scale = scales[:, 0].astype(np.float64)
-    divisor = make_finite_divisor(scale)
+    divisor = replace_zero_scales(scale)
     for start in range(0, len(columns), BLOCK_COLUMNS):
         end = min(start + BLOCK_COLUMNS, len(columns))
         for j in range(start, end):

@@ -279,7 +279,9 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             base, adapter, why, "check that it is the complete adapter of this model"
         )
     lost = (
-        changes_by_tensor.keys() - _list_replaced(adapter, changes_by_tensor) - base.tensors.keys()
+        changes_by_tensor.keys()
+        - _collect_replaced_tensors(adapter, changes_by_tensor)
+        - base.tensors.keys()
     )
     if lost:
         _fail_incompatible(
@@ -313,7 +315,7 @@ def _check_fully_trained(
         )
 
 
-def _list_replaced(
+def _collect_replaced_tensors(
     adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> set[str]:
     """Return the tensors that the adapter contains and the checkpoint may lack."""

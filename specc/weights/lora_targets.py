@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
 from specc.weights.parameter_names import format_names
 from specc.weights.parameter_values import CheckpointBinding
-from specc.weights.weight_expressions import list_tensors
+from specc.weights.weight_expressions import iterate_tensor_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class LoraTargets:
 
     def has_module(self, module: str) -> bool:
         """Return True if the config targets the module."""
-        if _ends_with(module, self.excluded_modules):
+        if _has_suffix(module, self.excluded_modules):
             return False
-        if self.included_modules is not None and not _ends_with(module, self.included_modules):
+        if self.included_modules is not None and not _has_suffix(module, self.included_modules):
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
         return self.layer_indices is None or (bool(numbers) and numbers[-1] in self.layer_indices)
@@ -65,7 +65,7 @@ class LoraTargets:
         return any(f".{module}." in f".{name}" for module in self.fully_trained_modules)
 
 
-def _ends_with(module: str, names: Sequence[str]) -> bool:
+def _has_suffix(module: str, names: Sequence[str]) -> bool:
     return any(module == name or module.endswith(f".{name}") for name in names)
 
 
@@ -74,7 +74,7 @@ def _find_pattern_value(
 ) -> float:
     """Return the entry of the first key that is a suffix of a module's name, else the default."""
     for key, value in values_by_suffix.items():
-        if _ends_with(module, [key]):
+        if _has_suffix(module, [key]):
             return value
     return default
 
@@ -84,13 +84,13 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     parameter reads. Raise E0531 if a changed weight is tied to another weight.
     """
     computed = binding.checkpoint.adapted_tensors
-    used = _list_used_tensors(binding)
+    used = _collect_used_tensors(binding)
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
         # The adapter was trained while the other user of the tied weight stayed unchanged: a single
         # tensor cannot represent both.
-        for tensor in list_tensors(expr) if expr is not None else ():
+        for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in computed:
                 _check_tied(binding, name, tensor)
     if lost := sorted(computed - used):
@@ -106,12 +106,12 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     return binding
 
 
-def _list_used_tensors(binding: CheckpointBinding) -> set[str]:
+def _collect_used_tensors(binding: CheckpointBinding) -> set[str]:
     """Return the tensors that a parameter reads."""
     used: set[str] = set()
     for bound in binding.bound_parameters.values():
         if bound.expr is not None:
-            used.update(list_tensors(bound.expr))
+            used.update(iterate_tensor_names(bound.expr))
     return used
 
 

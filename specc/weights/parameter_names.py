@@ -85,7 +85,7 @@ class NameCaptures:
     variables: dict[str, str]
     wildcards: tuple[str, ...]
 
-    def fill(self, template: str) -> str:
+    def fill_template(self, template: str) -> str:
         """Fill the template; the n-th `*` is replaced with the n-th `*` capture."""
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
@@ -120,9 +120,9 @@ def group_names(names: Iterable[str]) -> list[str]:
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
         # `{0..2}.{0..1}` means six names; if one is missing, all names are listed
         if math.prod(map(len, columns)) == len(set(rows)):
-            found.append(_interleave(literals, [_format_range(c) for c in columns]))
+            found.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
         else:
-            found += [_interleave(literals, row) for row in rows]
+            found += [_interleave_parts(literals, row) for row in rows]
     return found
 
 
@@ -158,5 +158,5 @@ def _format_range(values: Sequence[str]) -> str:
     return f"{{{shown}}}"
 
 
-def _interleave(literals: Sequence[str], values: Iterable[str]) -> str:
+def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
     return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))

@@ -32,7 +32,7 @@ from specc.weights.random_stream import (
     iterate_uniforms,
 )
 from specc.weights.value_checks import check_finite, convert_dtype, to_little_endian
-from specc.weights.weight_expressions import Expr, Shape, list_tensors, split_expression
+from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names, split_expression
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 
@@ -248,7 +248,7 @@ class CheckpointBinding:
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
         """Yield the values of an expression; decoded tensors in row chunks."""
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
-        shapes = {name: tensors[name].shape for name in list_tensors(expr)}
+        shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
         pieces = [expr]
         if not self.checkpoint.decoded_tensors.isdisjoint(shapes):
             pieces = _split_rows(expr, shapes)
@@ -265,7 +265,7 @@ class CheckpointBinding:
         """Describe a parameter and the tensors of the parameter, or of a piece, for messages."""
         expr = piece or bound.expr
         assert expr is not None
-        first = next(list_tensors(expr))
+        first = next(iterate_tensor_names(expr))
         file = escape_text(str(self.checkpoint.get_file(first).path))
         whole = (
             "" if first == bound.parameter.name else f", for `{escape_text(bound.parameter.name)}`"

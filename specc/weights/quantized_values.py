@@ -127,7 +127,7 @@ class QuantizedStream:
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     @property
-    def stack_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> tuple[int, ...]:
         """Return the leading axes of a stack of matrices."""
         return self.shape[:-2]
 
@@ -263,7 +263,7 @@ class QuantizedValues(ValuesOverlay):
         columns = None
         if format.layout == "columns":
             columns = np.empty(
-                (prod(stream.stack_shape), stream.in_channels, stream.out_channels), np.int8
+                (prod(stream.batch_shape), stream.in_channels, stream.out_channels), np.int8
             )
         at = 0
         pieces = self._iterate_rows(name)
@@ -285,7 +285,7 @@ class QuantizedValues(ValuesOverlay):
                 columns[matrix_index, :, start : start + len(piece.stored)] = piece.stored.T
             at += len(piece.stored)
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
-        joined = joined.reshape(*stream.stack_shape, stream.out_channels, *joined.shape[1:])
+        joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
         by_column = format.layout == "columns" and format.group_size
         stream.scales = np.swapaxes(joined, -1, -2) if by_column else joined
         if columns is not None:

@@ -117,7 +117,7 @@ class SliceExpr(_Formatted):
 
 
 @dataclass(frozen=True, slots=True)
-class PartExpr:
+class SplitPartExpr:
     """Part `index` of a tensor that is split along an axis into `parts` equal parts, or into parts
     of these lengths.
     """
@@ -154,7 +154,7 @@ class PartExpr:
 
 
 @dataclass(frozen=True, slots=True)
-class PermutePairsExpr(_Formatted):
+class PermuteRopeExpr(_Formatted):
     """Rows of each head permuted between RoPE layouts.
 
     `to="half"` converts interleaved pairs (0, 1), (2, 3), … to half-split layout: all first
@@ -240,8 +240,8 @@ UnaryExpr: TypeAlias = (
     TransposeExpr
     | ReshapeExpr
     | SliceExpr
-    | PartExpr
-    | PermutePairsExpr
+    | SplitPartExpr
+    | PermuteRopeExpr
     | NegateExpr
     | CastExpr
     | AddNumberExpr
@@ -253,16 +253,16 @@ UnaryExpr: TypeAlias = (
 Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | UnaryExpr
 
 
-def list_tensors(expr: Expr) -> Iterator[str]:
+def iterate_tensor_names(expr: Expr) -> Iterator[str]:
     """Yield the tensor names of an expression, in order."""
     match expr:
         case TensorExpr(name):
             yield name
         case ConcatExpr(parts=inner) | StackExpr(parts=inner) | FirstPresentExpr(options=inner):
             for part in inner:
-                yield from list_tensors(part)
+                yield from iterate_tensor_names(part)
         case _:
-            yield from list_tensors(expr.x)
+            yield from iterate_tensor_names(expr.x)
 
 
 def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
@@ -292,7 +292,7 @@ def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(decided, FirstPresentExpr):
         return decided
-    whole = (o for o in decided.options if all(map(is_present, list_tensors(o))))
+    whole = (o for o in decided.options if all(map(is_present, iterate_tensor_names(o))))
     return next(whole, decided.options[-1])
 
 

@@ -32,25 +32,25 @@ class RequiredParameter:
 @dataclass(frozen=True, slots=True)
 class TieRule:
     """The rule `tie name = source`; both names may be patterns with the same placeholders. A rule
-    that is `from_used_spec` is skipped if the model lacks its names.
+    that is `is_from_used_spec` is skipped if the model lacks its names.
     """
 
     name: str
     source: str
     span: Span | None = None
-    from_used_spec: bool = False
+    is_from_used_spec: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
     """The rule `load name = value`; `name` may be a pattern, whose captures fill placeholders in
-    names of `value`. A rule that is `from_used_spec` is skipped if the model lacks its names.
+    names of `value`. A rule that is `is_from_used_spec` is skipped if the model lacks its names.
     """
 
     name: str
     value: Expr
     span: Span | None = None
-    from_used_spec: bool = False
+    is_from_used_spec: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ class WeightRules:
             return f"{path}.{name}" if path else name
 
         ties = (
-            replace(r, name=prefix_name(r.name), source=prefix_name(r.source), from_used_spec=True)
+            replace(
+                r, name=prefix_name(r.name), source=prefix_name(r.source), is_from_used_spec=True
+            )
             for r in self.ties
         )
         loads = (
@@ -87,7 +89,7 @@ class WeightRules:
                 prefix_name(r.name),
                 rename_tensors(r.value, prefix_name),
                 r.span,
-                from_used_spec=True,
+                is_from_used_spec=True,
             )
             for r in self.loads
         )
@@ -149,25 +151,25 @@ def _drop_unused_spec_rules(
     """Drop rules of used specs that this graph does not need. These rules are about heads that this
     graph does not call, and were checked with their own spec.
     """
-    ties = [r for r in rules.ties if not r.from_used_spec]
+    ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:
-        if rule.from_used_spec:
+        if rule.is_from_used_spec:
             ties += _expand_tie(rule, parameters, parameters)
-    unused = {id(r) for r in find_unused_loads(parameters, rules) if r.from_used_spec}
+    unused = {id(r) for r in find_unused_loads(parameters, rules) if r.is_from_used_spec}
     loads = tuple(r for r in rules.loads if id(r) not in unused)
     return replace(rules, ties=tuple(ties), loads=loads)
 
 
-def _list_pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
+def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
     """Return the names that a `tie` matches, with their sources."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.get_captures(name) for name in names}
-    return {n: c.fill(rule.source) for n, c in captured.items() if c is not None}
+    return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
 
 
 def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
     """Return True if a graph has all parameters of a `tie`."""
-    pairs = _list_pairs(rule, parameters)
+    pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 
 
@@ -179,11 +181,11 @@ def _expand_tie(
     """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph. A
     `tie` whose names are in no graph is returned unchanged.
     """
-    pairs = _list_pairs(rule, all_parameters)
-    if not pairs and not rule.from_used_spec:
+    pairs = _map_tied_names(rule, all_parameters)
+    if not pairs and not rule.is_from_used_spec:
         return [rule]
     for source in pairs.values():
-        if source not in all_parameters and not rule.from_used_spec:
+        if source not in all_parameters and not rule.is_from_used_spec:
             _fail_unknown_weight(source, all_parameters, rule.span, "tie")
     return [
         TieRule(name, source, rule.span)
@@ -218,7 +220,7 @@ def _map_tie_rules(
     """Return the rule of each tied parameter by name; the first matching rule applies."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
-        pairs = _list_pairs(rule, parameters)
+        pairs = _map_tied_names(rule, parameters)
         fresh = [name for name in pairs if name not in direct]
         if not fresh and rule.name not in direct:
             _fail_unknown_weight(rule.name, parameters, rule.span, "tie")
@@ -350,7 +352,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     if plain == len(names):
         return ParameterNaming()
 
-    def list_names(naming: ParameterNaming) -> frozenset[str]:
+    def resolve_names(naming: ParameterNaming) -> frozenset[str]:
         return frozenset(naming.resolve_name(declared, tensors) for declared in names)
 
     candidates = [
@@ -360,7 +362,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
         if not naming.added_prefix
         or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain
     ]
-    found = {naming: len(list_names(naming) & tensors) for naming in candidates}
+    found = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few coincidental matches are ignored
         return ParameterNaming()
@@ -368,7 +370,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
         (n for n in found if found[n] == best), key=lambda n: (n.removed_prefix, n.added_prefix)
     )
     # Several spellings of a prefix may find the same tensors; any of them is valid.
-    if len(set(map(list_names, winners))) > 1:
+    if len(set(map(resolve_names, winners))) > 1:
         raise_error(
             "E0515",
             f"`{escape_text(path)}` has the weights under several prefixes",

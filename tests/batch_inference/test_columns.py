@@ -54,11 +54,11 @@ def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[o
 @settings(max_examples=60, deadline=None)
 def test_text_batches_equal_single_texts(texts: list[str]) -> None:
     for record in (
-        TextCharacters(("<e>", "a", "b", "?"), end=0, unknown=3),
-        TextBytes(offset=3, start=1),
+        TextCharacters(("<e>", "a", "b", "?"), end_token_id=0, unknown_token_id=3),
+        TextBytes(offset=3, start_token_id=1),
         TextCharacters(("a", "b", "c")),  # has no é
     ):
-        knows = isinstance(record, TextBytes) or record.unknown is not None
+        knows = isinstance(record, TextBytes) or record.unknown_token_id is not None
         if not knows and "é" in "".join(texts):
             with pytest.raises(Failed, match="U\\+00E9"):
                 encode_texts(texts, record)

@@ -13,7 +13,7 @@ from specc.batch_inference.block_runner import BlockRunner, CrashJournal
 from specc.batch_inference.data_files import find_data_files
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import read_plan
-from specc.batch_inference.job_planner import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.diagnostics.diagnostic import Failed
 
 HOLDS = """
@@ -102,7 +102,7 @@ def test_io_errors_while_reading(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Raise an I/O error while the plan or a block is read."""
-    out, plan = tmp_path / "out", make_plan(make_job_request(small, data, tmp_path / "out"))
+    out, plan = tmp_path / "out", plan_job(make_job_request(small, data, tmp_path / "out"))
 
     def raise_io_error(*_: object) -> None:
         raise OSError(5, "Input/output error", str(data))
@@ -112,7 +112,7 @@ def test_io_errors_while_reading(
     monkeypatch.setattr("specc.batch_inference.data_files.read_lines", raise_io_error)
     monkeypatch.setattr("specc.batch_inference.data_files.read_block_bytes", raise_io_error)
     with pytest.raises(Failed, match=r"E0802.*input/output error"):
-        make_plan(make_job_request(small, data, out)) if where == "plan" else blocks.run_block(0)
+        plan_job(make_job_request(small, data, out)) if where == "plan" else blocks.run_block(0)
 
 
 def test_unreadable_plan(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 import specc.batch_inference.block_runner
 from specc.batch_inference.job import run_job
-from specc.batch_inference.job_planner import JobRequest, make_plan
-from specc.batch_inference.row_model import RowGenerator
+from specc.batch_inference.job_planner import JobRequest, plan_job
+from specc.batch_inference.row_model import GenerativeRowModel
 from specc.cli.main import main
 
 ROWS, BAD = 60, 7
@@ -141,14 +141,14 @@ def test_killed_job_resumes_with_the_same_output(
 def test_only_crashing_rows_are_lost(
     generator: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: set[int]
 ) -> None:
-    real = RowGenerator.start_generation
+    real = GenerativeRowModel.start_generation
 
-    def begin_or_crash(self: RowGenerator, rows: Sequence[Any], first: int = 0) -> Any:
+    def begin_or_crash(self: GenerativeRowModel, rows: Sequence[Any], first: int = 0) -> Any:
         if poison & {first + row.row_number for row in rows}:
             raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(RowGenerator, "start_generation", begin_or_crash)
+    monkeypatch.setattr(GenerativeRowModel, "start_generation", begin_or_crash)
     for _ in range(30):
         try:
             run_job(make_job_request(generator, data, tmp_path, rows_per_block=1000))
@@ -191,11 +191,11 @@ def test_reason_for_static_batching(
 ) -> None:
     """Beam search and single-file models use static batches; a package with slots does not."""
     job = make_job_request(generator, data, tmp_path / "out")
-    assert not make_plan(job).static_batching_reason
+    assert not plan_job(job).static_batching_reason
     beams = {"max_tokens": 3, "strategy": "beam", "num_beams": 2}
     assert (
         "beams"
-        in make_plan(
+        in plan_job(
             make_job_request(generator, data, tmp_path, settings=beams)
         ).static_batching_reason
     )

@@ -22,7 +22,7 @@ from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import BatchLimits
-from specc.batch_inference.job_planner import make_plan
+from specc.batch_inference.job_planner import plan_job
 from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
@@ -165,7 +165,7 @@ def test_killed_workers_are_replaced(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     job = make_job(small, data, tmp_path)
-    make_plan(job).write(tmp_path)
+    plan_job(job).write(tmp_path)
     engine = LocalEngine(out=tmp_path, worker_count=2)
     killed = 0
     for progress in engine.run(range(4)):
@@ -240,7 +240,7 @@ def test_output_directory_of_another_job(
 def test_workers_that_fail_to_start(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_plan(make_job(small, data, tmp_path)).write(tmp_path)
+    plan_job(make_job(small, data, tmp_path)).write(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match="E0883"):
         list(LocalEngine(out=tmp_path, worker_count=2).run(range(4)))
@@ -268,7 +268,7 @@ def test_workers_that_exit_early(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not restarted forever."""
-    make_plan(make_job(small, data, tmp_path)).write(tmp_path)
+    plan_job(make_job(small, data, tmp_path)).write(tmp_path)
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\necho '{\"ready\": true}'\n")
     dies.chmod(0o700)

@@ -16,7 +16,7 @@ import specc.batch_inference.job_files
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits, read_plan, record_file_state
-from specc.batch_inference.job_planner import JobRequest, make_plan
+from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.array_files import convert_nested_lists
@@ -173,8 +173,8 @@ def test_generation_settings_are_checked_first(tmp_path: Path) -> None:
         ({"raw_outputs": ["logits"]}, "E0879"),
     ]:
         with pytest.raises(Failed, match=code):
-            make_plan(JobRequest(**{**vars(job), **more}))  # type: ignore[arg-type]
-    plan = make_plan(JobRequest(**{**vars(job), "settings": {"num_return_sequences": 2}}))
+            plan_job(JobRequest(**{**vars(job), **more}))  # type: ignore[arg-type]
+    plan = plan_job(JobRequest(**{**vars(job), "settings": {"num_return_sequences": 2}}))
     assert "score" in [column.name for column in plan.result_columns]
 
 
@@ -194,7 +194,7 @@ def test_data_changed_after_planning(small: Path, data: Path, tmp_path: Path) ->
     mine = tmp_path / "rows.jsonl"
     mine.write_bytes(data.read_bytes())
     job = make_job(small, mine, tmp_path / "out")
-    make_plan(job).write(tmp_path / "out")
+    plan_job(job).write(tmp_path / "out")
     mine.write_bytes(data.read_bytes()[:-5])
     plan = read_plan(tmp_path / "out")
     assert plan is not None

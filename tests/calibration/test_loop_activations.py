@@ -48,7 +48,7 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
         job = plan_lowering(opened)
         weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
-        readers = find_weight_readers(job.simplified_graph, job.decision.plan, {})
+        readers = find_weight_readers(job.simplified_graph, job.quantization_decision.plan, {})
     assert not readers.uncalibrated
     wanted = collect_activations(weights)
     for least in (1, 1 << 30):

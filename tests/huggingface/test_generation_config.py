@@ -17,7 +17,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.huggingface import generation_config
 from specc.huggingface.generation_config import (
     KEY_TYPES,
-    PublishedGeneration,
+    GenerationConfigResult,
     apply_generation_config,
 )
 from specc.ir.graph import Graph
@@ -28,7 +28,7 @@ NOTHING = Graph(
 )  # fmt: skip
 
 
-def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> PublishedGeneration:
+def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> GenerationConfigResult:
     (directory / "generation_config.json").write_text(json.dumps(keys))
     generation = GenerateSection("text", "ids", "logits", said)
     model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
@@ -36,7 +36,7 @@ def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> Publishe
 
 
 def read_settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    generation = apply_config(directory, said, **keys).model.generation
+    generation = apply_config(directory, said, **keys).model_definition.generation
     assert generation
     merge_settings(generation.settings)
     return dict(generation.settings)
@@ -174,7 +174,7 @@ BEYOND = st.one_of(st.integers(31, 200), st.just(10**9))
 KNOWN = st.integers(3, 30)
 
 
-def apply_config_with_vocabulary(directory: Path, keys: dict[str, Any]) -> PublishedGeneration:
+def apply_config_with_vocabulary(directory: Path, keys: dict[str, Any]) -> GenerationConfigResult:
     (directory / "config.json").write_text(json.dumps(TINY))
     (directory / "generation_config.json").write_text(json.dumps(keys))
     model = elaborate_spec(open_spec("llama", config=str(directory)), "")
@@ -196,11 +196,11 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
     with TemporaryDirectory() as directory:
         made = apply_config_with_vocabulary(Path(directory), {key: value})
         due = apply_config_with_vocabulary(Path(directory), {key: clean} if clean else {})
-    assert made.model.generation
-    assert due.model.generation
+    assert made.model_definition.generation
+    assert due.model_definition.generation
     word = generation_config.GENERAL_KEYS.get(key, "bad_words_ids")
-    wanted = {**due.model.generation.settings, **({} if clean else {word: []})}
-    assert made.model.generation.settings == wanted
+    wanted = {**due.model_definition.generation.settings, **({} if clean else {word: []})}
+    assert made.model_definition.generation.settings == wanted
     (said,) = set(made.remarks) - set(due.remarks)
     assert f"`{key}`" in said
     assert any(str(token) in said for token in beyond)

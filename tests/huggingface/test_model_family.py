@@ -13,7 +13,7 @@ from specc.driver.weights_section import list_required_parameters
 from specc.huggingface.model_family import (
     UNSUPPORTED_TYPES,
     find_spec_for_checkpoint,
-    list_supported_model_types,
+    map_supported_model_types,
 )
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -72,7 +72,7 @@ def test_invalid_architectures(value: object, tmp_path: Path) -> None:
 
 def test_listed_spec_reads_the_model_type(tmp_path: Path) -> None:
     """If several specs read one model type, the same spec is listed, drafted and compiled."""
-    listed = list_supported_model_types()
+    listed = map_supported_model_types()
     for kind in ("vit", "mt5", "camembert"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         assert find_spec_for_checkpoint(str(tmp_path)) == listed[kind]
@@ -80,7 +80,7 @@ def test_listed_spec_reads_the_model_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
 def test_unsupported_model_types(kind: str, tmp_path: Path) -> None:
-    assert kind not in list_supported_model_types()
+    assert kind not in map_supported_model_types()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
     with pytest.raises(Failed, match=kind) as failed:
         find_spec_for_checkpoint(str(tmp_path))

@@ -12,7 +12,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.runtime.attention_views import AttentionSelection, render_attention, run_with_attention
-from specc.runtime.attention_weights import find_attentions
+from specc.runtime.attention_weights import find_attention_locations
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
@@ -29,7 +29,7 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     model = specc.load(tmp_path / "m.onnx").default_model
     graph = model.manifest.graph
     given = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
-    if not find_attentions(graph):
+    if not find_attention_locations(graph):
         with pytest.raises(specc.Failed, match="E0931"):
             run_with_attention(model, given, scope="*")
         return

@@ -22,7 +22,7 @@ import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 from specc.runtime.random_inputs import make_random_inputs
 from specc.weights.formats.safetensors import write_safetensors
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
@@ -76,7 +76,7 @@ def test_every_quantized_spec_agrees_with_the_reference(
 def test_all_graphs_of_a_package_share_quantized_weights(spec: str, tmp_path: Path) -> None:
     parts = ["score", "encode", "step"]
     path = compiled(spec, tmp_path / "m", graphs=parts, quantize="int8")
-    lines = list(list_opened_lines(open_compiled(str(path)), seed=0, rounds=1))
+    lines = list(list_opened_lines(open_compiled_model(str(path)), seed=0, rounds=1))
     assert {line.split(":")[0] for line in lines} >= {"score", "step"}
     assert sum("products" in line for line in lines) >= 2
     data = sum(f.stat().st_size for f in path.glob("*.data"))

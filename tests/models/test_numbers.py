@@ -165,7 +165,7 @@ def test_the_spec_knows_every_character(record: TextCharacters) -> None:
         for pair in data.evaluation(direction, 200):
             for text in pair:
                 ids = encode_text_ids(text, record)
-                assert ids[-1] == record.end
+                assert ids[-1] == record.end_token_id
                 assert decode_text(ids, record) == text
 
 
@@ -179,12 +179,15 @@ def test_batches_contain_encoded_pairs(
         int(encode_text_ids(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
     )
     texts = ["dreißig", "en 305", "one hundred and twenty-one", "0"]
-    rows = batches.Alphabet(ids, 0, record.end).rows(texts)
+    rows = batches.Alphabet(ids, 0, record.end_token_id).rows(texts)
     assert rows.shape == (4, 27)
     for row, text in zip(rows, texts, strict=True):
         np.testing.assert_array_equal(row[: len(text) + 1], encode_text_ids(text, record))
         assert not row[len(text) + 1 :].any()
-    jobs = [batches.Job(batches.Alphabet(ids, 0, record.end), 3, 5, number) for number in (0, 0, 1)]
+    jobs = [
+        batches.Job(batches.Alphabet(ids, 0, record.end_token_id), 3, 5, number)
+        for number in (0, 0, 1)
+    ]
     first, again, other = (job.made() for job in jobs)
     assert [x.shape[:2] for half in first for x in half] == [(batches.STEPS, 3)] * 4
     assert all(

@@ -39,7 +39,7 @@ def ours(name: str, record: Sound) -> np.ndarray:
 def test_waveforms(name: str, normalize: bool) -> None:
     theirs = Wav2Vec2FeatureExtractor(do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
-    assert_arrays_close(ours(name, Waveform(normalize=normalize)), wanted, name, 1e-5)
+    assert_arrays_close(ours(name, Waveform(do_normalize=normalize)), wanted, name, 1e-5)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -53,7 +53,7 @@ def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyP
     )
     theirs = WhisperFeatureExtractor(feature_size=bins, chunk_length=seconds)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_features"][0]
-    record = LogMel(bins=bins, frames=seconds * 100, cut=True)
+    record = LogMel(num_mel_bins=bins, num_frames=seconds * 100, do_truncate=True)
     assert_arrays_close(ours(name, record), np.asarray(wanted), name, 1e-5)
 
 
@@ -64,5 +64,5 @@ def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyP
 def test_filter_banks(name: str, bins: int, frames: int, normalize: bool) -> None:
     theirs = ASTFeatureExtractor(num_mel_bins=bins, max_length=frames, do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
-    record = FilterBanks(bins=bins, frames=frames, normalize=normalize)
+    record = FilterBanks(num_mel_bins=bins, num_frames=frames, do_normalize=normalize)
     assert_arrays_close(ours(name, record), np.asarray(wanted), name, 1e-5)

@@ -13,13 +13,13 @@ from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.model_family import (
     count_known_keys,
     find_spec_for_checkpoint,
-    list_supported_model_types,
+    map_supported_model_types,
 )
 from specc.library.spec_files import load_config_json
 
 pytestmark = pytest.mark.parity
 
-READ = list_supported_model_types()
+READ = map_supported_model_types()
 UNREAD = [
     "funnel", "gemma3n", "janus", "mllama", "pop2piano", "sam2", "swin2sr",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ def test_ids_and_text(kind: str, special: bool, tmp_path: Path) -> None:
     path.write_text(train_tokenizer(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
     ours = TextTokenizer(
-        file=TokenizerFile.from_text(path.read_text(encoding="utf-8")), special=special
+        file=TokenizerFile.from_text(path.read_text(encoding="utf-8")), adds_special_tokens=special
     )
     for text in TEXTS:
         ids = encode_text_ids(text, ours).tolist()

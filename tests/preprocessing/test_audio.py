@@ -35,7 +35,7 @@ from specc.preprocessing.show_results import show_results
 from specc.preprocessing.text_codec import decode_ctc
 
 RNG = np.random.default_rng(3)
-SMALL = LogMel(bins=3, frames=5, window=8, hop=4, rate=16_000)
+SMALL = LogMel(num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, sample_rate=16_000)
 
 
 def sample_audio(length: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_short_audio_is_padded_and_long_audio_rejected() -> None:
         )
         == "E0843"
     )
-    cut = LogMel(bins=3, frames=5, window=8, hop=4, cut=True)
+    cut = LogMel(num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, do_truncate=True)
     long = np.concatenate([whole, sample_audio(9)])
     assert (
         compute_audio_features(AudioRecording(long, 16_000), cut, "x")
@@ -92,7 +92,9 @@ def test_short_audio_is_padded_and_long_audio_rejected() -> None:
 
 def test_audio_shorter_than_a_window() -> None:
     made = compute_audio_features(
-        AudioRecording(sample_audio(399), 16_000), FilterBanks(frames=3, bins=4, std=1), "x"
+        AudioRecording(sample_audio(399), 16_000),
+        FilterBanks(num_frames=3, num_mel_bins=4, std=1),
+        "x",
     )
     assert (made == np.float32(4.2677393 / 2)).all()
 
@@ -110,16 +112,16 @@ def test_wrong_sampling_rate(record: Sound) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Waveform(rate=8000, normalize=False),
+        Waveform(sample_rate=8000, do_normalize=False),
         SMALL,
-        FilterBanks(bins=7, frames=3, mean=0.5, std=2.0, cut=False),
+        FilterBanks(num_mel_bins=7, num_frames=3, mean=0.5, std=2.0, do_truncate=False),
     ],
 )
 def test_input_records_round_trip(record: Sound) -> None:
     assert parse_input_record(json.loads(json.dumps(record.to_json()))) == record
 
 
-SPOKEN = CtcTranscript(vocab=("-", "|", "a", "b"), keep="there", lower=True)
+SPOKEN = CtcTranscript(vocab=("-", "|", "a", "b"), mask_output="there", do_lower_case=True)
 
 
 def test_transcript_record_round_trip() -> None:

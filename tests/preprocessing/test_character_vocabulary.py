@@ -11,7 +11,7 @@ from specc.preprocessing.preprocessing_records import TextBytes, TextCharacters
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_rows
 from specc.preprocessing.vocabulary import read_vocabulary, write_vocabulary
 
-LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end=2, start=1)
+LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end_token_id=2, start_token_id=1)
 characters = st.characters(exclude_categories=["Cs"])
 
 
@@ -38,12 +38,14 @@ def test_characters_round_trip(text):
 
 @given(st.text(characters), st.integers(0, 10))
 def test_bytes_round_trip(text, offset):
-    record = TextBytes(offset, end=1 if offset >= 2 else None, start=0 if offset >= 2 else None)
+    record = TextBytes(
+        offset, end_token_id=1 if offset >= 2 else None, start_token_id=0 if offset >= 2 else None
+    )
     assert decode_text(encode_text_ids(text, record), record) == text
 
 
 def test_byte_ids_of_byt5():
-    assert encode_text_ids("hi", TextBytes(3, end=1)).tolist() == [107, 108, 1]
+    assert encode_text_ids("hi", TextBytes(3, end_token_id=1)).tolist() == [107, 108, 1]
 
 
 def test_unknown_character_error():
@@ -56,7 +58,7 @@ def test_unknown_character_error():
 
 
 def test_unknown_token():
-    record = TextCharacters(("?!", "a"), unknown=0)
+    record = TextCharacters(("?!", "a"), unknown_token_id=0)
     assert encode_text_ids("axa", record).tolist() == [1, 0, 1]
     assert decode_text([1, 0, 1], record) == "a\ufffda"
 

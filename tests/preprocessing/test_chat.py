@@ -156,7 +156,7 @@ def test_damaged_tokenizer_config(text: str, tmp_path: Path) -> None:
 
 def test_template_is_part_of_the_model() -> None:
     file = TokenizerFile.from_text("{}")
-    record = TextTokenizer(file=file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
+    record = TextTokenizer(file=file, chat_template=ChatTemplate("t", {"bos_token": "<s>"}))
     assert parse_input_record(record.to_json(), files={file.sha256: file}) == record
 
 

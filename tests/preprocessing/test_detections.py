@@ -6,7 +6,7 @@ import pytest
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import BoxesOutput
-from specc.preprocessing.show_results import detect_objects, show_results
+from specc.preprocessing.show_results import decode_detections, show_results
 
 BOXES = np.array([[0.5, 0.5, 0.5, 1.0], [0.25, 0.5, 0.5, 0.5]], np.float32)
 SIZE = (10, 20)
@@ -15,7 +15,7 @@ SIZE = (10, 20)
 
 def test_softmax_drops_no_object_and_low_scores() -> None:
     logits = np.log(np.array([[0.1, 0.7, 0.2], [0.2, 0.2, 0.6]], np.float32))
-    (one,) = detect_objects(BoxesOutput(), logits, BOXES, SIZE)
+    (one,) = decode_detections(BoxesOutput(), logits, BOXES, SIZE)
     assert one.label == 1
     assert one.score == pytest.approx(0.7)
     assert one.box == pytest.approx((5, 0, 15, 10))
@@ -23,12 +23,12 @@ def test_softmax_drops_no_object_and_low_scores() -> None:
 
 def test_sigmoid_returns_every_class_above_the_threshold() -> None:
     odds = np.array([[3.0, 1 / 3], [9.0, 4.0]], np.float32)
-    record = BoxesOutput(score="sigmoid")
-    found = detect_objects(record, np.log(odds), BOXES, SIZE)
+    record = BoxesOutput(score_function="sigmoid")
+    found = decode_detections(record, np.log(odds), BOXES, SIZE)
     assert [(one.label, round(one.score, 6)) for one in found] == [(0, 0.9), (1, 0.8), (0, 0.75)]
     assert found[0].box == found[1].box == pytest.approx((0, 2.5, 10, 7.5))
-    top = BoxesOutput(score="sigmoid", top=1)
-    assert len(detect_objects(top, np.log(odds), BOXES, SIZE)) == 1
+    top = BoxesOutput(score_function="sigmoid", max_detections=1)
+    assert len(decode_detections(top, np.log(odds), BOXES, SIZE)) == 1
 
 
 def test_one_table_per_image() -> None:

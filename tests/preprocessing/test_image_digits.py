@@ -12,7 +12,7 @@ from specc.preprocessing.images import decode_image, normalize_image, read_image
 from specc.preprocessing.preprocessing_records import ImageRecord
 
 FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "digits"
-DIGIT = ImageRecord(size=(8, 8), channels=1, resize="box", scale=1 / 255, invert="auto")
+DIGIT = ImageRecord(size=(8, 8), channels=1, resample="box", scale=1 / 255, invert="auto")
 HALF_LEVEL = 0.5 / 255 + 1e-6
 
 

@@ -10,8 +10,8 @@ from specc.preprocessing.image_prompts import replace_placeholders
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 FILE = TokenizerFile.from_text("{}")
-TILED = TextTokenizer(file=FILE, replace=("<i>", "[$row,$column]", "|", "||g", "g"))
-PLAIN = TextTokenizer(file=FILE, replace=("<i>", "<b><i>"))
+TILED = TextTokenizer(file=FILE, placeholder_replacement=("<i>", "[$row,$column]", "|", "||g", "g"))
+PLAIN = TextTokenizer(file=FILE, placeholder_replacement=("<i>", "<b><i>"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from specc.preprocessing.images import (
 from specc.preprocessing.preprocessing_records import ImageRecord
 
 RNG = np.random.default_rng(1)
-GRAY = ImageRecord(size=(4, 4), channels=1, resize="nearest")
+GRAY = ImageRecord(size=(4, 4), channels=1, resample="nearest")
 
 
 def encode_image(picture: Pillow.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -122,9 +122,9 @@ def test_center_crop():
     wide = np.zeros((4, 12, 1), np.float32)
     wide[:, 4:8] = 255
     np.testing.assert_allclose(
-        normalize_image(wide, ImageRecord(size=(4, 4), channels=1, crop=True)), 1
+        normalize_image(wide, ImageRecord(size=(4, 4), channels=1, do_center_crop=True)), 1
     )
-    assert normalize_image(wide, ImageRecord(size=(4, 4), channels=1, resize="box")).min() == 0
+    assert normalize_image(wide, ImageRecord(size=(4, 4), channels=1, resample="box")).min() == 0
 
 
 def test_auto_invert_by_the_border():
@@ -151,7 +151,8 @@ def test_denormalize_inverts_normalize():
 def test_images_of_one_pixel_and_one_line():
     for shape in ((1, 1, 1), (1, 9, 3), (9, 1, 3)):
         assert normalize_image(
-            np.zeros(shape, np.float32), ImageRecord(size=(3, 3), invert="auto", crop=True)
+            np.zeros(shape, np.float32),
+            ImageRecord(size=(3, 3), invert="auto", do_center_crop=True),
         ).shape == (1, 3, 3, 3)
 
 

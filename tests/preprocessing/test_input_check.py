@@ -8,7 +8,7 @@ from specc.preprocessing.input_checks import InputSpec, LengthBound, check_input
 
 SOURCE = InputSpec("source", "i64", ("batch", "src"), id_limit=100)
 TARGET = InputSpec("target", "i64", ("batch", "tgt"), id_limit=50)
-KEEP = InputSpec("source_keep", "bool", ("batch", "src"), optional=True)
+KEEP = InputSpec("source_keep", "bool", ("batch", "src"), is_optional=True)
 PIXELS = InputSpec("pixels", "f32", ("batch", 1, 8, 8))
 
 

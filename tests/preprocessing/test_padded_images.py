@@ -12,12 +12,12 @@ MEAN = (0.485, 0.456, 0.406)
 
 
 def make_padded_record(size: tuple[int, int], **more: object) -> ImageRecord:
-    told = {"mean": MEAN, "fitted": (64, 96), "rounded": True} | more
+    told = {"mean": MEAN, "shortest_longest_edge": (64, 96), "resizes_to_uint8": True} | more
     return ImageRecord(size=size, **told)
 
 
 def make_page_record(size: tuple[int, int], **more: object) -> ImageRecord:
-    return ImageRecord(size=size, centered=True, rounded=True, **more)
+    return ImageRecord(size=size, pads_all_sides=True, resizes_to_uint8=True, **more)
 
 
 def sample_image(rows: int, columns: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def test_aspect_ratio_is_kept(size: tuple[int, int], wanted: tuple[int, int]) ->
 
 
 def test_sides_are_multiples() -> None:
-    made = normalize_image(sample_image(48, 90), make_padded_record((96, 96), multiple=16))
+    made = normalize_image(sample_image(48, 90), make_padded_record((96, 96), size_multiple=16))
     there = np.abs(made).max(axis=(0, 1)) > 0
     assert (there.sum(0).max(), there.sum(1).max()) == (48, 96)
 
@@ -103,6 +103,6 @@ def test_page_is_rotated_to_the_orientation_of_its_frame(
 ) -> None:
     """Rotate clockwise: the left side becomes the top."""
     pixels = sample_image(*size)
-    made = normalize_image(pixels, make_page_record(frame, aligned=True))
+    made = normalize_image(pixels, make_page_record(frame, do_align_long_axis=True))
     given = np.ascontiguousarray(pixels[::-1].swapaxes(0, 1)) if turned else pixels
     np.testing.assert_array_equal(made, normalize_image(given, make_page_record(frame)))

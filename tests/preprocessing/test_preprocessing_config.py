@@ -29,23 +29,23 @@ EVERYTHING = PreprocessingConfig(
             ImageRecord(
                 size=(8, 8),
                 channels=1,
-                resize="box",
+                resample="box",
                 scale=1 / 255,
                 mean=(0.5,),
                 std=(0.25,),
                 invert="auto",
-                crop=True,
+                do_center_crop=True,
             ),
         ),
-        ("source", TextCharacters(("<end>", "a", "b"), end=0, unknown=0)),
-        ("raw", TextBytes(offset=3, end=1)),
-        ("spoken", TextWords(("<end>", "cat"), end=0, lower=True)),
+        ("source", TextCharacters(("<end>", "a", "b"), end_token_id=0, unknown_token_id=0)),
+        ("raw", TextBytes(offset=3, end_token_id=1)),
+        ("spoken", TextWords(("<end>", "cat"), end_token_id=0, do_lower_case=True)),
         ("state", NumbersOutput()),
     ),
     outputs=(
-        ("logits", LabelsOutput(("cat", "dog"), top=2)),
+        ("logits", LabelsOutput(("cat", "dog"), top_k=2)),
         ("text", TextOutput(TextBytes(3, 1))),
-        ("told", TextOutput(TextWords(("cat", "[UNK]"), unknown=1))),
+        ("told", TextOutput(TextWords(("cat", "[UNK]"), unknown_token_id=1))),
         ("spelled", TextOutput(TextCharacters(("a", "é")))),
         ("score", NumbersOutput(digits=6)),
         ("rebuilt", ImageOutput(ImageRecord(size=(16, 16)))),
@@ -154,9 +154,9 @@ def test_labels_depend_on_the_rank():
     pixels."""
     labels = ("sky", "sea", "land", "road")
     places = ClassMapOutput(labels)
-    assert adapt_labels_to_rank(LabelsOutput(labels, top=2), 4) == places
-    assert adapt_labels_to_rank(places, 2) == LabelsOutput(labels, top=3)
-    assert adapt_labels_to_rank(ClassMapOutput(labels[:2]), 2) == LabelsOutput(labels[:2], top=2)
+    assert adapt_labels_to_rank(LabelsOutput(labels, top_k=2), 4) == places
+    assert adapt_labels_to_rank(places, 2) == LabelsOutput(labels, top_k=3)
+    assert adapt_labels_to_rank(ClassMapOutput(labels[:2]), 2) == LabelsOutput(labels[:2], top_k=2)
     for record, rank in (
         (LabelsOutput(labels), 2),
         (LabelsOutput(labels), 3),

@@ -43,7 +43,7 @@ def test_label_and_probability():
 
 def test_labels_are_aligned():
     one = show_output(
-        "logits", LabelsOutput(("cat", "horse", "emu"), top=3), make_logits(0.2, 0.75, 0.05)
+        "logits", LabelsOutput(("cat", "horse", "emu"), top_k=3), make_logits(0.2, 0.75, 0.05)
     )
     assert one.lines == ("horse  75 %", "cat    20 %", "emu     5 %")
 
@@ -58,7 +58,9 @@ def test_class_indices_without_labels():
 
 
 def test_top_exceeds_the_number_of_labels():
-    assert len(show_output("l", LabelsOutput(("a", "b"), top=5), make_logits(0.2, 0.8)).lines) == 2
+    assert (
+        len(show_output("l", LabelsOutput(("a", "b"), top_k=5), make_logits(0.2, 0.8)).lines) == 2
+    )
 
 
 def test_control_characters_are_escaped():
@@ -99,7 +101,7 @@ def test_all_outputs_are_shown_by_default():
 
 
 def test_text_of_ids_and_logits():
-    record = TextOutput(TextCharacters(("<end>", "a", "b"), end=0))
+    record = TextOutput(TextCharacters(("<end>", "a", "b"), end_token_id=0))
     assert show_output("t", record, np.array([[2, 1, 0, 1]])).lines == ("ba",)
     scores = np.eye(3, dtype=np.float32)[[1, 2, 0]][None]
     assert show_output("t", record, scores).lines == ("ab",)

@@ -57,48 +57,47 @@ def test_without_special_tokens():
     whole = encode_text_ids("attention is", make_record("wordpiece")).tolist()
     assert (whole[0], whole[-1]) == (2, 3)
     assert (
-        encode_text_ids("attention is", make_record("wordpiece", special=False)).tolist()
+        encode_text_ids(
+            "attention is", make_record("wordpiece", adds_special_tokens=False)
+        ).tolist()
         == whole[1:-1]
     )
     assert decode_text(whole, make_record("wordpiece")) == "attention is"
 
 
 def test_start_and_end_are_added_once():
-    inner = encode_text_ids("attention", make_record("wordpiece", special=False)).tolist()
-    assert encode_text_ids("attention", make_record("wordpiece", start=2, end=3)).tolist() == [
-        2,
-        *inner,
-        3,
-    ]
+    inner = encode_text_ids(
+        "attention", make_record("wordpiece", adds_special_tokens=False)
+    ).tolist()
     assert encode_text_ids(
-        "attention", make_record("wordpiece", start=2, end=3, special=False)
+        "attention", make_record("wordpiece", start_token_id=2, end_token_id=3)
     ).tolist() == [2, *inner, 3]
-    assert encode_text_ids("attention", make_record("wordpiece", start=0, end=0)).tolist() == [
-        0,
-        2,
-        *inner,
-        3,
-        0,
-    ]
+    assert encode_text_ids(
+        "attention",
+        make_record("wordpiece", start_token_id=2, end_token_id=3, adds_special_tokens=False),
+    ).tolist() == [2, *inner, 3]
+    assert encode_text_ids(
+        "attention", make_record("wordpiece", start_token_id=0, end_token_id=0)
+    ).tolist() == [0, 2, *inner, 3, 0]
 
 
 def test_image_token_is_repeated():
     plain = encode_text_ids("attention is all", make_record("wordpiece")).tolist()
     token = plain[2]
     wanted = [i for one in plain for i in [one] * (3 if one == token else 1)]
-    spread = make_record("wordpiece", spread=(token, 3))
+    spread = make_record("wordpiece", image_token_repetition=(token, 3))
     assert encode_text_ids("attention is all", spread).tolist() == wanted
     assert len(wanted) > len(plain)
 
 
 def test_placeholders_are_replaced_before_tokenization():
-    replaced = make_record("wordpiece", replace=("IMG", "is all"))
+    replaced = make_record("wordpiece", placeholder_replacement=("IMG", "is all"))
     wanted = encode_text_ids("attention is all and is all", make_record("wordpiece"))
     assert encode_text_ids("attention IMG and IMG", replaced).tolist() == wanted.tolist()
 
 
 def test_decoding_stops_at_the_end():
-    gpt = make_record("byte_bpe", end=0)
+    gpt = make_record("byte_bpe", end_token_id=0)
     ids = [*encode_text_ids("a fox", gpt), *encode_text_ids("not read", gpt)]
     assert decode_text(ids, gpt) == "a fox"
 
@@ -198,7 +197,7 @@ def test_streamed_text_of_random_ids(kind, ids, sizes):
 
 @every_kind
 def test_long_streams_drop_old_ids(kind):
-    one = make_record(kind, special=False)
+    one = make_record(kind, adds_special_tokens=False)
     text = " ".join(LINES * 12)
     ids = encode_text_ids(text, one)
     assert len(ids) > WINDOW + CONTEXT

@@ -20,10 +20,16 @@ LARGE = TokenizerFile.from_text(
 )
 READING = PreprocessingConfig(
     (
-        ("ids", TextTokenizer(file=SMALL, end=1)),
+        ("ids", TextTokenizer(file=SMALL, end_token_id=1)),
         (
             "other",
-            TextTokenizer(file=LARGE, start=2, special=False, spread=(7, 4), replace=("a", "b")),
+            TextTokenizer(
+                file=LARGE,
+                start_token_id=2,
+                adds_special_tokens=False,
+                image_token_repetition=(7, 4),
+                placeholder_replacement=("a", "b"),
+            ),
         ),
     ),
     (("logits", TextOutput(TextTokenizer(file=SMALL))),),

@@ -24,11 +24,11 @@ def test_truncation_equals_the_package(most: int, side: str, text: str, template
     whole = made.encode(text)
     found = TextEncoding(
         ids=tuple(whole.ids),
-        types=tuple(whole.type_ids),
+        type_ids=tuple(whole.type_ids),
         offsets=tuple(whole.offsets),
-        special=tuple(map(bool, whole.special_tokens_mask)),
-        parts=tuple(whole.sequence_ids),
-        words=tuple(whole.word_ids),
+        special_tokens_mask=tuple(map(bool, whole.special_tokens_mask)),
+        sequence_ids=tuple(whole.sequence_ids),
+        word_ids=tuple(whole.word_ids),
     )
     made.enable_truncation(most, direction=side)
     assert list(truncate_encoding(found, most, side == "left").ids) == made.encode(text).ids

@@ -55,7 +55,7 @@ def get_error_code(data: bytes) -> str:
 )
 def test_channels_are_averaged_in_every_format(bits: int, floats: bool, extensible: bool) -> None:
     made = parse_wav(make_wav(bits, floats, extensible=extensible), "x.wav")
-    assert made.rate == 8000
+    assert made.sample_rate == 8000
     assert made.samples.dtype == np.float32
     assert (made.samples == EXACT).all()
 

@@ -18,7 +18,7 @@ from support.verification_lines import list_model_lines
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 
 SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))
 KINDS = ("row", "first", "behind", "split", "number")
@@ -161,7 +161,7 @@ def test_accepted_slices_compile_and_can_be_verified(made: str, type: str, tmp_p
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(list_model_lines(open_compiled(str(tmp_path / "m.onnx")).default_model))
+    lines = list(list_model_lines(open_compiled_model(str(tmp_path / "m.onnx")).default_model))
     assert len(lines) == 3
     assert all("1 result agrees" in line for line in lines)
 
@@ -177,7 +177,7 @@ def test_slices_inside_loops_equal_python_slices(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(list_model_lines(open_compiled(str(tmp_path / "m.onnx")).default_model))
+    lines = list(list_model_lines(open_compiled_model(str(tmp_path / "m.onnx")).default_model))
     assert len(lines) >= 3
     assert all("1 result agrees" in line for line in lines)
     model = specc.load(tmp_path / "m.onnx")

@@ -79,7 +79,7 @@ def generate_alone(made: Model, number: int, row: object, asked: dict[str, Any])
 def test_every_sequence_equals_the_one_generated_alone(name: str, how: str) -> None:
     made, rows, asked = model(name), make_prompts(name), SETTINGS[how] | SOME
     assert made.generator
-    assert (made.generator.mixed_length_metadata is None) == (name == "luong_local_m")
+    assert (made.generator.continuous_batching_metadata is None) == (name == "luong_local_m")
     found = list(made.generate_each(iter(rows), batch_size=5, **asked))
     assert len({len(r.tokens) for r in found if isinstance(r, specc.GenerationResult)}) > 2
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):

@@ -19,7 +19,7 @@ from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.io.safe_read import compute_file_sha256
 from specc.runtime.model_package import open_package
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyP
 def test_a_directory_without_an_index_is_refused(tmp_path: Path) -> None:
     assert get_error(tmp_path).code == "E0802"
     with pytest.raises(Failed, match="E0802"):
-        open_compiled(str(tmp_path))
+        open_compiled_model(str(tmp_path))
 
 
 def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:

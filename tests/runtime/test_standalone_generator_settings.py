@@ -10,7 +10,7 @@ import pytest
 from support.verification_lines import list_model_lines, list_opened_lines
 
 import specc
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "context": 20}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ def test_verify_compares_tokens_without_a_package(
     alone.write_bytes(one.scoring_model.path.read_bytes())
     for part in one.scoring_model.path.parent.glob("*.data"):
         (tmp_path / part.name).write_bytes(part.read_bytes())
-    (told,) = list_opened_lines(open_compiled(alone), seed=0, rounds=1)
+    (told,) = list_opened_lines(open_compiled_model(alone), seed=0, rounds=1)
     assert "agree" in told
 
 

@@ -10,7 +10,7 @@ from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.preprocessing.images import read_image
 from specc.preprocessing.preprocessing_records import ImageRecord
-from specc.runtime.training_batches import IGNORE_INDEX, TrainingBatches
+from specc.runtime.training_batches import IGNORE_INDEX, TrainingCollator
 
 DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 WORDS = """specc 1
@@ -26,9 +26,9 @@ reading { ids = text(characters(["<pad>", "a", "b", "c", "d", "e", "f", "g", "<e
 """
 
 
-def lessons(spec: str) -> TrainingBatches:
+def lessons(spec: str) -> TrainingCollator:
     found = open_training_spec(open_spec_argument(spec), WeightSources(init=0))
-    return TrainingBatches(
+    return TrainingCollator(
         graph=found.graph,
         reading=found.reading,
         defaults=found.defaults,
@@ -37,16 +37,16 @@ def lessons(spec: str) -> TrainingBatches:
 
 
 @pytest.fixture(scope="module")
-def digits() -> TrainingBatches:
+def digits() -> TrainingCollator:
     return lessons("digits")
 
 
 @pytest.fixture(scope="module")
-def dates() -> TrainingBatches:
+def dates() -> TrainingCollator:
     return lessons("dates")
 
 
-def test_images_are_preprocessed_as_in_run(digits: TrainingBatches) -> None:
+def test_images_are_preprocessed_as_in_run(digits: TrainingCollator) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
     record = digits.reading.get_input_reading("pixel_values")
     assert isinstance(record, ImageRecord)
@@ -66,7 +66,7 @@ def test_images_are_preprocessed_as_in_run(digits: TrainingBatches) -> None:
     assert again.targets["logits"].tolist() == [7, 3]
 
 
-def test_labels_follow_the_start_token_and_include_the_stop_token(dates: TrainingBatches) -> None:
+def test_labels_follow_the_start_token_and_include_the_stop_token(dates: TrainingCollator) -> None:
     rows = [
         {"source": "3 mai 1979", "target": "1979-05-03"},
         {"source": "25/12/79", "target": "1979-12-25"},
@@ -134,7 +134,7 @@ def test_rows_of_different_lengths_are_padded_if_the_model_has_a_mask() -> None:
     ],
 )  # fmt: skip
 def test_rows_with_invalid_shapes_are_refused(
-    digits: TrainingBatches, rows: list[object], code: str
+    digits: TrainingCollator, rows: list[object], code: str
 ) -> None:
     with pytest.raises(specc.Failed, match=code):
         digits.make_batch(rows)  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> 
         {"pixel_values": "none.png", "logits": "7"},
     ],
 )
-def test_an_error_names_the_row(digits: TrainingBatches, wrong: dict[str, object]) -> None:
+def test_an_error_names_the_row(digits: TrainingCollator, wrong: dict[str, object]) -> None:
     right = {"pixel_values": np.zeros((1, 8, 8)), "logits": "7"}
     with pytest.raises(specc.Failed, match="in row 2 of the batch"):
         digits.make_batch([right, right, wrong])

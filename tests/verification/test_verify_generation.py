@@ -17,7 +17,7 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.open_model import open_compiled
+from specc.runtime.open_model import open_compiled_model
 from specc.verification.verify_model import iterate_rounds
 
 STRATEGIES = ("greedy", "sample", "beam")
@@ -102,7 +102,7 @@ def test_generate_graph_of_a_package(tmp_path: Path) -> None:
 
 def verify_lines(path: Path) -> list[str]:
 
-    return list(list_opened_lines(open_compiled(path), seed=0, rounds=3))
+    return list(list_opened_lines(open_compiled_model(path), seed=0, rounds=3))
 
 
 @pytest.mark.slow

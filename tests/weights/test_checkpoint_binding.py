@@ -19,7 +19,7 @@ from specc.weights.parameter_values import ByteRange, CheckpointBinding, read_pa
 from specc.weights.weight_expressions import (
     ConcatExpr,
     FirstPresentExpr,
-    PartExpr,
+    SplitPartExpr,
     TensorExpr,
     TransposeExpr,
 )
@@ -86,7 +86,7 @@ def test_load_rules_with_placeholders(tmp_path: Path) -> None:
         loads=tuple(
             LoadRule(
                 f"h.{{i}}.{n}.weight",
-                PartExpr(TransposeExpr(TensorExpr("h.{i}.c_attn.weight")), 0, k, 3),
+                SplitPartExpr(TransposeExpr(TensorExpr("h.{i}.c_attn.weight")), 0, k, 3),
             )
             for k, n in enumerate("qkv")
         )
@@ -215,7 +215,7 @@ def test_shape_errors_are_grouped(tmp_path: Path) -> None:
 
 def test_inapplicable_rule(tmp_path: Path) -> None:
     rule = LoadRule(
-        "a", PartExpr(TensorExpr("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
+        "a", SplitPartExpr(TensorExpr("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
     )
     (fault,) = get_binding_errors(
         tmp_path, make_parameters(a=(2, 2)), {"qkv": make_values(4, 2)}, WeightRules(loads=(rule,))

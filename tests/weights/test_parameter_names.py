@@ -50,7 +50,7 @@ def test_repeated_placeholder_has_one_value() -> None:
 def test_placeholders_are_substituted() -> None:
     captures = NamePattern("*.{i}.*.weight").get_captures("bert.3.norm.weight")
     assert captures is not None
-    assert captures.fill("x.*.{i}.*.gamma.{j}") == "x.bert.3.norm.gamma.{j}"
+    assert captures.fill_template("x.*.{i}.*.gamma.{j}") == "x.bert.3.norm.gamma.{j}"
 
 
 def test_names_are_grouped() -> None:

@@ -23,17 +23,17 @@ from specc.weights.weight_expressions import (
     Expr,
     FirstPresentExpr,
     NegateExpr,
-    PartExpr,
     PatternMismatchError,
-    PermutePairsExpr,
+    PermuteRopeExpr,
     RearrangeExpr,
     ReshapeExpr,
     ResizeGridExpr,
     SliceExpr,
+    SplitPartExpr,
     StackExpr,
     TensorExpr,
     TransposeExpr,
-    list_tensors,
+    iterate_tensor_names,
     rename_tensors,
     resolve_alternatives,
 )
@@ -62,9 +62,9 @@ CASES: list[tuple[Expr, Array, str]] = [
     (StackExpr((a, b)), np.stack([A, B]), "stack([a, b])"),
     (StackExpr((TransposeExpr(a),)), A.T[None], "stack([transpose(a)])"),
     (SliceExpr(a, 1, 2, 5), A[:, 2:5], "slice(a, axis=1, from=2, to=5)"),
-    (PartExpr(a, 0, 1, 2), A[2:], "split(a, axis=0, into=2)[1]"),
-    (PartExpr(a, 1, 1, (1, 2, 3)), A[:, 1:3], "split(a, axis=1, into=[1, 2, 3])[1]"),
-    (PermutePairsExpr(a, "half", 1), A[[0, 2, 1, 3]], "permute_pairs(a, to=half, heads=1)"),
+    (SplitPartExpr(a, 0, 1, 2), A[2:], "split(a, axis=0, into=2)[1]"),
+    (SplitPartExpr(a, 1, 1, (1, 2, 3)), A[:, 1:3], "split(a, axis=1, into=[1, 2, 3])[1]"),
+    (PermuteRopeExpr(a, "half", 1), A[[0, 2, 1, 3]], "permute_pairs(a, to=half, heads=1)"),
     (NegateExpr(a), -A, "negate(a)"),
     (CastExpr(a, "f64"), A.astype(np.float64), "cast(a, to=f64)"),
     (AddNumberExpr(a, 1.0), A + 1, "add(a, 1.0)"),
@@ -88,12 +88,12 @@ def test_value_shape_and_text(expr: Expr, value: Array, text: str) -> None:
 
 
 def test_rotary_pair_permutations_are_inverse() -> None:
-    heads = PermutePairsExpr(TensorExpr("rows"), "half", 2)
+    heads = PermuteRopeExpr(TensorExpr("rows"), "half", 2)
     rows = {"rows": np.arange(12.0).reshape(12, 1)}
     halves = evaluate_weight_expression(heads, rows.__getitem__)
     assert halves[:, 0].tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
     assert np.array_equal(
-        evaluate_weight_expression(PermutePairsExpr(heads, "interleaved", 2), rows.__getitem__),
+        evaluate_weight_expression(PermuteRopeExpr(heads, "interleaved", 2), rows.__getitem__),
         rows["rows"],
     )
 
@@ -124,10 +124,10 @@ def test_fused_projections_are_split() -> None:
         (StackExpr(()), "nothing to stack"),
         (SliceExpr(a, 0, 2, 5), "slice 2:5 is out of range"),
         (SliceExpr(a, 2, 0, 1), "axis 2 is out of range"),
-        (PartExpr(a, 0, 0, 3), "no 3 equal parts"),
-        (PartExpr(a, 0, 2, 2), "part 2 is out of range"),
-        (PartExpr(a, 0, 0, (1, 2)), "do not add up"),
-        (PermutePairsExpr(a, "half", 3), "heads of pairs"),
+        (SplitPartExpr(a, 0, 0, 3), "no 3 equal parts"),
+        (SplitPartExpr(a, 0, 2, 2), "part 2 is out of range"),
+        (SplitPartExpr(a, 0, 0, (1, 2)), "do not add up"),
+        (PermuteRopeExpr(a, "half", 3), "heads of pairs"),
         (ResizeGridExpr(TensorExpr("grid"), 2, 2, 2), "not a square grid"),
         (RearrangeExpr(a, "a b"), "no `->`"),
         (RearrangeExpr(a, "(p q) i -> p q i"), "give the length"),
@@ -167,8 +167,8 @@ def make_entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
         (a, TensorView("a", 0, 96)),
         (ReshapeExpr(a, (2, 12)), TensorView("a", 0, 96)),
         (SliceExpr(a, 0, 1, 3), TensorView("a", 24, 48)),
-        (PartExpr(a, 0, 1, 2), TensorView("a", 48, 48)),
-        (PartExpr(ReshapeExpr(a, (2, 2, 6)), 0, 1, 2), TensorView("a", 48, 48)),
+        (SplitPartExpr(a, 0, 1, 2), TensorView("a", 48, 48)),
+        (SplitPartExpr(ReshapeExpr(a, (2, 2, 6)), 0, 1, 2), TensorView("a", 48, 48)),
         (SliceExpr(TensorExpr("one"), 1, 1, 2), TensorView("one", 24, 24)),
         (TransposeExpr(TensorExpr("one"), (1, 0, 2)), TensorView("one", 0, 96)),
         (CastExpr(a, "f32"), TensorView("a", 0, 96)),
@@ -184,7 +184,7 @@ def test_stored_views(expr: Expr, view: TensorView | None) -> None:
 
 
 def test_a_view_has_the_bytes_of_the_value() -> None:
-    expr = PartExpr(SliceExpr(ReshapeExpr(a, (4, 2, 3)), 0, 1, 4), 0, 2, 3)
+    expr = SplitPartExpr(SliceExpr(ReshapeExpr(a, (4, 2, 3)), 0, 1, 4), 0, 2, 3)
     view = find_stored_view(expr, make_entries(a=(4, 6)))
     assert view is not None
     assert (
@@ -195,7 +195,7 @@ def test_a_view_has_the_bytes_of_the_value() -> None:
 
 def test_list_and_rename_tensors() -> None:
     expr = ConcatExpr((NegateExpr(a), FirstPresentExpr((b, cube))))
-    assert list(list_tensors(expr)) == ["a", "b", "cube"]
+    assert list(iterate_tensor_names(expr)) == ["a", "b", "cube"]
     assert (
         str(rename_tensors(expr, str.upper))
         == "concat([negate(A), first_present(B, CUBE)], axis=0)"

@@ -29,7 +29,7 @@ MAX_CONSTANT_ELEMENTS = 64
 """Maximum number of elements of a constant in a condition."""
 
 
-def list_subgraphs(model: ModelProto) -> Subgraphs:
+def collect_subgraphs(model: ModelProto) -> Subgraphs:
     """Return the names of all subgraphs, and the integers that branch conditions compare with."""
     copy = ModelProto()
     # only small constants are copied, not the weights

@@ -13,14 +13,14 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
-    emit_count_nonzero,
+    emit_count,
     emit_slice,
     emit_unsqueeze,
 )
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
-    """Emit bool[batch, vocabulary], true for the tokens that each prompt i64[batch, n] contains."""
+    """Emit which tokens each prompt i64[batch, n] contains, bool[batch, vocabulary]."""
     is_token, is_known = (
         g.emit_node("GreaterOrEqual", prompt, 0),
         g.emit_node("Less", prompt, vocabulary),
@@ -36,7 +36,7 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
-    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] set to true."""
+    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] added."""
     true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
     return g.emit_node("ScatterElements", seen, tokens, true, axis=1)
 
@@ -105,7 +105,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
 def emit_banned_tokens(
     g: Emitter, decoding: DecodingConfig, history: str, vocabulary: int
 ) -> list[str]:
-    """Emit one bool[batch, vocabulary] per rule, true for the tokens that the rule forbids."""
+    """Emit for each rule which tokens it forbids, bool[batch, vocabulary]."""
     masks = []
     if decoding.no_repeat_ngram_size:
         masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
@@ -113,23 +113,19 @@ def emit_banned_tokens(
     for length, sequences in groupby(ordered, key=len):
         masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
     if decoding.min_length and decoding.stop:
-        token_count = emit_count_nonzero(
-            g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True
-        )
+        token_count = emit_count(g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True)
         is_early = g.emit_node("Less", token_count, decoding.min_length)
         masks.append(g.emit_node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
     return masks
 
 
 def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
-    """Emit bool[1, vocabulary], true for the tokens of a set."""
+    """Emit which tokens are in a set, bool[1, vocabulary]."""
     return g.emit_constant([[i in tokens for i in range(vocabulary)]], "bool")
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
-    """Emit the mask of the tokens that would repeat an n-gram of the history (arXiv:1705.04304,
-    sec. 2.5).
-    """
+    """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
     # Column s is the n-gram that starts at position s.
     last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
     is_repeat = g.emit_node("Equal", last_tokens, last_tokens)
@@ -144,13 +140,13 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
 def _emit_completed_sequences(
     g: Emitter, history: str, length: int, sequences: Sequence[Sequence[int]], vocabulary: int
 ) -> str:
-    """Emit the mask of the tokens that would complete one of `sequences` after the history."""
+    """Emit which tokens would complete one of `sequences` after the end of the history."""
     if length == 1:
         return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
     tail = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
     prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
     matches = g.emit_node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
-    hits = g.emit_node("Equal", emit_count_nonzero(g, matches, 2), length - 1)
+    hits = g.emit_node("Equal", emit_count(g, matches, 2), length - 1)
     last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
     tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", hits))
     return emit_prompt_tokens(g, tokens, hits, vocabulary)

@@ -18,7 +18,7 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
-    emit_count_nonzero,
+    emit_count,
     emit_slice,
     emit_unsqueeze,
 )
@@ -35,8 +35,7 @@ SEQUENCES_DIM = Dim.symbol("sentences")
 class BeamState(NamedTuple):
     """Loop carries of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of live beams,
     `finished_scores` and `finished_sequences` of finished beams, `is_finished` bool[s, n] for
-    finished beams that exist, and `can_improve` bool[s, 1], true for sequences that can still
-    improve.
+    finished beams that exist, and `can_improve` bool[s, 1]: whether a sequence can still improve.
     """
 
     scores: str
@@ -60,8 +59,8 @@ class BeamCandidates:
     is_finished: str
 
 
-def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
-    """Emit the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
+def make_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
+    """Return the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
     of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
@@ -213,7 +212,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
 def _emit_can_improve(
     step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
 ) -> str:
-    """Emit bool[s, 1], true for sequences that can still improve. With `early_stopping` a sequence
+    """Emit whether each sequence can still improve, bool[s, 1]. With `early_stopping` a sequence
     can improve while it has a live beam and fewer than `num_beams` finished beams; otherwise, while
     its best live beam scores higher than its worst finished beam.
     """
@@ -255,7 +254,7 @@ def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
-    return g.emit_node("Greater", emit_count_nonzero(g, x, axis, keepdims=True), 0)
+    return g.emit_node("Greater", emit_count(g, x, axis, keepdims=True), 0)
 
 
 def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:

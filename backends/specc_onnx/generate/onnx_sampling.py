@@ -19,7 +19,7 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
-    emit_count_nonzero,
+    emit_count,
     emit_reduce,
     emit_slice,
     emit_unsqueeze,
@@ -108,7 +108,7 @@ class SamplerState:
     keys: str
 
 
-def emit_sampler_state(
+def make_sampler(
     g: Emitter, seed: str, batch_size: str, vocabulary: int, settings: dict[str, str]
 ) -> SamplerState:
     """Emit the loop-invariant sampling values; `batch_size` is i64[]."""
@@ -156,7 +156,7 @@ def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: st
     is_below = g.emit_node(
         "LessOrEqual", sums, g.emit_node("Mul", emit_unsqueeze(g, uniform, 1), total)
     )
-    index = emit_count_nonzero(g, is_below, 1, keepdims=True)
+    index = emit_count(g, is_below, 1, keepdims=True)
     return g.emit_node("Squeeze", g.emit_node("GatherElements", ids, index, axis=1), [1])
 
 
@@ -180,7 +180,7 @@ def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) ->
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
-    """Emit bool[batch], true where logits `[batch, vocab]` have NaN or no finite maximum."""
+    """Emit whether logits `[batch, vocab]` contain NaN or have no finite maximum, bool[batch]."""
     # Not every kernel propagates NaN through a maximum.
     has_nan = emit_cast(g, g.emit_node("IsNaN", logits), "f32")
     has_nan = g.emit_node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)

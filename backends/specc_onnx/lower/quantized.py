@@ -1,7 +1,7 @@
 """Lower layers with quantized weights.
 
 int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
-`MatMulInteger`. Weight and activation scales are applied by separate `Mul` nodes: ONNX Runtime 1.31
+`MatMulInteger`. Weight and activation scales are applied one after the other: ONNX Runtime 1.31
 would fuse a product with both scales into `MatMulIntegerToFloat`, which scales the bias too.
 Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
@@ -45,12 +45,12 @@ def quantized_linear(
     shape = x.shape if x.rank > 1 else (Dim.of(1), *x.shape)
     tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _emit_quantized_matmul(op, g, tokens, weights, scales, result_shape)
+    product = _emit_quantized_product(op, g, tokens, weights, scales, result_shape)
     product = product if bias is None else g.emit_node("Add", product, bias)
     return emit_reshape(g, product, g.site.types[0].shape, source_shape=result_shape)
 
 
-def _emit_quantized_matmul(
+def _emit_quantized_product(
     op: ops.QuantizedLinear,
     g: Emitter,
     tokens: Tensor,

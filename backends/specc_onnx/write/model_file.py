@@ -31,14 +31,14 @@ from specc_onnx.emit.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
     add_attention_outputs,
     add_execution_counts,
-    list_subgraphs,
+    collect_subgraphs,
 )
 from specc_onnx.emit.quantization_probes import (
-    expose_quantized_matmuls,
+    expose_quantized_products,
     has_per_tensor_activation_scales,
     remove_activation_quantization,
 )
-from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
+from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
@@ -152,7 +152,7 @@ class OnnxModelFile:
             directory=self.path.parent,
             name=str(self.path),
             lengths=lengths,
-            as_cuda_graph=can_capture_cuda_graph(self.model, provider),
+            as_cuda_graph=can_record_run(self.model, provider),
         )
         return FixedShapeModel.allocate(session, shapes)
 
@@ -171,13 +171,13 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
-        products = expose_quantized_matmuls(copy)
+        products = expose_quantized_products(copy)
         # the scales depend on how threads split the tensor
         return self._open_model(copy, provider, threads=1), products
 
-    def list_subgraphs(self) -> Subgraphs:
+    def collect_subgraphs(self) -> Subgraphs:
         """Return the branches and loop bodies of the model."""
-        return list_subgraphs(self.model)
+        return collect_subgraphs(self.model)
 
     def open_with_execution_counts(self, provider: str) -> OrtModel:
         """Open a copy without activation quantization that also counts executions of subgraphs."""

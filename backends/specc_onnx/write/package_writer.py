@@ -91,7 +91,7 @@ def write_package(
             linked_files=prepared.placement.weight_files,
             metadata=metadata.facts,
             sources=metadata.sources,
-            verifies_on_load=hash_on_every_load,
+            checks_hashes_on_open=hash_on_every_load,
         )
         out.write_entry(INDEX_FILE, [index.dump()])
     return WrittenModel(
@@ -130,7 +130,7 @@ def _check_output_files(
     """
     targets = [
         *(p.file for p in graphs.values()),
-        *(e.name for e in extra_files if not e.hashed),
+        *(e.name for e in extra_files if not e.is_hashed),
         INDEX_FILE,
     ]
     for name in targets:
@@ -158,11 +158,11 @@ def _find_unchanged_extras(
     directory: Path, former_index: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
     """Return extra files that exist with equal content and were not written by specc."""
-    own_files = _collect_former_files(former_index)
+    own_files = _list_former_files(former_index)
     kept = {}
     for extra in extras:
         path = directory / extra.name
-        if extra.hashed or extra.name in own_files:
+        if extra.is_hashed or extra.name in own_files:
             continue
         digest = hashlib.sha256(extra.content).hexdigest()
         if (
@@ -173,7 +173,7 @@ def _find_unchanged_extras(
     return kept
 
 
-def _collect_former_files(former_index: PackageIndex | None) -> set[str]:
+def _list_former_files(former_index: PackageIndex | None) -> set[str]:
     """Return the files that specc wrote for the previous package."""
     return set(former_index.files) - set(former_index.preexisting) if former_index else set()
 
@@ -203,7 +203,7 @@ def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
         return
     facts = (
         former_index.files[path.name]
-        if former_index and path.name in _collect_former_files(former_index)
+        if former_index and path.name in _list_former_files(former_index)
         else None
     )
     if facts is None or facts.bytes != size or compute_file_sha256(path) != facts.sha256:
@@ -233,7 +233,7 @@ def _write_extras(
     names = {}
     for extra_file in extra_files:
         name = extra_file.name
-        if extra_file.hashed:
+        if extra_file.is_hashed:
             begin, dot, end = extra_file.name.partition(".")
             name = out.write_hashed(begin, dot + end, [extra_file.content])
         elif name not in unchanged_extras:

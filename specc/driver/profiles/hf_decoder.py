@@ -54,15 +54,15 @@ class GraphReplay:
     min_lengths: dict[str, int] = field(default_factory=dict)
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
-    def copy_nodes_for(self, graph: Graph, wanted: Iterable[Value]) -> None:
+    def copy_required_nodes(self, graph: Graph, wanted: Iterable[Value]) -> None:
         """Copy the nodes that compute `wanted` values of `graph` and are not copied yet."""
-        live = self._uncopied_nodes(wanted)
+        live = self._find_uncopied_nodes(wanted)
         names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
             if node not in live:
                 continue
             self._copy_parameters(graph, names, node)
-            made = self._add(node.op, tuple(a and self.copied_values[a] for a in node.args))
+            made = self._add_node(node.op, tuple(a and self.copied_values[a] for a in node.args))
             self.copied_values.update(zip(results, made, strict=True))
             if (known := graph.node_origins.get(node)) and made[0].node:
                 self.builder.node_origins.setdefault(made[0].node, known)
@@ -77,7 +77,7 @@ class GraphReplay:
             if a and a in names and a not in self.copied_values:
                 self.copied_values[a] = self.builder.add_parameter(graph.parameter_facts[names[a]])
 
-    def _uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
+    def _find_uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
         todo = [v for v in wanted if v not in self.copied_values]
         while todo:
@@ -87,7 +87,7 @@ class GraphReplay:
                 todo += [a for a in node.args if a and a not in self.copied_values]
         return live
 
-    def _add(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
+    def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
         """Add a node; drop the zero-length operands of a concatenation."""
         if isinstance(op, ops.Concat):
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
@@ -121,7 +121,7 @@ class GraphReplay:
             self.builder.add_op(layout.import_op, given) if layout.import_op else given
         )
 
-    def finish(self, name: str, outputs: Mapping[str, Value]) -> Graph:
+    def build_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
         """Return the finished graph with the length bounds of its remaining symbols."""
         symbols = _collect_symbols(self.builder.inputs.values())
         min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
@@ -301,12 +301,12 @@ def build_decoder(
     for n, layer in enumerate(layers):
         for word, state in layer.items():
             replay.declare_cache(step, state, PAST_CACHE.format(n, word))
-    replay.copy_nodes_for(step, step.outputs.values())
+    replay.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
     outputs |= emit_caches(replay, step, layers, PRESENT_CACHE)
     outputs |= keep_other_outputs(replay, step, derived, source)
     states = name_states(step, layers, PAST_CACHE, PRESENT_CACHE)
-    return replay.finish(step.name, outputs), states
+    return replay.build_graph(step.name, outputs), states
 
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:

@@ -39,7 +39,7 @@ def find_encoder_output(
     dominators: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
 
-    def find_common_dominator(a: Value, b: Value) -> Value:
+    def merge_dominators(a: Value, b: Value) -> Value:
         while a is not b:
             if depth[a] < depth[b]:
                 a, b = b, a
@@ -48,18 +48,18 @@ def find_encoder_output(
             a = parent
         return a
 
-    def find_dominator_of_all(values: Iterable[Value]) -> Value | None:
+    def find_common_dominator(values: Iterable[Value]) -> Value | None:
         found: Value | None = None
         for value in values:
             if value in dominators:
-                found = value if found is None else find_common_dominator(found, value)
+                found = value if found is None else merge_dominators(found, value)
         return found
 
     for node, results in encode.nodes:
-        if (parent := find_dominator_of_all(filter(None, node.args))) is not None:
+        if (parent := find_common_dominator(filter(None, node.args))) is not None:
             for result in results:
                 dominators[result], depth[result] = parent, depth[parent] + 1
-    dominator = find_dominator_of_all(static_inputs)
+    dominator = find_common_dominator(static_inputs)
     while dominator is not None and not _is_hidden_state(dominator, source):
         dominator = dominators[dominator]
     return dominator
@@ -275,8 +275,8 @@ def _build_encoder(parts: EncoderDecoderParts) -> Graph:
     if parts.encoder_mask in encode.inputs:
         mask = encode.inputs[parts.encoder_mask]
         replay.copied_values[mask] = replay.declare_mask(MASK, mask.type)
-    replay.copy_nodes_for(encode, [encoder_output])
-    return replay.finish(encode.name, {LAST: replay.copied_values[encoder_output]})
+    replay.copy_required_nodes(encode, [encoder_output])
+    return replay.build_graph(encode.name, {LAST: replay.copied_values[encoder_output]})
 
 
 def _build_decoder(
@@ -302,14 +302,14 @@ def _build_decoder(
         # cross-attention keys and values: computed here in `decoder_model`, inputs of
         # `decoder_with_past_model`. Values that depend on the mask alone are computed in both.
         if step.inputs[name] not in replay.copied_values:
-            replay.copy_nodes_for(encode, [encode.outputs[name]])
+            replay.copy_required_nodes(encode, [encode.outputs[name]])
             replay.copied_values[step.inputs[name]] = replay.copied_values[encode.outputs[name]]
-    replay.copy_nodes_for(step, step.outputs.values())
+    replay.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
     outputs |= _emit_presents(parts, replay, step, with_cross_attention=without_past)
     outputs |= keep_other_outputs(replay, step, derived, source)
     states = name_states(step, parts.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
-    return replay.finish(step.name, outputs), states
+    return replay.build_graph(step.name, outputs), states
 
 
 def _emit_presents(

@@ -87,7 +87,7 @@ class Architecture:
     model_type: str
     layer_names: Mapping[str, str] = field(default_factory=dict)
     tensor_changes: Mapping[str, Change] = field(default_factory=dict)
-    offset_norms: bool = False
+    has_offset_norms: bool = False
 
 
 _LLAMA = Architecture(model_type="llama", tensor_changes=_ROPE_CHANGES)
@@ -99,9 +99,11 @@ ARCHITECTURES = {
     "qwen2": Architecture(model_type="qwen2"),
     "qwen3": Architecture(model_type="qwen3"),
     "qwen3moe": Architecture(model_type="qwen3_moe", layer_names=_EXPERT_NAMES),
-    "gemma": Architecture(model_type="gemma", offset_norms=True),
-    "gemma2": Architecture(model_type="gemma2", layer_names=_GEMMA2_NAMES, offset_norms=True),
-    "gemma3": Architecture(model_type="gemma3_text", layer_names=_GEMMA2_NAMES, offset_norms=True),
+    "gemma": Architecture(model_type="gemma", has_offset_norms=True),
+    "gemma2": Architecture(model_type="gemma2", layer_names=_GEMMA2_NAMES, has_offset_norms=True),
+    "gemma3": Architecture(
+        model_type="gemma3_text", layer_names=_GEMMA2_NAMES, has_offset_norms=True
+    ),
     "phi3": Architecture(model_type="phi3", layer_names=_PHI3_NAMES),
 }
 """Architectures by `general.architecture`."""
@@ -140,17 +142,17 @@ class GGUFFile(TensorFile):
                 helps=[f"merge them with llama.cpp: {fix}"],
             )
         stored = [t for t in header.tensors if t.name not in ROPE_TENSORS]
-        entries = {e.name: e for t in stored for e in self._list_entries(t, architecture)}
+        entries = {e.name: e for t in stored for e in self._iterate_entries(t, architecture)}
         super().__init__(path, fd, entries, {}, header.data)
         self.transformed_tensors = frozenset(self.changes)
         self._heads = {kind: _count_heads(header.metadata, kind) for kind in ("heads", "kv_heads")}
 
-    def _list_entries(
+    def _iterate_entries(
         self, tensor: StoredTensor, architecture: Architecture
     ) -> Iterator[TensorEntry]:
         """Yield a tensor, or the tensor of each expert, with the names of Hugging Face."""
         layer, part, ending = _split_name(tensor.name)
-        offset = architecture.offset_norms and tensor.name.endswith("norm.weight")
+        offset = architecture.has_offset_norms and tensor.name.endswith("norm.weight")
         change = "offset" if offset else architecture.tensor_changes.get(part)
         names = {**_LAYER_NAMES, **architecture.layer_names} if layer else _OUTER_NAMES
         stem = f"{layer}{names.get(part, part)}.{ending}"
@@ -163,7 +165,7 @@ class GGUFFile(TensorFile):
         """Return the values of one of `ROPE_TENSORS`; return no values if the file lacks the
         tensor.
         """
-        stored = [t for t in self.header.tensors if t.name == name and t.type.block_size == 1]
+        stored = [t for t in self.header.tensors if t.name == name and t.block_type.block_size == 1]
         for entry in (_make_entry(tensor) for tensor in stored):
             raw = bytearray(entry.nbytes)
             self._fill_buffer(entry.offset, memoryview(raw))
@@ -220,7 +222,7 @@ def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
 
 def _make_entry(tensor: StoredTensor) -> TensorEntry:
     """Return the entry of a tensor: values of its type, or the bytes of its blocks."""
-    kind, shape = tensor.type, tensor.shape
+    kind, shape = tensor.block_type, tensor.shape
     if kind.block_size == 1:
         return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)
     stored = (*shape[:-1], tensor.row_bytes)

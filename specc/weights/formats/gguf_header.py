@@ -56,14 +56,14 @@ class StoredTensor:
     """A tensor of a file; `offset` counts from the start of the file, in bytes."""
 
     name: str
-    type: BlockType
+    block_type: BlockType
     shape: tuple[int, ...]
     offset: int
 
     @property
     def row_bytes(self) -> int:
         """Return the size of a row in bytes; a row consists of whole blocks."""
-        return self.shape[-1] // self.type.block_size * self.type.nbytes
+        return self.shape[-1] // self.block_type.block_size * self.block_type.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -100,14 +100,14 @@ class _Reader:
             raise _InvalidHeaderError(f"its header has more than {MAX_HEADER_BYTES} bytes")
         return start
 
-    def read_numbers(self, codes: str) -> tuple[int, ...]:
+    def unpack(self, codes: str) -> tuple[int, ...]:
         """Read numbers with the given `struct` codes."""
         form = f"<{codes}"
         return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
 
     def read_string(self) -> str:
         """Read a string."""
-        (size,) = self.read_numbers("Q")
+        (size,) = self.unpack("Q")
         start = self.skip(size)
         # tokens of byte-fallback vocabularies may be parts of UTF-8 characters
         return self.data[start : self.offset].decode(errors="replace")
@@ -117,10 +117,10 @@ class _Reader:
         if type_code == STRING:
             return self.read_string()
         if type_code == ARRAY:
-            return self.read_array(*self.read_numbers("IQ"))
+            return self.read_array(*self.unpack("IQ"))
         if type_code not in SCALARS:
             raise _InvalidHeaderError(f"its metadata has a value of the unknown type {type_code}")
-        return self.read_numbers(SCALARS[type_code])[0]
+        return self.unpack(SCALARS[type_code])[0]
 
     def read_array(self, type_code: int, count: int) -> list[object]:
         """Read the elements of an array."""
@@ -149,12 +149,12 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
     """
     reader = _Reader(data)
     try:
-        (version,) = reader.read_numbers("I")
+        (version,) = reader.unpack("I")
         if version not in VERSIONS:
             if not version & 0xFFFF:
                 raise _InvalidHeaderError("its numbers are big-endian, which specc does not read")
             raise _InvalidHeaderError(f"its version is {version}; specc reads the versions 2 and 3")
-        tensor_count, key_count = reader.read_numbers("QQ")
+        tensor_count, key_count = reader.unpack("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
         listed = [_read_tensor(reader, path) for _ in reader.make_range(tensor_count)]
@@ -182,7 +182,7 @@ def _read_metadata(reader: _Reader, count: int) -> Metadata:
         key = reader.read_string()
         if key in found:
             raise _InvalidHeaderError(f"its metadata has `{escape_text(key)[:200]}` twice")
-        found[key] = reader.read_value(reader.read_numbers("I")[0])
+        found[key] = reader.read_value(reader.unpack("I")[0])
     return found
 
 
@@ -199,12 +199,12 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
     """Read name, type, shape and data offset of a tensor."""
     name = reader.read_string()
     what = f"the tensor `{escape_text(name)[:200]}`"
-    (axes,) = reader.read_numbers("I")
+    (axes,) = reader.unpack("I")
     if not 0 < axes <= MAX_AXES:
         raise _InvalidHeaderError(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
     # the first axis of GGUF is the innermost
-    shape = reader.read_numbers(f"{axes}Q")[::-1]
-    number, offset = reader.read_numbers("IQ")
+    shape = reader.unpack(f"{axes}Q")[::-1]
+    number, offset = reader.unpack("IQ")
     if number not in BLOCK_TYPES:
         _fail_unread_type(path, name, number)
     kind = BLOCK_TYPES[number]

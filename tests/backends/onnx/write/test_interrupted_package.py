@@ -20,7 +20,10 @@ from specc.io import atomic_write as output
 from specc.io import platform
 from specc.runtime.model_package import open_package
 
-EXTRAS = [ExtraFile("tokenizer.json", b"[1]", hashed=True), ExtraFile("genai_config.json", b"{}")]
+EXTRAS = [
+    ExtraFile("tokenizer.json", b"[1]", is_hashed=True),
+    ExtraFile("genai_config.json", b"{}"),
+]
 
 
 def read_directory(directory: Path) -> dict[str, bytes]:

@@ -176,7 +176,7 @@ def test_replacing_a_linked_package_keeps_the_checkpoint(
 def test_extra_files_are_found_by_role(tmp_path: Path) -> None:
     extras = [
         ExtraFile("genai_config.json", b"{}"),
-        ExtraFile("tokenizer.json", b"[1]", role="tokenizer", hashed=True),
+        ExtraFile("tokenizer.json", b"[1]", role="tokenizer", is_hashed=True),
     ]
     write_pair_package(tmp_path / "pair", extra_files=extras)
     package = open_package(tmp_path / "pair")
@@ -189,7 +189,7 @@ def test_extra_files_are_found_by_role(tmp_path: Path) -> None:
 def test_superseded_files_are_removed(tmp_path: Path) -> None:
     extras = [
         ExtraFile("genai_config.json", b"{}"),
-        ExtraFile("tokenizer.json", b"[1]", hashed=True),
+        ExtraFile("tokenizer.json", b"[1]", is_hashed=True),
     ]
     write_pair_package(tmp_path / "pair", extra_files=extras)
     (tmp_path / "pair" / "notes.txt").write_text("mine")
