@@ -39,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from specc import api
 
         return vars(api)[name]
+    if name == "load":
+        from specc.model_loading import load
+
+        return load
     from specc import model
 
     return vars(model)[name]

@@ -23,7 +23,8 @@ from specc.driver.compile_options import (
 from specc.driver.option_kinds import check_argument_kinds
 from specc.driver.python_spec_argument import open_spec_argument, translate_errors_to_spec_syntax
 from specc.io.safe_read import escape_text
-from specc.model import GenerationResult, Model, load
+from specc.model import GenerationResult, Model
+from specc.model_loading import load
 
 __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compile", "load"]
 

@@ -17,16 +17,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir.graph import Graph, Value
-from specc.ir.model import DecodeState, KVCache, ModelSource
-from specc.ir.target import Target
 
 if TYPE_CHECKING:
-    # for annotations only: running a model does not import the weights package or NumPy
+    # for annotations only: opening a model imports neither the IR nor the weights package
     import numpy as np
 
     from specc.artifact.package_index import WeightFileMetadata
     from specc.ir.array import Array
+    from specc.ir.graph import Graph, Value
+    from specc.ir.model import DecodeState, KVCache, ModelSource
+    from specc.ir.target import Target
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_values import ParameterValues
 
@@ -58,7 +58,7 @@ MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 class PackageGraph:
     """A graph of a package with its file name, such as `decoder_model.onnx`."""
 
-    graph: ModelSource
+    graph: "ModelSource"
     file: str
     metadata: MetadataTexts | None = None
 
@@ -113,21 +113,21 @@ class CompilerBackend(Protocol):
     def DEFAULT_OPSET(self) -> int:  # noqa: N802
         """The default opset of a model."""
 
-    def get_target(self, name: str) -> Target:
+    def get_target(self, name: str) -> "Target":
         """Return the target `name`. Raise E0822 if there is none."""
 
     def find_kv_buffers(
-        self, graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
-    ) -> tuple[KVCache, ...]:
+        self, graph: "Graph", states: Sequence["DecodeState"], target: "Target", opset: int
+    ) -> tuple["KVCache", ...]:
         """Return the caches of a step graph that can be updated in place."""
 
     def write_model(
         self,
-        graph: ModelSource,
+        graph: "ModelSource",
         path: Path,
         values: "ParameterValues",
         *,
-        target: Target,
+        target: "Target",
         opset: int,
         weights_as: WeightStorage,
         dtype: str,
@@ -143,7 +143,7 @@ class CompilerBackend(Protocol):
         directory: Path,
         values: "ParameterValues",
         *,
-        target: Target,
+        target: "Target",
         metadata: PackageMetadata,
         opset: int,
         weights_as: WeightStorage,
@@ -301,6 +301,9 @@ class ModelFile(Protocol):
     def open(self, provider: str, threads: int = 0) -> Session:
         """Open the model for running. Raise E0921 to E0923."""
 
+    def open_in_background(self, threads: int = 0) -> None:
+        """Open the model for the CPU on another thread; the next `open` returns the result."""
+
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Computation:
@@ -343,12 +346,12 @@ class ReferenceBackend(Protocol):
 
     def evaluate_graph(
         self,
-        graph: Graph,
+        graph: "Graph",
         inputs: Mapping[str, "Array"],
         parameters: Mapping[str, "Array"],
         *,
         value_names: tuple[str, ...] | None = None,
-        result_hook: Callable[[Value, "Array"], "Array"] | None = None,
+        result_hook: Callable[["Value", "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
         """Evaluate a graph in float64; return `value_names`, by default all outputs. `result_hook`
         may replace each computed value.

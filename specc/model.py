@@ -1,4 +1,4 @@
-"""The Python interface of compiled models: `specc.load` and the `Model` it returns.
+"""The Python interface of compiled models: the `Model` that `specc.load` returns.
 
 This module imports nothing that only compiling needs: loading a model takes a fraction of a
 second, of which imports are a large part.
@@ -13,14 +13,12 @@ from specc.decode.generation_settings import GenerationArguments
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver.option_kinds import (
     COUNT_OPTION,
-    INTEGER_OPTION,
     PATH_OPTION,
     STRING_LIST_OPTION,
     STRING_OPTION,
     OptionKind,
     check_argument_kinds,
 )
-from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.ir.array import Array
 from specc.runtime.attention_weights import AttentionWeights
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
@@ -29,27 +27,17 @@ from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
-from specc.runtime.open_model import OpenedModel, open_compiled_model, open_stream
-from specc.runtime.steppers import PREFILL_CHUNK_SIZE
+from specc.runtime.open_model import OpenedModel, open_stream
 from specc.runtime.streaming_inference import InputStream
 from specc.runtime.task_runner import is_task_input, run_task
 
 if TYPE_CHECKING:
     from specc.batch_inference.job import JobReport
 
-__all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "load"]
+__all__ = ["Diagnostic", "Failed", "GenerationResult", "Model"]
 
 Results: TypeAlias = dict[str, Array]
 """Arrays by output name."""
-
-LOAD_KINDS = {
-    "model": PATH_OPTION,
-    "execution_provider": STRING_OPTION,
-    "threads": INTEGER_OPTION,
-    "prefill_chunk_size": COUNT_OPTION,
-}
-"""The kind of each argument of `load`."""
-
 
 ENGINES = ("local", "serial", "ray")
 """The engines of `Model.map`."""
@@ -238,39 +226,3 @@ def _require_generator(model: Model) -> Generator:
             helps=["compile a spec with a `generate` section"],
         )
     return model.generator
-
-
-def load(
-    model: str | Path,
-    *,
-    execution_provider: str = "cpu",
-    threads: int = 0,
-    prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
-) -> Model:
-    """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
-
-    A step graph reads a prompt in chunks of `prefill_chunk_size` tokens, which bounds the memory
-    of activations; 0 reads it at once. Batches that update a KV cache in place are read at once.
-    Nodes never fall back to another provider silently.
-
-    >>> with specc.load("xor.onnx") as model:
-    ...     model
-    <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
-    """
-    check_argument_kinds(LOAD_KINDS, locals())
-    refuse_uncompiled(model)
-    opened = Model(
-        **vars(
-            open_compiled_model(
-                model,
-                provider=execution_provider,
-                threads=threads,
-                prefill_chunk_size=prefill_chunk_size,
-            )
-        )
-    )
-    # opened now, so that errors appear here and not at the first use; a package that generates or
-    # streams opens a session of its full-forward graph only when that is run
-    if opened.generator is None and opened.streaming_model is None:
-        _ = opened.scoring_model
-    return opened

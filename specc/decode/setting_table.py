@@ -18,6 +18,10 @@ MAX_LENGTH_PENALTY = 20
 """Maximum length penalty: with it, no power of a length overflows float64."""
 MAX_STOP_TOKENS = 1024
 """Maximum number of stop tokens: each adds one candidate per beam to beam search."""
+PREFILL_CHUNK_SIZE = 512
+"""Default maximum of new positions per run. A longer prompt is read in chunks, so that its
+activations need the memory of one chunk. Larger chunks took as much CPU time.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from specc.artifact.generation_facts import (
 from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.setting_table import GENERATION_OPTIONS
+from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
@@ -35,13 +35,7 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_inputs import ModelInputs, find_unread_inputs
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.standalone_generator import check_compiled_settings
-from specc.runtime.steppers import (
-    PREFILL_CHUNK_SIZE,
-    FullForwardStepper,
-    KVCacheStepper,
-    StepGraphs,
-    infer_lengths,
-)
+from specc.runtime.steppers import FullForwardStepper, KVCacheStepper, StepGraphs, infer_lengths
 
 
 @dataclass(kw_only=True)

@@ -1,38 +1,21 @@
 """Open a package directory and describe its contents."""
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import NoReturn
 
-from specc import backend
 from specc.artifact.generation_facts import GenerationMetadata
 from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.artifact.package_index import (
-    INDEX_FILE,
-    PackageIndex,
-    WeightFileMetadata,
-    explain_mismatch,
-    find_misplaced_tensors,
-    get_regular_file_size,
-    read_index,
-)
-from specc.backend import ModelFile, Session
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.artifact.package_index import PackageIndex
+from specc.backend import Session
+from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns, format_repr, group_thousands
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.io.atomic_write import FileDigest
-from specc.io.safe_read import (
-    UnreadableFileError,
-    compute_file_sha256,
-    escape_text,
-    read_regular_file,
-)
+from specc.io.safe_read import escape_text
 from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file_manifest
+from specc.runtime.package_files import PackageFiles, open_package_files, read_package_file
 from specc.runtime.steppers import BufferedStep
 
 DEFAULT_GRAPHS = ("score", "generate")
@@ -40,12 +23,8 @@ DEFAULT_GRAPHS = ("score", "generate")
 
 
 @dataclass(frozen=True)
-class ModelPackage:
-    """A package whose files are consistent. `models` holds each graph's parsed model by role."""
-
-    path: Path
-    index: PackageIndex
-    models: Mapping[str, ModelFile] = field(repr=False)
+class ModelPackage(PackageFiles):
+    """A package whose files are consistent, and its graphs."""
 
     def __repr__(self) -> str:
         return format_repr(f"package {self.path}: {', '.join(self.roles)}")
@@ -113,105 +92,14 @@ class ModelPackage:
     def read_extra_file(self, role: str) -> bytes | None:
         """Return the content of an extra file by role after a hash check, or None if absent."""
         name = self.index.extras.get(role)
-        return None if name is None else _check_file(self.path, name, self.index.files[name])
+        return None if name is None else read_package_file(self.path, name, self.index.files[name])
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
     """Open a package. `verify_contents` also compares the weights with their hashes, which reads
-    them once.
-
-    Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if the files are
-    inconsistent.
+    them once. Raise the errors of `open_package_files`.
     """
-    directory = Path(path)
-    index = read_index(directory)
-    # A different process may write the package while it is opened. Its index is written last, so
-    # files that do not match a changed index are read again.
-    while True:
-        try:
-            opened = _open_files(directory, index, verify_contents)
-            if verify_contents:
-                read_index(directory, verifies_contents=True)
-            return opened
-        except Failed:
-            found = read_index(directory)
-            if found == index:
-                raise
-            index = found  # the package was replaced in the meantime
-
-
-def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> ModelPackage:
-    verify_contents = verify_contents or index.checks_hashes_on_open
-    graphs = set(index.graphs.values())
-    for name, facts in index.files.items():
-        _check_size(directory, name, facts)
-        # Graphs are always hashed below, when they are read.
-        if (
-            verify_contents
-            and name not in graphs
-            and compute_file_sha256(directory / name) != facts.sha256
-        ):
-            _fail_inconsistent(
-                directory, name, "its content has changed since the package was written"
-            )
-    for name, linked in index.linked_files.items():
-        if reason := explain_mismatch(directory, name, linked, verifies_contents=verify_contents):
-            _fail_inconsistent(directory, name, reason)
-    reader = backend.load_runner()
-    models: dict[str, ModelFile] = {}
-    for role, name in index.graphs.items():
-        models[role] = reader.parse_model(
-            _check_file(directory, name, index.files[name]), directory / name
-        )
-        _check_weights(directory, name, models[role], index)
-    return ModelPackage(directory, index, models)
-
-
-def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
-    size = get_regular_file_size(directory / name)
-    if size is None:
-        _fail_inconsistent(directory, name, "it is missing, or it is not a regular file")
-    if size != digest.bytes:
-        _fail_inconsistent(
-            directory,
-            name,
-            f"it has {size} bytes, and had {digest.bytes} when the package was written",
-        )
-
-
-def _check_file(directory: Path, name: str, digest: FileDigest) -> bytes:
-    """Return the content of a file, verified by its hash."""
-    _check_size(directory, name, digest)
-    try:
-        data = read_regular_file(directory / name, digest.bytes)
-    except UnreadableFileError as error:
-        _fail_inconsistent(directory, name, f"it cannot be read: {error.reason}")
-    if hashlib.sha256(data).hexdigest() != digest.sha256:
-        _fail_inconsistent(directory, name, "its content has changed since the package was written")
-    return data
-
-
-def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
-    """Check that a graph reads its weights within the files that the index lists."""
-    # Linked checkpoints are listed too; a file in neither list would be read unchecked.
-    sizes = {n: f.bytes for n, f in index.files.items()}
-    sizes |= {n: f.bytes for n, f in index.linked_files.items()}
-    if reason := find_misplaced_tensors(file.list_external_files(), sizes):
-        _fail_inconsistent(directory, name, reason)
-    for location, _ in file.list_external_files():
-        if (found := index.files.get(location)) is not None:
-            facts = WeightFileMetadata(found.bytes, found.sha256)
-            if reason := explain_mismatch(directory, location, facts):
-                _fail_inconsistent(directory, location, reason)
-
-
-def _fail_inconsistent(directory: Path, name: str, reason: str) -> NoReturn:
-    raise_error(
-        "E0830",
-        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",
-        notes=[reason, f"its files are listed in `{INDEX_FILE}`"],
-        helps=["compile the package again, or copy its whole directory"],
-    )
+    return ModelPackage(**vars(open_package_files(Path(path), verify_contents=verify_contents)))
 
 
 def format_package_overview(package: ModelPackage) -> list[str]:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from specc.artifact.generation_facts import is_stream
 from specc.artifact.manifest import Manifest, RandomWeights
 from specc.artifact.package_index import INDEX_FILE, read_index
+from specc.decode.setting_table import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
@@ -21,7 +22,7 @@ from specc.runtime.generator import Generator, make_generator, open_generator
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.model_package import ModelPackage, open_package
-from specc.runtime.steppers import PREFILL_CHUNK_SIZE
+from specc.runtime.package_files import PackageFiles
 from specc.runtime.streaming_inference import StreamingModel, open_streaming_model
 
 
@@ -275,8 +276,10 @@ def open_compiled_model(
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
     verify_contents: bool = False,
+    files: PackageFiles | None = None,
 ) -> OpenedModel:
-    """Open the model at `path`; `verify_contents` verifies every byte by hash.
+    """Open the model at `path`; `verify_contents` verifies every byte by hash. `files` are the
+    files of the package if they are open already.
 
     Raise E0802 or E0830 to E0832 if a package cannot be opened or has no such graph.
     """
@@ -289,9 +292,12 @@ def open_compiled_model(
             f"`{escape_text(path)}` is a single model, not a package",
             helps=["leave out --graph"],
         )
+    package = ModelPackage(**vars(files)) if files else None
+    if directory and files is None:
+        package = open_package(path, verify_contents=verify_contents)
     return OpenedModel(
         path=Path(path),
-        package=open_package(path, verify_contents=verify_contents) if directory else None,
+        package=package,
         graph=graph,
         provider=provider,
         threads=threads,

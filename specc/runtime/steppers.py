@@ -8,6 +8,7 @@ import numpy as np
 
 from specc.artifact.generation_facts import GenerationMetadata
 from specc.backend import BoundRun, Computation, DeviceTensor, DeviceTensors, Session, TensorSlot
+from specc.decode.setting_table import PREFILL_CHUNK_SIZE
 from specc.decode.token_choice import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
@@ -35,10 +36,6 @@ MIN_BUFFER_POSITIONS = 64
 """Initial capacity of a KV buffer, in positions."""
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
-PREFILL_CHUNK_SIZE = 512
-"""Default maximum of new positions per run. A longer prompt is read in chunks, so that its
-activations need the memory of one chunk. Larger chunks took as much CPU time.
-"""
 
 
 class FullForwardStepper:

@@ -155,12 +155,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.driver.option_kinds",
         "specc.driver.uncompiled_model", "specc.ir.array", "specc.runtime",
     },
+    "specc.model_loading": {
+        "specc.decode.setting_table", "specc.driver.option_kinds", "specc.driver.uncompiled_model",
+        "specc.model", "specc.runtime",
+    },
     # the public interface
     "specc.api": {
         "specc.diagnostics", "specc.driver", "specc.driver.option_kinds", "specc.io", "specc.model",
+        "specc.model_loading",
     },
     "specc.version": set(),
-    "specc": {"specc.api", "specc.diagnostics", "specc.model", "specc.runtime", "specc.version"},
+    "specc": {
+        "specc.api", "specc.diagnostics", "specc.model", "specc.model_loading", "specc.runtime", "specc.version",
+    },
     "specc.__main__": {"specc.cli"},
 }  # fmt: skip
 

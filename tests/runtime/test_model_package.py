@@ -231,10 +231,30 @@ def test_a_package_replaced_during_load_is_loaded_again(
     write_pair_package(pair, seed=1)
     answers = [former, package_index.read_index(pair)]
     monkeypatch.setattr(
-        "specc.runtime.model_package.read_index",
+        "specc.runtime.package_files.read_index",
         lambda directory, **more: answers.pop(0) if len(answers) > 1 else answers[0],
     )
     assert open_package(pair).index == answers[0]
+
+
+def test_a_session_opened_in_the_background_is_used_once(pair: Path) -> None:
+    model = open_package(pair).models["encode"]
+    model.open_in_background(threads=1)
+    assert model.open("cpu").inputs  # another number of threads
+    (pending,) = model.pending_sessions.values()  # type: ignore[attr-defined]
+    opened = model.open("cpu", 1)
+    assert opened is pending.result()
+    assert model.open("cpu", 1) is not opened
+
+
+def test_a_background_error_is_raised_when_the_model_is_opened(pair: Path) -> None:
+    package = open_package(pair)
+    for path in pair.glob("*.data"):
+        path.unlink()
+    model = package.models["score"]
+    model.open_in_background()
+    with pytest.raises(Failed, match="E0923"):
+        model.open("cpu")
 
 
 def test_the_default_graph_is_score(pair: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -92,6 +93,10 @@ class OnnxModelFile:
 
     path: Path
     model: ModelProto
+    pending_sessions: dict[int, "Future[OrtModel]"] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Sessions on the CPU that are being opened, by the number of threads."""
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -140,7 +145,16 @@ class OnnxModelFile:
 
     def open(self, provider: str, threads: int = 0) -> OrtModel:
         """Open the model on a provider."""
+        if provider == "cpu" and threads in self.pending_sessions:
+            return self.pending_sessions.pop(threads).result()
         return self._open_model(self.model, provider, threads)
+
+    def open_in_background(self, threads: int = 0) -> None:
+        """Open the model for the CPU on another thread; the next `open` returns the result."""
+        executor = ThreadPoolExecutor(1)
+        opened = executor.submit(self._open_model, self.model, "cpu", threads)
+        self.pending_sessions[threads] = opened
+        executor.shutdown(wait=False)
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]

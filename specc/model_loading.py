@@ -1,0 +1,77 @@
+"""`specc.load`: open a compiled model.
+
+This module imports only what opens the sessions of a package. The rest is imported while these are
+opened on other threads.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specc.decode.setting_table import PREFILL_CHUNK_SIZE
+from specc.driver.option_kinds import (
+    COUNT_OPTION,
+    INTEGER_OPTION,
+    PATH_OPTION,
+    STRING_OPTION,
+    check_argument_kinds,
+)
+from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.runtime.package_files import open_package_files
+
+if TYPE_CHECKING:
+    from specc.model import Model
+
+__all__ = ["load"]
+
+LOAD_KINDS = {
+    "model": PATH_OPTION,
+    "execution_provider": STRING_OPTION,
+    "threads": INTEGER_OPTION,
+    "prefill_chunk_size": COUNT_OPTION,
+}
+"""The kind of each argument of `load`."""
+
+
+def load(
+    model: str | Path,
+    *,
+    execution_provider: str = "cpu",
+    threads: int = 0,
+    prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
+) -> "Model":
+    """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
+
+    A step graph reads a prompt in chunks of `prefill_chunk_size` tokens, which bounds the memory
+    of activations; 0 reads it at once. Batches that update a KV cache in place are read at once.
+    Nodes never fall back to another provider silently.
+
+    >>> with specc.load("xor.onnx") as model:
+    ...     model
+    <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
+    """
+    check_argument_kinds(LOAD_KINDS, locals())
+    refuse_uncompiled(model)
+    files = open_package_files(Path(model)) if os.path.isdir(model) else None
+    if files is not None and execution_provider == "cpu":
+        files.open_in_background(threads)
+    # imported while the sessions are opened, which takes as long
+    from specc.model import Model
+    from specc.runtime.open_model import open_compiled_model
+
+    opened = Model(
+        **vars(
+            open_compiled_model(
+                model,
+                provider=execution_provider,
+                threads=threads,
+                prefill_chunk_size=prefill_chunk_size,
+                files=files,
+            )
+        )
+    )
+    # opened now, so that errors appear here and not at the first use; a package that generates or
+    # streams opens a session of its full-forward graph only when that is run
+    if opened.generator is None and opened.streaming_model is None:
+        _ = opened.scoring_model
+    return opened

@@ -1,0 +1,145 @@
+"""Open the files of a package and check that they are consistent.
+
+This module imports neither the IR nor the preprocessing, so that a session can be opened on another
+thread while these are imported.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from specc import backend
+from specc.artifact.package_index import (
+    INDEX_FILE,
+    PackageIndex,
+    WeightFileMetadata,
+    explain_mismatch,
+    find_misplaced_tensors,
+    get_regular_file_size,
+    read_index,
+)
+from specc.backend import ModelFile
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.io.atomic_write import FileDigest
+from specc.io.safe_read import (
+    UnreadableFileError,
+    compute_file_sha256,
+    escape_text,
+    read_regular_file,
+)
+
+
+@dataclass(frozen=True)
+class PackageFiles:
+    """The files of a package, which are consistent. `models` holds each graph's parsed model by
+    role.
+    """
+
+    path: Path
+    index: PackageIndex
+    models: Mapping[str, ModelFile] = field(repr=False)
+
+    def open_in_background(self, threads: int) -> None:
+        """Open the graphs of the decode loop for the CPU on other threads."""
+        if "step" in self.models and self.index.metadata:
+            for role in {"encode", "step"} & self.models.keys():
+                self.models[role].open_in_background(threads)
+
+
+def open_package_files(directory: Path, *, verify_contents: bool = False) -> PackageFiles:
+    """Open the files of a package.
+
+    Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if the files are
+    inconsistent.
+    """
+    index = read_index(directory)
+    # A different process may write the package while it is opened. Its index is written last, so
+    # files that do not match a changed index are read again.
+    while True:
+        try:
+            opened = _open_files(directory, index, verify_contents)
+            if verify_contents:
+                read_index(directory, verifies_contents=True)
+            return opened
+        except Failed:
+            found = read_index(directory)
+            if found == index:
+                raise
+            index = found  # the package was replaced in the meantime
+
+
+def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> PackageFiles:
+    verify_contents = verify_contents or index.checks_hashes_on_open
+    graphs = set(index.graphs.values())
+    for name, facts in index.files.items():
+        _check_size(directory, name, facts)
+        # Graphs are always hashed below, when they are read.
+        if (
+            verify_contents
+            and name not in graphs
+            and compute_file_sha256(directory / name) != facts.sha256
+        ):
+            _fail_inconsistent(
+                directory, name, "its content has changed since the package was written"
+            )
+    for name, linked in index.linked_files.items():
+        if reason := explain_mismatch(directory, name, linked, verifies_contents=verify_contents):
+            _fail_inconsistent(directory, name, reason)
+    reader = backend.load_runner()
+    models: dict[str, ModelFile] = {}
+    for role, name in index.graphs.items():
+        models[role] = reader.parse_model(
+            read_package_file(directory, name, index.files[name]), directory / name
+        )
+        _check_weights(directory, name, models[role], index)
+    return PackageFiles(directory, index, models)
+
+
+def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
+    size = get_regular_file_size(directory / name)
+    if size is None:
+        _fail_inconsistent(directory, name, "it is missing, or it is not a regular file")
+    if size != digest.bytes:
+        _fail_inconsistent(
+            directory,
+            name,
+            f"it has {size} bytes, and had {digest.bytes} when the package was written",
+        )
+
+
+def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
+    """Return the content of a file, verified by its hash."""
+    _check_size(directory, name, digest)
+    try:
+        data = read_regular_file(directory / name, digest.bytes)
+    except UnreadableFileError as error:
+        _fail_inconsistent(directory, name, f"it cannot be read: {error.reason}")
+    if hashlib.sha256(data).hexdigest() != digest.sha256:
+        _fail_inconsistent(directory, name, "its content has changed since the package was written")
+    return data
+
+
+def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
+    """Check that a graph reads its weights within the files that the index lists."""
+    # Linked checkpoints are listed too; a file in neither list would be read unchecked.
+    sizes = {n: f.bytes for n, f in index.files.items()}
+    sizes |= {n: f.bytes for n, f in index.linked_files.items()}
+    external_files = file.list_external_files()
+    if reason := find_misplaced_tensors(external_files, sizes):
+        _fail_inconsistent(directory, name, reason)
+    for location, _ in external_files:
+        if (found := index.files.get(location)) is not None:
+            facts = WeightFileMetadata(found.bytes, found.sha256)
+            if reason := explain_mismatch(directory, location, facts):
+                _fail_inconsistent(directory, location, reason)
+
+
+def _fail_inconsistent(directory: Path, name: str, reason: str) -> NoReturn:
+    raise_error(
+        "E0830",
+        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",
+        notes=[reason, f"its files are listed in `{INDEX_FILE}`"],
+        helps=["compile the package again, or copy its whole directory"],
+    )
