@@ -64,10 +64,9 @@ KEYS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("key", sorted(set(KEYS)))
-def test_guide_lists_every_yaml_key(key: str) -> None:
+def test_guide_lists_every_yaml_key() -> None:
     listed = GUIDE[GUIDE.index("## YAML keys") :].split("\n## ", 2)[0]
-    assert re.search(rf"\b{key}\b", listed), key
+    assert not [key for key in KEYS if not re.search(rf"\b{key}\b", listed)]
 
 
 LINK = re.compile(r"\]\(([^)#:]+)\)")

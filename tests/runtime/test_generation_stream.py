@@ -114,11 +114,11 @@ def test_an_invalid_prompt_has_a_code(model: Model, given: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "value", [object(), [[]], {}, "9", 1j, 10**400, np.array([1.5, 2]), float("nan"), -1]
-)
-def test_an_invalid_setting_has_a_code(model: Model, name: str, value: Any) -> None:
-    if name == "stop_strings" and isinstance(value, str):
-        return
-    with pytest.raises(specc.Failed, match=r"E073[23]"):
-        model.generate("ab", **{name: value})
+def test_an_invalid_setting_has_a_code(model: Model, name: str) -> None:
+    values = [object(), [[]], {}, "9", 1j, 10**400, np.array([1.5, 2]), float("nan"), -1]
+    for value in values:
+        if name == "stop_strings" and isinstance(value, str):
+            continue
+        with pytest.raises(specc.Failed, match=r"E073[23]"):
+            model.generate("ab", **{name: value})
+            pytest.fail(f"{name} = {value!r} is accepted")
