@@ -18,10 +18,10 @@ from support.small_configs import SMALL_CONFIGS
 from support.spec_mutants import (
     SpecMutant,
     choose_small_value,
+    list_spec_paths,
     make_mutant,
     mutate_tree,
     open_library,
-    parse_builtin_specs,
 )
 
 from specc.analysis.analysis_report import analyze_graph
@@ -36,7 +36,7 @@ from specc.driver.weights_section import count_untied_parameters
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.ir.dim import Dim
-from specc.library.spec_files import get_specs_directory
+from specc.library.spec_files import get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import decode_spec, parse_spec
@@ -102,8 +102,9 @@ def mutate_section(seed: int) -> SpecMutant:
     section.
     """
     rng = random.Random(seed)
-    models = [(n, f) for n, f in parse_builtin_specs() if n in SMALL_CONFIGS]
-    name, file = rng.choice(models)
+    name = rng.choice([name for name in list_spec_paths() if name in SMALL_CONFIGS])
+    path = list_spec_paths()[name]
+    file = read_spec_file(path, path.name)
     items = [i for i in file.items if isinstance(i, BESIDE)]
     if not items:
         return SpecMutant(f"{name}.specc", print_dsl(file).encode())

@@ -53,22 +53,23 @@ def open_library() -> SpecLibrary:
 
 
 @cache
-def parse_builtin_specs() -> tuple[tuple[str, ast.File], ...]:
-    """Return the syntax tree of every built-in spec by file name."""
+def list_spec_paths() -> dict[str, Path]:
+    """Return the path of every built-in spec by file name without suffix."""
     paths = sorted(
         p
         for d in ("models", "std")
         for p in (get_specs_directory() / d).iterdir()
         if p.suffix in (".specc", ".yaml")
     )
-    return tuple((p.stem, read_spec_file(p, p.name)) for p in paths)
+    return {p.stem: p for p in paths}
 
 
 def choose_spec(rng: random.Random) -> tuple[str, ast.File]:
     """Return a built-in spec and its file name in one of the syntaxes."""
-    names = [name for name, _ in parse_builtin_specs()]
-    name = rng.choice([f"{name}.{suffix}" for suffix in ("specc", "yaml") for name in names])
-    return name, dict(parse_builtin_specs())[Path(name).stem]
+    paths = list_spec_paths()
+    name = rng.choice([f"{name}.{suffix}" for suffix in ("specc", "yaml") for name in paths])
+    path = paths[Path(name).stem]
+    return name, read_spec_file(path, path.name)
 
 
 # --- bytes and words ------------------------------------------------------------------
@@ -154,19 +155,26 @@ def get_node_family(node: Any) -> Any:
 
 
 @cache
-def collect_nodes() -> dict[Any, list[Any]]:
-    """Return the nodes of all built-in specs by family."""
+def collect_nodes(path: Path) -> dict[Any, list[Any]]:
+    """Return the nodes of a built-in spec by family."""
     found: dict[Any, list[Any]] = {}
-    for _, file in parse_builtin_specs():
-        for node in iterate_nodes(file):
-            found.setdefault(get_node_family(node), []).append(node)
-    found["expr"] += [
-        ast.NumberLiteral(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")
-    ] * 40
-    found["expr"] += [
-        ast.Name(n) for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")
-    ] * 40
+    for node in iterate_nodes(read_spec_file(path, path.name)):
+        found.setdefault(get_node_family(node), []).append(node)
     return found
+
+
+LITERALS = [
+    *map(ast.NumberLiteral, ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")),
+    *map(ast.Name, ("true", "false", "none", "inf", "all", "causal", "x", "gelu")),
+]
+
+
+def choose_other_node(rng: random.Random, family: Any) -> Any:
+    """Return a node of the family from one of some random built-in specs; None if they have none."""
+    if family == "expr" and rng.random() < 0.03:
+        return rng.choice(LITERALS)
+    paths = rng.sample(list(list_spec_paths().values()), 8)
+    return next((rng.choice(n) for p in paths if (n := collect_nodes(p).get(family))), None)
 
 
 def mutate_tree(rng: random.Random, file: ast.File) -> ast.File:
@@ -181,9 +189,10 @@ def mutate_tree(rng: random.Random, file: ast.File) -> ast.File:
             for n in iterate_nodes(target)
             if get_node_family(n) == get_node_family(target) and n is not target
         ]
-        new = rng.choice(
-            others if others and rng.random() < 0.2 else collect_nodes()[get_node_family(target)]
-        )
+        is_own = others and rng.random() < 0.2
+        new = None if is_own else choose_other_node(rng, get_node_family(target))
+        if new is None:  # a rare section has other nodes of its kind at most
+            new = rng.choice(others or [target])
         file = _replaced(file, target, new, drop=rng.random() < 0.15)
     return file
 
@@ -224,6 +233,18 @@ def make_mutant(seed: int) -> SpecMutant:
             return SpecMutant(name, made.encode(errors="surrogatepass"))
 
 
+def _choose_model(number: int) -> str:
+    """Return the next spec with a graph after a number of built-in specs."""
+    paths = list_spec_paths()
+    names = [*[*paths][number % len(paths) :], *paths]
+    trees = ((name, read_spec_file(paths[name], paths[name].name)) for name in names)
+    return next(
+        name
+        for name, file in trees
+        if any(isinstance(i, ast.Block) and i.kind == "graph" for i in file.items)
+    )
+
+
 def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
     """Return a small value for a field that needs one: few layers, and a value for fields without
     default.
@@ -248,12 +269,7 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
         module.is_standard = True
         changed = {name: (item, module) for name, item in module.items.items()}
         files.__dict__["_std"] = {**open_library()._std, **changed}
-        models = [
-            n
-            for n, f in parse_builtin_specs()
-            if any(isinstance(i, ast.Block) and i.kind == "graph" for i in f.items)
-        ]
-        module = files.open(models[len(mutant.data) % len(models)])
+        module = files.open(_choose_model(len(mutant.data)))
     program = build_program(module, files)
     values = {
         p: n
