@@ -176,6 +176,7 @@ def test_killed_workers_are_replaced(
     assert hash_parts(tmp_path) == undisturbed
 
 
+@pytest.mark.parity
 def test_workers_exit_with_the_parent_process(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:

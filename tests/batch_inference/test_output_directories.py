@@ -63,7 +63,8 @@ def test_unwritable_directory(small: Path, tmp_path: Path, which: str) -> None:
     assert sorted(p.name for p in out.rglob("*")) == before
 
 
-@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.parity)])
+@pytest.mark.parity
+@pytest.mark.parametrize("engine", ["serial", "local"])
 def test_full_disk_message_counts_written_parts(small: Path, tmp_path: Path, engine: str) -> None:
     data = tmp_path / "rows.jsonl"
     # the third part exceeds the file size limit

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 
 import specc
@@ -81,7 +82,7 @@ def outputs(
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sample_sweep(NAMES, costly={"distilbert"}, stride=1))
 def test_built_in_name_ignores_working_directory(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

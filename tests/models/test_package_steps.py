@@ -6,6 +6,7 @@ The full pass is the package's own `score` graph in the same runtime.
 """
 
 from functools import cache
+from itertools import product
 from tempfile import mkdtemp
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_any_steps_give_the_logits_of_full_passes(
 
 
 @pytest.mark.parametrize("prompts", [[range(3, 16)], [range(3, 16), range(5, 9), [4]]])
-@pytest.mark.parametrize(("name", "target"), sample_sweep([*CASES]))
+@pytest.mark.parametrize(("name", "target"), sample_sweep([*CASES], stride=5))
 def test_a_prompt_in_chunks_gives_the_logits_of_a_full_pass(
     name: str, target: str, prompts: list[range | list[int]]
 ) -> None:
@@ -180,9 +181,9 @@ def test_a_batch_element_equals_itself_alone(
             assert_same(batch[row : row + 1], one[step], (row, step))
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    ("name", "target", "rows"), sample_sweep(list(product(SPECS, TARGETS, [1, 2])))
+)
 def test_steps_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
     prompts = rng.integers(3, VOCAB, (rows, MIN_BUFFER_POSITIONS - 4)).tolist()

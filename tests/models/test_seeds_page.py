@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.parity
 def test_the_page_prints_the_computed_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_samples_equal_held_out_digits(script, digits):
         assert digits.target[index] == script.NAMES.index(name)
 
 
+@pytest.mark.parity
 def test_script_reproduces_the_files(script):
     for name, values in script.samples().items():
         on_disk = np.asarray(Pillow.open(FOLDER / f"{name}.png"))

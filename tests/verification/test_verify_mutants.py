@@ -142,6 +142,7 @@ def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
     assert judged - len(equivalent) >= 40
 
 
+@pytest.mark.parity
 def test_mutants_of_a_mask_after_a_stride_are_killed(tmp_path: Path) -> None:
     """Four input positions are one mask position, so the constants need longer inputs."""
     (tmp_path / "m.specc").write_text(STRIDED)
