@@ -16,7 +16,7 @@ from specc.driver.option_kinds import (
     STRING_OPTION,
     check_argument_kinds,
 )
-from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.runtime.package_files import open_package_files
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def load(
     <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
     check_argument_kinds(LOAD_KINDS, locals())
-    refuse_uncompiled(model)
+    reject_uncompiled_model(model)
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":
         files.open_in_background(threads)

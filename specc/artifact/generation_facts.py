@@ -99,7 +99,7 @@ class GenerationMetadata:
             "seed": self.random_init.seed if self.random_init else None,
             "drawn": self.random_init.count if self.random_init else 0,
             "in_place": to_json_value(self.in_place_states),
-            "bounds": convert_bounds_to_json(self.length_bounds),
+            "bounds": convert_length_bounds_to_json(self.length_bounds),
             "apart": self.allows_mixed_lengths,
             "chunks": chunks,
         }
@@ -112,19 +112,19 @@ def is_stream(metadata: Mapping[str, object]) -> bool:
     return isinstance(told, dict) and told.get("chunks") is not None
 
 
-def convert_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
+def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
     """Return bounds as JSON data."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
-def parse_bounds(data: object) -> dict[str, LengthBound]:
+def parse_length_bounds(data: object) -> dict[str, LengthBound]:
     """Return bounds from JSON data; invalid bounds are ignored."""
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
             # A missing bound only delays an error: the graph declares its own lengths.
-            case [int() as low, None | int() as high, str() as why]:
-                found[str(name)] = LengthBound(low, high, why[:300])
+            case [int() as low, None | int() as high, str() as reason]:
+                found[str(name)] = LengthBound(low, high, reason[:300])
     return found
 
 
@@ -178,7 +178,7 @@ def parse_generation_metadata(
         limiting_table=str(fields.get_optional("table") or "")[:200],
         random_init=None if seed is None else RandomWeights(seed, max(count or 0, 0)),
         in_place_states=_read_names(fields, "in_place", step, path),
-        length_bounds=parse_bounds(fields.get_optional("bounds")),
+        length_bounds=parse_length_bounds(fields.get_optional("bounds")),
         allows_mixed_lengths=fields.get_optional("apart") is True,
         stream_chunks=chunks,
     )
@@ -335,11 +335,11 @@ def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str
     return tuple(map(str, names))
 
 
-def _fail_invalid_package(path: str, why: str) -> NoReturn:
+def _fail_invalid_package(path: str, reason: str) -> NoReturn:
     raise_error(
         "E0831",
         f"the package `{path}` cannot generate",
-        notes=[why],
+        notes=[reason],
         helps=["compile the package again"],
     )
 

@@ -330,5 +330,5 @@ def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     return tuple(found)
 
 
-def _fail_invalid_manifest(path: str, why: str) -> NoReturn:
-    raise_error("E0917", f"the specc metadata in `{path}` is invalid: {why}")
+def _fail_invalid_manifest(path: str, reason: str) -> NoReturn:
+    raise_error("E0917", f"the specc metadata in `{path}` is invalid: {reason}")

@@ -99,8 +99,8 @@ def explain_mismatch(
         return "it is outside the model's directory"
     if (size := get_regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"
-    if why := _explain_irregular_file(directory, location):
-        return why
+    if reason := _explain_irregular_file(directory, location):
+        return reason
     if size != metadata.bytes:
         return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
     # A checkpoint begins with its header: names, shapes and offsets.
@@ -111,7 +111,7 @@ def explain_mismatch(
     return ""
 
 
-def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
+def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
     """Return which tensors are in no recorded file, or past the end of their file; return "" if
     there are none.
     """
@@ -197,10 +197,10 @@ class PackageIndex:
         }
         # The index is sorted and has no dates, so compiling twice produces the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
-        return _seal_index(text.encode(errors="backslashreplace") + b"\n")
+        return _add_index_hash(text.encode(errors="backslashreplace") + b"\n")
 
 
-def _seal_index(data: bytes) -> bytes:
+def _add_index_hash(data: bytes) -> bytes:
     """Return the bytes of an index including their hash, which is computed with zeros in its
     place.
     """
@@ -217,7 +217,7 @@ def is_unmodified(data: bytes) -> bool:
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
-    return _seal_index(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
+    return _add_index_hash(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
 
 
 def is_plain_file_name(name: str) -> bool:
@@ -362,11 +362,11 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     return found
 
 
-def _fail_invalid_index(where: str, why: str) -> NoReturn:
+def _fail_invalid_index(where: str, reason: str) -> NoReturn:
     title = f"the package cannot be opened: `{where}` cannot be used"
     raise_error(
         "E0831",
         title,
-        notes=[why],
+        notes=[reason],
         helps=["compile the package again, or copy its whole directory"],
     )

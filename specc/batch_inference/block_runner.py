@@ -196,7 +196,7 @@ class BlockRunner:
         """Compute one block. Raise E0802 or E0881 if its file is gone or has changed."""
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
         if existing_statistics is not None:  # by a different process with the same plan
-            report(existing_statistics.rows)
+            report(existing_statistics.row_count)
             return existing_statistics
         # the journal has the started rows, so that the next worker knows which row crashed this
         # worker
@@ -212,7 +212,7 @@ class BlockRunner:
                 first_row_number=self.plan.first_row_numbers[block_number],
                 journal=journal,
                 report=report,
-                statistics=BlockStatistics(number=block_number, rows=count),
+                statistics=BlockStatistics(block_number=block_number, row_count=count),
                 results=[{} for _ in range(count)],
             )
             block.compute_results(table)
@@ -261,13 +261,13 @@ class BlockComputation:
         """Compute the results of all rows of the block; failed rows get an error."""
         readable_rows: list[InputRow] = []
         for number, row in enumerate(
-            self.model.row_reader.convert_rows(table, self.statistics.rows)
+            self.model.row_reader.convert_rows(table, self.statistics.row_count)
         ):
             if isinstance(row, InputRow):
                 readable_rows.append(row)
             else:
                 self._record_error(number, row)
-        self.report(self.statistics.rows - len(readable_rows))
+        self.report(self.statistics.row_count - len(readable_rows))
         # sequences end at different times, so their batches are not fixed in advance
         if self.model.uses_continuous_batching:
             readable_rows = self._generate_continuously(readable_rows)
@@ -280,8 +280,8 @@ class BlockComputation:
         self.statistics.errors.sort()
 
     def _count_positions(self, positions: int, padding: int) -> None:
-        self.statistics.positions += positions
-        self.statistics.padding += padding
+        self.statistics.position_count += positions
+        self.statistics.padding_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
         """Generate texts by continuous batching, grouped by shape, the shortest first. Return the

@@ -341,7 +341,7 @@ class RayEngine:
                 if "failed" in results:
                     raise _decode_failure(results["failed"])
                 finished = BlockStatistics.from_fields(JsonFields(results))
-                yield BlockProgress(rows=finished.rows, statistics=finished)
+                yield BlockProgress(rows=finished.row_count, statistics=finished)
         finally:
             ray.shutdown()
 

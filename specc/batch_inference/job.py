@@ -98,9 +98,9 @@ class JobReport:
         """Add the statistics of a completed block."""
         self.blocks += 1
         self.errors += len(statistics.errors)
-        self.null_rows += statistics.null_rows
-        self.positions += statistics.positions
-        self.padding += statistics.padding
+        self.null_rows += statistics.null_row_count
+        self.positions += statistics.position_count
+        self.padding += statistics.padding_count
 
 
 ProgressCallback = Callable[[JobReport], None]
@@ -200,7 +200,7 @@ def _run_engine(
         yield BlockProgress(is_worker_ready=True)
         for number in block_numbers:
             done = blocks.run_block(number)
-            yield BlockProgress(rows=done.rows, statistics=done)
+            yield BlockProgress(rows=done.row_count, statistics=done)
     else:
         yield from LocalEngine(out=out, worker_count=request.workers or count_available_cpus()).run(
             block_numbers

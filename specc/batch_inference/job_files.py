@@ -228,15 +228,18 @@ class BlockStatistics(Record):
     """
 
     tag = "block"
-    json_keys: ClassVar[Mapping[str, str]] = {"multiply_adds": "work"}
-    number: Count
-    rows: Count
+    json_keys: ClassVar[Mapping[str, str]] = {
+        "block_number": "number", "row_count": "rows", "position_count": "positions",
+        "padding_count": "padding", "multiply_adds": "work", "null_row_count": "null_rows",
+    }  # fmt: skip
+    block_number: Count
+    row_count: Count
     errors: Annotated[list[tuple[int, str, str]], _read_errors] = field(default_factory=list)
-    positions: Count = 0
-    padding: Count = 0
+    position_count: Count = 0
+    padding_count: Count = 0
     seconds: float = 0.0
     multiply_adds: Count = 0
-    null_rows: Count = 0
+    null_row_count: Count = 0
 
 
 def write_part(
@@ -252,14 +255,14 @@ def write_part(
         for c in plan.copied_columns
     }
     results = {c.name: [v.get(c.name) for v in values] for c in plan.result_columns}
-    data, statistics.null_rows = encode_part(
+    data, statistics.null_row_count = encode_part(
         plan.output_format, (*plan.copied_columns, *plan.result_columns), kept | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
     # the part file comes last: if it exists, so does its description
-    description = out / PLAN_DIRECTORY / f"{statistics.number:06}.json"
+    description = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(description, [text.encode("utf-8", "backslashreplace")])
-    write_file_atomically(out / plan.get_part_file(statistics.number), [data])
+    write_file_atomically(out / plan.get_part_file(statistics.block_number), [data])
 
 
 def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockStatistics | None:

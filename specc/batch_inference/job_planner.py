@@ -225,10 +225,10 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
     # padding masks need no column, since they are computed from the padded inputs
     beside = {find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs}
     required = [n for n in input_signature.required_inputs if n not in beside]
-    usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
+    default = next((c for c in DEFAULT_COLUMNS if c in columns), "")
     open_inputs = find_text_inputs(opened) or required
-    if usual and len(open_inputs) == 1:
-        return {open_inputs[0]: usual}
+    if default and len(open_inputs) == 1:
+        return {open_inputs[0]: default}
     _fail_unmapped(columns, required)
 
 

@@ -227,11 +227,11 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
     """Return the most probable labels of one row and their probabilities."""
     scores = value.reshape(-1, value.shape[-1])
     if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):
-        due = f"{len(record.labels) or 'some'} scores"
+        expected = f"{len(record.labels) or 'some'} scores"
         raise_error(
             "E0916",
             "an output cannot be decoded as the spec's `reading` declares",
-            notes=[f"its shape per row is {list(value.shape)}, expected {due}"],
+            notes=[f"its shape per row is {list(value.shape)}, expected {expected}"],
         )
     shares = compute_probabilities(scores)[0]
     # the first index if several scores are equal, on every machine

@@ -85,7 +85,7 @@ class _GraphCopier:
         inner = _GraphCopier(builder := Builder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
-        more = inner.list_collectable(node, op)
+        more = inner.list_collectable_activations(node, op)
         if not more:
             return self.builder.add_node(op, *args)
         new = self.builder.add_node(inner.make_collecting_scan(op, more), *args)
@@ -111,7 +111,7 @@ class _GraphCopier:
             return value
         return self.builder.add_op(ops.Transpose(tuple(order)), value)
 
-    def list_collectable(self, node: Node, op: ops.Scan) -> list[Value]:
+    def list_collectable_activations(self, node: Node, op: ops.Scan) -> list[Value]:
         """Return the activations of this body that can be collected, without duplicates.
 
         They are stacked along an axis before the last one. In a masked loop the first axis must be

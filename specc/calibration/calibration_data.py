@@ -89,10 +89,10 @@ def _prepare_sequences(
     except Failed as failed:
         _fail_misfit(place, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
-        if why := _explain_useless(
+        if reason := _explain_useless(
             name, array, input_signature.graph.input_facts[name].padding_side
         ):
-            _fail_misfit(place, why, input_signature)
+            _fail_misfit(place, reason, input_signature)
     return made
 
 
@@ -139,12 +139,12 @@ def _collect_first_axes(graph: Graph) -> set[str | None]:
     return {shape[0].name if shape else None for shape in shapes}
 
 
-def _fail_misfit(place: str, why: str, input_signature: ModelInputs) -> NoReturn:
+def _fail_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0854."""
     wanted = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
         "E0854",
-        f"{place} contains no inputs of this model: {why}",
+        f"{place} contains no inputs of this model: {reason}",
         notes=[f"its inputs are {', '.join(wanted)}"],
         helps=["write arrays with these names to an .npz file, or one JSON object per line"],
     )

@@ -45,7 +45,7 @@ class CalibrationStage:
     activations_of: Mapping[str, Value]
     stage_inputs: tuple[str, ...]
     stage_outputs: tuple[str, ...]
-    released: tuple[str, ...]
+    released_values: tuple[str, ...]
 
 
 def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
@@ -65,7 +65,7 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
             activations_of=activations_of,
             stage_inputs=tuple(takes),
             stage_outputs=tuple(gives),
-            released=tuple(name for v, name in names.items() if last[v] == n),
+            released_values=tuple(name for v, name in names.items() if last[v] == n),
         )
 
 
@@ -314,7 +314,7 @@ def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) ->
     for name in stage.stage_inputs:
         path = _get_value_path(directory, name, number)
         found[name] = np.load(path, allow_pickle=False)
-        if name in stage.released:
+        if name in stage.released_values:
             path.unlink()
     return found
 

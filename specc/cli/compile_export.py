@@ -30,7 +30,7 @@ from specc.driver.compile_options import (
     build_compile_options,
 )
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
-from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import format_shadow_note
 from specc.runtime.open_model import open_compiled_model
@@ -159,7 +159,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 
 def run_export(args: Namespace) -> int:
     """Write the model repository and print its files."""
-    refuse_uncompiled(args.model)
+    reject_uncompiled_model(args.model)
     model = open_compiled_model(args.model, graph=args.graph).default_model
     name = args.name or model.manifest.name
     directory, max_batch_size = Path(args.output), args.max_batch_size

@@ -75,7 +75,7 @@ def run_fmt(args: Namespace) -> int:
             text = new
         elif new != old:
             changed.append(name)
-            _write_or_diff(name, old, new, args)
+            _rewrite_or_diff(name, old, new, args)
     return _report_formatted(changed, text, written=written, is_check=args.check)
 
 
@@ -123,7 +123,7 @@ def _read_spec(name: str) -> tuple[ast.File, Source]:
     return tree, tree.span.source
 
 
-def _write_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
+def _rewrite_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
     """Rewrite a file, or with `--diff` print the differences."""
     name_shown = escape_text(name)
     if args.diff and not get_output_style().is_machine_readable:
@@ -178,8 +178,8 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     vocabulary = "".join(f"{word}\n" for word in vectors.words).encode()
     resolve_output_path(target, WEIGHTS_OUTPUT, inputs=[source], force=force)
     write_output(words, VOCABULARY_OUTPUT, vocabulary, inputs=[source], force=force)
-    write_safetensors(target, {DEFAULT_TENSOR: vectors.array}, force=force)
-    shape = list(vectors.array.shape)
+    write_safetensors(target, {DEFAULT_TENSOR: vectors.vectors}, force=force)
+    shape = list(vectors.vectors.shape)
     if not print_json_result({"files": [target, str(words)], "text": None}):
         print_outcome(
             f"{escape_text(target)}: `{DEFAULT_TENSOR}` {shape}; "

@@ -190,7 +190,7 @@ def run_doc(args: Namespace) -> int:
     if args.source and _is_only_spec_name(args.name, library):
         meanings = [_document_spec(args.name)]
     else:
-        meanings = find_meanings(args.name, library, with_source=args.source)
+        meanings = find_documented_names(args.name, library, with_source=args.source)
     items = [*map(vars, meanings)]
     if not print_json_result({"name": args.name, "definitions": items}):
         print("\n\n".join(meaning.format_text() for meaning in meanings))
@@ -221,7 +221,9 @@ def _document_spec(name: str) -> NameDocumentation:
     return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
 
 
-def find_meanings(name: str, library: SpecLibrary, *, with_source: bool) -> list[NameDocumentation]:
+def find_documented_names(
+    name: str, library: SpecLibrary, *, with_source: bool
+) -> list[NameDocumentation]:
     """Return the functions and definitions with a name. Raise E0204 if there are none."""
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (

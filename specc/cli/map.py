@@ -32,7 +32,7 @@ from specc.driver.option_kinds import (
     make_choice_kind,
     make_int_parser,
 )
-from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()
@@ -115,7 +115,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
 
 def run_map(args: Namespace) -> int:
     """Run the job and print its report."""
-    refuse_uncompiled(args.model)
+    reject_uncompiled_model(args.model)
     job = JobRequest(
         model=args.model,
         data=args.data,
@@ -143,9 +143,9 @@ def run_map(args: Namespace) -> int:
     )
     progress_line = _JobProgressLine(is_progress_shown())
     try:
-        report = run_job(job, progress_line.show)
+        report = run_job(job, progress_line.show_report)
     finally:
-        progress_line.end()
+        progress_line.end_line()
     status = int(bool(report.rows) and report.errors == report.rows)
     if print_json_result(map_report_to_json(report)):
         return status
@@ -201,7 +201,7 @@ class _JobProgressLine:
     width: int = 0
     has_printed_notes: bool = False
 
-    def show(self, report: JobReport) -> None:
+    def show_report(self, report: JobReport) -> None:
         """Update the progress line; the first call prints the notes of the plan."""
         if not self.has_printed_notes:
             for note in _iterate_notes(report.plan):
@@ -212,7 +212,7 @@ class _JobProgressLine:
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
             self.width = len(text)
 
-    def end(self) -> None:
+    def end_line(self) -> None:
         """End the progress line."""
         if self.width:
             print(file=sys.stderr)

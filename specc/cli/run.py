@@ -36,7 +36,7 @@ from specc.driver.option_kinds import (
     Option,
     make_choice_kind,
 )
-from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
@@ -142,7 +142,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 
 def run_run(args: Namespace) -> int:
     """Run the model, print its results, and write the requested files."""
-    refuse_uncompiled(args.model)
+    reject_uncompiled_model(args.model)
     opened = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
     input_signature, settings = opened.input_signature, collect_generation_settings(args)
     if opened.random_init is not None:
@@ -241,14 +241,14 @@ def _stream_chunks(
     _print_outputs(streamer.input_signature.reading, results, outputs)
 
 
-def _print_pieces(stream: GenerationStream) -> None:
+def _print_generated_text(stream: GenerationStream) -> None:
     """Print a sequence while it is generated."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
 
 
-def _is_printed_in_pieces(stream: GenerationStream) -> bool:
+def _is_printed_while_generated(stream: GenerationStream) -> bool:
     """Return True if text is printed during generation: for one sequence without JSON output."""
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.model.decode is not None
@@ -259,9 +259,9 @@ def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs
     """Generate; print a single sequence during generation, and several sequences at the end."""
     if outputs.attention_plot_path:
         require_attention_model(opened)  # report a missing graph before generating
-    prints_pieces = _is_printed_in_pieces(stream)
+    prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:
-        _print_pieces(stream)
+        _print_generated_text(stream)
     results = stream.results()
     result = {"texts": [[*map(generated_sequence_to_json, row)] for row in results]}
     if not print_json_result(result) and not prints_pieces:

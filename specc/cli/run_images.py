@@ -29,7 +29,7 @@ def add_prompt_images(
     image_input = find_image_input(model.graph, model.reading)
     named = [f"{image_input}={path}" for path in images]
     prompts = find_prompt_inputs(model.graph, model.reading)
-    if not prompts or len(arguments) != 1 or not _is_text(arguments[0]):
+    if not prompts or len(arguments) != 1 or not _is_text_argument(arguments[0]):
         return [*named, *arguments], None
     (text_input, record), (argument,) = prompts[0], arguments
     text = argument.removeprefix(f"{text_input}=")
@@ -41,7 +41,7 @@ def add_prompt_images(
     return [*named, f"{text_input}={placeholder * len(images)}{text}"], None
 
 
-def _is_text(word: str) -> bool:
+def _is_text_argument(word: str) -> bool:
     """Return True if an argument is a text, not a file or a list."""
     is_file = word.startswith("@") or word.lower().endswith(ARRAY_FILE_SUFFIXES)
     return word != STDIN_NAME and not is_file and not word.startswith("[")

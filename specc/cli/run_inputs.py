@@ -126,7 +126,7 @@ class _InputCollector:
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
-            return _BatchElements(_list_sequences(value, escape_text(word)))
+            return _BatchElements(_parse_sequences(value, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             pad_left = self.model.is_left_padded(name)
@@ -148,7 +148,7 @@ class _InputCollector:
         listed = parse_json_items(word, ("[",))
         if listed is None:
             return _BatchElements([word])
-        return _BatchElements(_list_sequences(listed, escape_text(word)[:60]))
+        return _BatchElements(_parse_sequences(listed, escape_text(word)[:60]))
 
     def _collect_images(self, name: str, word: str, record: ImageRecord) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images of one prompt."""
@@ -292,7 +292,7 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
     )
 
 
-def _list_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
+def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
     """Return a list of texts, and lists of token ids, or a list of token ids, as arrays."""
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):

@@ -61,7 +61,7 @@ class OutputStyle:
     """Output settings: `--format`, `--quiet` and the name of the command."""
 
     format: str = "full"
-    quiet: bool = False
+    is_quiet: bool = False
     command: str = ""
 
     @property
@@ -72,7 +72,7 @@ class OutputStyle:
     @property
     def prints_progress(self) -> bool:
         """Return True if notes, outcomes and progress are printed."""
-        return not (self.quiet or self.is_machine_readable)
+        return not (self.is_quiet or self.is_machine_readable)
 
 
 OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("output_style")
@@ -88,7 +88,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
 
     Identical diagnostics are merged, and advice is shown in the syntax of the file.
     """
-    if get_output_style().quiet:
+    if get_output_style().is_quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
     diagnostics = translate_advice(merge_duplicate_diagnostics(diagnostics))
     match format:
@@ -180,7 +180,7 @@ class ProgressLine:
         if now - self.start_time > PROGRESS_DELAY and now - self.last_redraw_time > REDRAW_INTERVAL:
             self._show_line(now)
 
-    def end(self) -> None:
+    def end_line(self) -> None:
         """Print the final count if the line was shown."""
         if self.last_redraw_time:
             self._show_line(time.monotonic())
@@ -221,7 +221,7 @@ def show_write_progress(title: str) -> Iterator[None]:
         yield
     finally:
         WRITE_PROGRESS.reset(previous)
-        line.end()
+        line.end_line()
 
 
 def iterate_with_count(items: Iterator[Item], label: str) -> Iterator[Item]:

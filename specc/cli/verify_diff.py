@@ -31,7 +31,7 @@ from specc.driver.option_kinds import (
     make_int_parser,
 )
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.uncompiled_model import refuse_uncompiled
+from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import OpenedModel, open_compiled_model
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
@@ -109,7 +109,7 @@ def run_verify(args: Namespace) -> int:
     JSON output is one object, also if there is a difference.
     """
     _check_options(args)
-    refuse_uncompiled(args.model)
+    reject_uncompiled_model(args.model)
     opened = open_compiled_model(
         args.model, graph=args.graph, provider=args.execution_provider, verify_contents=True
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.time_axis import find_padding_strides
-from specc.artifact.generation_facts import convert_bounds_to_json
+from specc.artifact.generation_facts import convert_length_bounds_to_json
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
@@ -47,7 +47,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
         **recorded,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.logits_output].type.shape[-1].number,
-        "bounds": convert_bounds_to_json(find_other_length_bounds(job, graph)),
+        "bounds": convert_length_bounds_to_json(find_other_length_bounds(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }

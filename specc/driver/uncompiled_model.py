@@ -11,7 +11,7 @@ from specc.io.safe_read import escape_text
 _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 
-def refuse_uncompiled(model: str | Path) -> None:
+def reject_uncompiled_model(model: str | Path) -> None:
     """Return if `model` may be a compiled model. Raise E0802 for the name of a built-in spec, and
     E0926 for a spec file or a checkpoint directory.
     """

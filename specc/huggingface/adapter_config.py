@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, get_finite_number
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
-from specc.weights.checkpoint import refuse_pickle
+from specc.weights.checkpoint import reject_pickle
 from specc.weights.formats.safetensors import open_tensors
 from specc.weights.lora import LoraAdapter
 from specc.weights.lora_targets import LoraScaling, LoraTargets
@@ -77,7 +77,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     scaling, targets = _read_scaling(config), _read_targets(config)
     weights = path / ADAPTER_WEIGHTS_FILE
     if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
-        refuse_pickle(pickle)
+        reject_pickle(pickle)
     file = open_tensors(weights)
     try:
         return LoraAdapter(file, scaling, targets)
@@ -88,14 +88,18 @@ def open_adapter(adapter: str) -> LoraAdapter:
 
 def _read_scaling(config: JsonObject) -> LoraScaling:
     """Return the scaling of an adapter if it can be merged."""
-    kind = _read_plain(config, "peft_type")
+    kind = _read_plain_value(config, "peft_type")
     if kind != "LORA":
-        _refuse_setting(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
+        _fail_unsupported_setting(
+            config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}"
+        )
     for key, member in config.members.items():
         if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_plain():
-            _refuse_setting(config, key, f'"{escape_text(key)}" changes how it is computed')
-    if _read_plain(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
-        _refuse_setting(
+            _fail_unsupported_setting(
+                config, key, f'"{escape_text(key)}" changes how it is computed'
+            )
+    if _read_plain_value(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
+        _fail_unsupported_setting(
             config,
             "init_lora_weights",
             "it was trained from other initial weights than the checkpoint's",
@@ -118,7 +122,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     It is not evaluated, since its run time is unbounded; tensor names determine the modules.
     """
     named = _read_list(config, "target_modules", str)
-    numbered = _read_plain(config, "layers_pattern") in (None, "", [])
+    numbered = _read_plain_value(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
         # `all-linear` may be the only item of a list
         included_modules=None if named is None or "all-linear" in named else named,
@@ -131,7 +135,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
     """Return the items of a list, or None if there is no list; a single number becomes a list."""
-    value = _read_plain(config, key)
+    value = _read_plain_value(config, key)
     if isinstance(value, str) or value is None:
         return None
     items = value if isinstance(value, list) else [value]
@@ -141,7 +145,7 @@ def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | N
     return found
 
 
-def _read_plain(config: JsonObject, key: str, default: object = None) -> object:
+def _read_plain_value(config: JsonObject, key: str, default: object = None) -> object:
     member = config.find(key)
     return default if member is None else member.value.to_plain()
 
@@ -158,7 +162,7 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
         # peft interprets keys as regular expressions; only plain names are accepted here, since
         # matching may take unbounded time
         if not set(pattern) <= _PLAIN_CHARACTERS:
-            _refuse_member(
+            _fail_unsupported_member(
                 entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not the end of a name'
             )
     return list(members.items())
@@ -181,35 +185,37 @@ def _read_number(config: JsonObject, key: str, member: JsonMember | None, defaul
 
 
 def _read_flag(config: JsonObject, key: str) -> bool:
-    value = _read_plain(config, key)
+    value = _read_plain_value(config, key)
     if not isinstance(value, bool | None):
         _fail_invalid_config(config, config.find(key), f'"{key}" must be true or false')
     return value is True
 
 
-def _fail_invalid_config(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
+def _fail_invalid_config(config: JsonObject, member: JsonMember | None, reason: str) -> NoReturn:
     raise_error(
         "E0530",
         "the adapter's config cannot be read",
         member.value.span if member else config.span,
-        why,
+        reason,
         helps=["save it again with `save_pretrained` of peft"],
     )
 
 
-def _refuse_setting(config: JsonObject, key: str, why: str, help: str = "") -> NoReturn:
+def _fail_unsupported_setting(
+    config: JsonObject, key: str, reason: str, help: str = ""
+) -> NoReturn:
     member = config.find(key)
     if member is None:
         _fail_invalid_config(config, None, f'"{key}" is missing')
-    _refuse_member(member, why, help)
+    _fail_unsupported_member(member, reason, help)
 
 
-def _refuse_member(member: JsonMember, why: str, help: str = "") -> NoReturn:
+def _fail_unsupported_member(member: JsonMember, reason: str, help: str = "") -> NoReturn:
     raise_error(
         "E0529",
         "this adapter cannot be merged exactly",
         member.span,
-        why,
+        reason,
         helps=[
             *([help] if help else []),
             "merge it where it was trained: `merge_and_unload` and `save_pretrained` of "

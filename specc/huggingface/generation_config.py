@@ -125,12 +125,12 @@ class _GenerationConfigFile:
         value = self.get_value(key)
         return value if isinstance(value, dict) else {}
 
-    def raise_unsupported(self, key: str, why: str) -> NoReturn:
+    def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0847 for a key, or for the file if no key is named."""
         what = f"`{key}` in " if key else ""
         raise_error(
             "E0847",
-            f"{what}`{escape_text(self.path)}` {why}",
+            f"{what}`{escape_text(self.path)}` {reason}",
             helps=[
                 "remove it from the file, if generated sequences may differ",
                 "or compile from a directory without that file",
@@ -353,8 +353,8 @@ def _read_strategy(file: _GenerationConfigFile) -> None:
     sampled, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
-        why = "requests sampling with beam search, which is not supported"
-        file.raise_unsupported("do_sample", why)
+        reason = "requests sampling with beam search, which is not supported"
+        file.raise_unsupported("do_sample", reason)
     kind, keys = _choose_strategy(sampled, wide)
     given = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
     options = {key: value for key, value in given.items() if value is not None}

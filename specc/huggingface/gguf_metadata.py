@@ -157,8 +157,8 @@ def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: F
     times = rope.get("scaling.attn_factor", 1.0)
     if kind != "yarn" or not isinstance(factor, float) or not isinstance(times, float):
         return {}
-    usual = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-    return {**original, "attention_factor": usual * times}
+    default = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return {**original, "attention_factor": default * times}
 
 
 CONTROL, USER_DEFINED = 3, 4
@@ -272,9 +272,9 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
             found[name] = token
     # like in llama.cpp, texts begin with BOS for SentencePiece unless the file disables it
-    usual = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
+    default = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
     for key in ADDED_TOKEN_KEYS:
-        found[key] = metadata.get(f"tokenizer.ggml.{key}", usual.get(key, False))
+        found[key] = metadata.get(f"tokenizer.ggml.{key}", default.get(key, False))
     template = metadata.get("tokenizer.chat_template")
     return {**found, "chat_template": template} if template is not None else found
 

@@ -59,10 +59,10 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     return directory, (f"`{escape_text(model)}` is commit {commit} now; to pin it: `{pinned}`",)
 
 
-def _fail_download(model: str, why: str) -> NoReturn:
+def _fail_download(model: str, reason: str) -> NoReturn:
     raise_error(
         "E0806",
         f"`{escape_text(model)}` cannot be downloaded from the Hugging Face Hub",
-        notes=[escape_text(why)[:300]],
+        notes=[escape_text(reason)[:300]],
         helps=["check the name, the revision, the network, and `hf auth login` for gated models"],
     )

@@ -149,8 +149,8 @@ def read_image_options(
         sized = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
         return {**spec_options, **sized, **reader.read_pixel_options()}
     file_options = reader.read_options()
-    due = spec_options.get("size")
-    size = [*due] if isinstance(due, list | tuple) else None
+    expected = spec_options.get("size")
+    size = [*expected] if isinstance(expected, list | tuple) else None
     if size is not None and file_options["size"] not in (None, size):
         reader.raise_unsupported(
             "size", f"it resizes images to {file_options['size']}, the model needs {size}"
@@ -230,8 +230,8 @@ class _FileReader:
         """Raise E0422 for keys with unsupported values."""
         # images in a frame are always padded, but document pages without a frame are never padded
         padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
-        for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
-            if self.read_value(key, due[0]) not in due:
+        for key, expected in (("do_pad", padded), ("data_format", ("channels_first",))):
+            if self.read_value(key, expected[0]) not in expected:
                 self.raise_unsupported(key, "not supported")
 
     def read_pixel_options(self) -> dict[str, object]:
@@ -333,7 +333,7 @@ class _FileReader:
             self.raise_unsupported(key, "expected true or false")
         return value is True
 
-    def raise_unsupported(self, key: str, why: str) -> NoReturn:
+    def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0422 at a key of the file, or at the reading if the file lacks it."""
         member: JsonMember | None = self.file.find_non_null(key)
         others = [Label(self.span, "read so by the spec")] if self.span else []
@@ -341,7 +341,7 @@ class _FileReader:
             "E0422",
             f'"{escape_text(key)}" is not supported',
             member.span if member else self.file.span,
-            why,
+            reason,
             others=others,
             helps=[MISSING_CONFIG_HELP],
         )
@@ -385,10 +385,10 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
 
 def _read_page_size(reader: _FileReader) -> list[int]:
     """Return the height and width of a page. Settings for dynamic sizes are rejected."""
-    for key, due in (
+    for key, expected in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
-        if reader.read_bool(key, due) is not due:
+        if reader.read_bool(key, expected) is not expected:
             reader.raise_unsupported(key, "pages are resized, not cropped")
     match reader.read_value("size", None):
         # width before height, like in files before 2023

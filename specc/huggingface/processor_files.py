@@ -143,11 +143,13 @@ def _convert_options(
     """
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
-        why = f"is for {escape_text(kind)}, but the model uses "
-        _fail_refused(path, why + extractor.name, span)
-    for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.required_values}.items():
-        if file.get(key, due) != due:
-            _fail_refused(path, f"has `{key}` {file[key]}, which is not supported", span)
+        reason = f"is for {escape_text(kind)}, but the model uses "
+        _fail_unsupported_settings(path, reason + extractor.name, span)
+    for key, expected in {**REQUIRED_AUDIO_SETTINGS, **extractor.required_values}.items():
+        if file.get(key, expected) != expected:
+            _fail_unsupported_settings(
+                path, f"has `{key}` {file[key]}, which is not supported", span
+            )
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
     _check_numbers(told, path, span)
     if extractor is _LOG_MEL and "frames" in told:
@@ -159,7 +161,7 @@ def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None)
     """Raise E0844 for an option that is not a number."""
     for value in options.values():
         if not isinstance(value, bool | int | float):
-            _fail_refused(path, f"has {str(value)[:40]!r}, expected a number", span)
+            _fail_unsupported_settings(path, f"has {str(value)[:40]!r}, expected a number", span)
 
 
 def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) -> int:
@@ -170,13 +172,15 @@ def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) 
         frames, rest = divmod(seconds * rate, max(hop, 1))
         if hop > 0 and not rest:
             return frames
-    _fail_refused(path, "has a `chunk_length` that is not an integer number of frames", span)
+    _fail_unsupported_settings(
+        path, "has a `chunk_length` that is not an integer number of frames", span
+    )
 
 
-def _fail_refused(path: Path, why: str, span: Span | None) -> NoReturn:
+def _fail_unsupported_settings(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0844",
-        f"`{escape_text(path)}` {why[:300]}",
+        f"`{escape_text(path)}` {reason[:300]}",
         span,
         helps=["get the file that belongs to the weights, or compile without it"],
     )
@@ -245,11 +249,11 @@ def _select_language(
     part = file.get(language) if isinstance(language, str) else None
     if not isinstance(part, dict):
         if isinstance(language, str) and language in file:
-            why = f"has no token map for `{escape_text(language)[:40]}`"
-            _fail_vocabulary(path, why, span)
+            reason = f"has no token map for `{escape_text(language)[:40]}`"
+            _fail_vocabulary(path, reason, span)
         known = ", ".join(list(file)[:10])
-        why = f"has a vocabulary for each language ({known}), and `target_lang` selects none"
-        _fail_vocabulary(path, why, span)
+        reason = f"has a vocabulary for each language ({known}), and `target_lang` selects none"
+        _fail_vocabulary(path, reason, span)
     return part
 
 
@@ -282,10 +286,10 @@ def get_token_content(value: object, default: str = "") -> str:
     return value if isinstance(value, str) else default
 
 
-def _fail_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
+def _fail_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0845",
-        f"the vocabulary `{escape_text(path)}` {why[:300]}",
+        f"the vocabulary `{escape_text(path)}` {reason[:300]}",
         span,
         helps=["get the files that belong to the weights, or compile without them"],
     )
@@ -338,9 +342,9 @@ def read_json_object(path: Path) -> dict[str, object]:
     return dict(value)
 
 
-def _fail_not_object(path: Path, why: str) -> NoReturn:
+def _fail_not_object(path: Path, reason: str) -> NoReturn:
     raise_error(
         "E0846",
-        f"`{escape_text(path)}` is not a JSON object: {why}",
+        f"`{escape_text(path)}` is not a JSON object: {reason}",
         helps=["download the file again"],
     )

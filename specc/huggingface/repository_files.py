@@ -148,10 +148,10 @@ def _read_text(path: Path, span: Span | None) -> str:
         _fail_unusable(path, "it is not UTF-8", span)
 
 
-def _fail_unusable(path: Path, why: str, span: Span | None) -> NoReturn:
+def _fail_unusable(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0423",
-        f"the chat template in `{escape_text(path)}` cannot be used: {why}",
+        f"the chat template in `{escape_text(path)}` cannot be used: {reason}",
         span,
         helps=["get the file that belongs to the weights, or compile without it"],
     )

@@ -7,13 +7,13 @@ from typing import NoReturn, Protocol
 class SettingsReader(Protocol):
     """Typed access to the keys of a preprocessor_config.json."""
 
-    def read_value(self, key: str, usual: object) -> object:
-        """Return the value of a key, or `usual` if it is absent or null."""
+    def read_value(self, key: str, default: object) -> object:
+        """Return the value of a key, or `default` if it is absent or null."""
 
-    def read_bool(self, key: str, usual: bool) -> bool:
+    def read_bool(self, key: str, default: bool) -> bool:
         """Return a boolean."""
 
-    def raise_unsupported(self, key: str, why: str) -> NoReturn:
+    def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0422 at a key."""
 
 
@@ -27,9 +27,9 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
 
 
 def read_sized_options(
-    reader: SettingsReader, sizing: str, usual: Mapping[str, object], spec: Mapping[str, object]
+    reader: SettingsReader, sizing: str, default: Mapping[str, object], spec: Mapping[str, object]
 ) -> Options:
-    """Return the options of images that `sizing` resizes. `usual` are the default settings of the
+    """Return the options of images that `sizing` resizes. `default` are the default settings of the
     processor class, `spec` the options of the spec. Raise E0422 for unsupported settings.
     """
     if spec.get("sizing", "") != sizing:
@@ -37,32 +37,32 @@ def read_sized_options(
             "image_processor_type", "images of this model are resized by another rule"
         )
     for key, supported in FIXED_SETTINGS.items():
-        value = reader.read_value(key, usual.get(key, supported[0]))
+        value = reader.read_value(key, default.get(key, supported[0]))
         if value not in (True, *supported) if sizing == "anyres" else value not in supported:
             reader.raise_unsupported(key, "not supported")
-    return SIZING_READERS[sizing](_Settings(reader, usual), spec)
+    return SIZING_READERS[sizing](_Settings(reader, default), spec)
 
 
 class _Settings:
     """The settings of a file, with the defaults of the processor class."""
 
-    def __init__(self, reader: SettingsReader, usual: Mapping[str, object]) -> None:
-        self.reader, self.usual = reader, usual
+    def __init__(self, reader: SettingsReader, default: Mapping[str, object]) -> None:
+        self.reader, self.defaults = reader, default
 
     def read_length(self, key: str, *parts: str) -> int:
         """Return a positive integer, or the first of `parts` that an object contains."""
-        value = self.reader.read_value(key, self.usual.get(key))
+        value = self.reader.read_value(key, self.defaults.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.reader.raise_unsupported(key, "expected an integer > 0")
         return value
 
-    def check_length(self, key: str, due: object, *parts: str) -> None:
+    def check_length(self, key: str, expected: object, *parts: str) -> None:
         """Raise E0422 for a setting that contradicts the model."""
         length = self.read_length(key, *parts)
-        if isinstance(due, int) and length != due:
-            self.reader.raise_unsupported(key, f"it is {length}, the model needs {due}")
+        if isinstance(expected, int) and length != expected:
+            self.reader.raise_unsupported(key, f"it is {length}, the model needs {expected}")
 
 
 def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:
@@ -72,8 +72,10 @@ def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:
         bounds.append(settings.read_length(*((key,) if given else ("size", part, key))))
     patches = spec.get("patches")
     keys = ("patch_size", "merge_size", "temporal_patch_size")
-    for key, due in zip(keys, patches if isinstance(patches, list | tuple) else (), strict=False):
-        settings.check_length(key, due)
+    for key, expected in zip(
+        keys, patches if isinstance(patches, list | tuple) else (), strict=False
+    ):
+        settings.check_length(key, expected)
     return {"bounds": [bounds]}
 
 
@@ -98,7 +100,7 @@ def _read_tiles(settings: _Settings, spec: Mapping[str, object]) -> Options:
 def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
     tile, reader = _get_tile_size(spec), settings.reader
     settings.check_length("size", tile, "shortest_edge", "height")
-    if reader.read_value("crop_size", settings.usual.get("crop_size")) is not None:
+    if reader.read_value("crop_size", settings.defaults.get("crop_size")) is not None:
         settings.check_length("crop_size", tile, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):

@@ -199,7 +199,7 @@ class OutputDirectory:
                 for chunk in chunks:
                     digest.update(chunk)
                     size += memoryview(chunk).nbytes
-                    _write_all(fd, chunk)
+                    _write_chunk(fd, chunk)
                     if watch is not None:
                         watch.add_written_bytes(memoryview(chunk).nbytes)
                 if former is not None:
@@ -244,7 +244,7 @@ class OutputDirectory:
     def _publish_entries(self) -> None:
         """Rename entries. If one of several renames fails, the previous entries are restored."""
         if len(self._entries) == 1:
-            self._publish_one(*self._entries.items())
+            self._publish_single_entry(*self._entries.items())
             return
         former: dict[Path, Path | None] = {}
         try:
@@ -265,7 +265,7 @@ class OutputDirectory:
             raise
         self._made = []
 
-    def _publish_one(self, entry: tuple[str, Path]) -> None:
+    def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
         """Publish a set that has only one entry."""
         name, temporary = entry
         made, self._made = self._made, []
@@ -274,7 +274,7 @@ class OutputDirectory:
         except OSError:
             self._made = made
             raise
-        _sync_last(self.path)
+        _sync_after_rename(self.path)
 
     def _discard_files(self) -> None:
         """Remove all files written in this run."""
@@ -285,7 +285,7 @@ class OutputDirectory:
                 os.rmdir(directory)
 
 
-def _write_all(fd: int, chunk: Chunk) -> None:
+def _write_chunk(fd: int, chunk: Chunk) -> None:
     """Write all of `data`. A call of `os.write` may write less, and at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
@@ -293,7 +293,7 @@ def _write_all(fd: int, chunk: Chunk) -> None:
         view = view[written:]
 
 
-def _sync_last(path: Path) -> None:
+def _sync_after_rename(path: Path) -> None:
     """Sync the directory after the only entry has been published, which cannot be undone."""
     try:
         platform.sync_directory(path)
@@ -320,7 +320,7 @@ def _remove_stale_files(directory: Path) -> None:
     for name in names:
         if name.startswith("."):
             with suppress(OSError):  # another process has removed it
-                if is_abandoned_name(name, os.lstat(directory / name).st_mtime):
+                if is_stale_file_name(name, os.lstat(directory / name).st_mtime):
                     _unlink_quietly(directory / name)
 
 
@@ -355,7 +355,7 @@ def get_temporary_prefix() -> str:
     return f"specc-{get_process_namespace()}-{os.getpid()}-"
 
 
-def is_abandoned_name(name: str, written_time: float) -> bool:
+def is_stale_file_name(name: str, written_time: float) -> bool:
     """Return True if a temporary file with this name and modification time belongs to a dead
     process.
     """
@@ -382,16 +382,16 @@ def _remove_stale_directories(parent_directory: Path) -> None:
     """Remove temporary directories of dead processes."""
     with os.scandir(parent_directory) as entries:
         for entry in entries:
-            if entry.name.startswith("specc-") and _is_abandoned_directory(entry):
+            if entry.name.startswith("specc-") and _is_stale_directory(entry):
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _is_abandoned_directory(entry: "os.DirEntry[str]") -> bool:
+def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
     """Return True if a path is a directory of this user and of a dead process."""
     with suppress(OSError):  # another process has removed it
         facts = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a temporary directory of their own
         mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
-        gone = is_abandoned_name(entry.name, facts.st_mtime)
+        gone = is_stale_file_name(entry.name, facts.st_mtime)
         return mine and gone and entry.is_dir(follow_symlinks=False)
     return False

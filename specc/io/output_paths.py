@@ -79,15 +79,15 @@ def resolve_output_path(
     reject_input_overwrite(path, inputs)
     real = resolve_output_link(path)
     if path.suffix.lower() not in kind.suffixes:
-        usual = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
+        default = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
         raise_error(
             "E0816",
             f"{kind.description} cannot be written as `{escape_text(path)}`",
             notes=[f"its extension must be {' or '.join(kind.suffixes)}", NOTHING_WRITTEN],
             helps=[
-                f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
+                f"name it `{escape_text(default)}`{_explain_suffix(path, kind)}"
                 if kind in _WITHOUT_OPTION
-                else f"write `-o {escape_text(usual)}`",
+                else f"write `-o {escape_text(default)}`",
                 # a name without a suffix is a directory
                 *([kind.directory_help] if kind.directory_help and not path.suffix else []),
             ],
@@ -127,11 +127,11 @@ def explain_unportable_name(name: str) -> str:
 
 def reject_unportable_name(path: Path) -> None:
     """Raise E0958 for a file name that some operating systems do not allow."""
-    if why := explain_unportable_name(path.name):
+    if reason := explain_unportable_name(path.name):
         raise_error(
             "E0958",
             f"`{escape_text(path.name)[:60]}` is a file name that some systems do not support",
-            notes=[why, NOTHING_WRITTEN],
+            notes=[reason, NOTHING_WRITTEN],
             helps=["use another name with -o"],
         )
 
@@ -144,12 +144,12 @@ def normalize_output_path(path: str | Path) -> Path:
     return at
 
 
-def raise_not_replaceable(path: Path, why: str, fix: str) -> NoReturn:
+def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
     """Raise E0833 for an existing file that specc did not write."""
     raise_error(
         "E0833",
         f"`{escape_text(path)}` would be replaced",
-        notes=[why, NOTHING_WRITTEN],
+        notes=[reason, NOTHING_WRITTEN],
         helps=[fix],
     )
 
@@ -224,12 +224,12 @@ def _is_existing_directory(directory: Path) -> bool:
 def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     """Raise E0810 to E0815 for an error of the operating system."""
     number = error.errno if isinstance(error, OSError) else None
-    name, why = f"`{escape_text(path)}`", describe_os_error(error)
+    name, reason = f"`{escape_text(path)}`", describe_os_error(error)
     elsewhere = "choose a writable directory with -o"
     notes = [NOTHING_WRITTEN]
     code, title, fix = (
         "E0815",
-        f"writing {name} failed: {why}",
+        f"writing {name} failed: {reason}",
         "check the name and the disk, or write to another path with -o",
     )
     if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
@@ -245,9 +245,9 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
         code, title = "E0811", f"{name} is not a directory"
         fix = "use a path in a directory with -o"
     elif number in _ACCESS_ERRORS:
-        code, title, fix = "E0812", f"the output {name} cannot be written: {why}", elsewhere
+        code, title, fix = "E0812", f"the output {name} cannot be written: {reason}", elsewhere
     elif number in _DISK_FULL_ERRORS:
         code, title = "E0813", f"no space left for {name}"
-        notes = [f"system error: {why}", NOTHING_WRITTEN]
+        notes = [f"system error: {reason}", NOTHING_WRITTEN]
         fix = "free some space, or write to another disk with -o"
     raise_error(code, title, notes=notes, helps=[fix])

@@ -168,19 +168,19 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         raise_unreadable(path, error.reason, fix)
 
 
-def fail_too_large(path: str, why: str) -> NoReturn:
+def fail_too_large(path: str, reason: str) -> NoReturn:
     """Raise E0904 for a file that is too large."""
     raise_error(
         "E0904",
         f"`{escape_text(path)}` is larger than specc reads",
-        notes=[why],
+        notes=[reason],
         helps=["use a smaller image or array, or split it into several runs"],
     )
 
 
-def raise_unreadable(path: object, why: str, fix: str) -> NoReturn:
+def raise_unreadable(path: object, reason: str, fix: str) -> NoReturn:
     """Raise E0802 for a file that is not readable."""
-    raise_error("E0802", f"cannot read `{escape_text(path)}`: {why}", helps=[fix])
+    raise_error("E0802", f"cannot read `{escape_text(path)}`: {reason}", helps=[fix])
 
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")

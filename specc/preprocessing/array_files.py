@@ -61,9 +61,11 @@ def parse_npy(data: bytes, name: str) -> Array:
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
         fail_bad_array(name, "its shape is not possible", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
-    due, rest = count * dtype.itemsize, len(data) - start
-    if rest != due:
-        fail_bad_array(name, f"its shape needs {due} bytes of data, got {rest}", SAVE_AGAIN_HELP)
+    expected, rest = count * dtype.itemsize, len(data) - start
+    if rest != expected:
+        fail_bad_array(
+            name, f"its shape needs {expected} bytes of data, got {rest}", SAVE_AGAIN_HELP
+        )
     flat = np.frombuffer(data, dtype, count, start)
     return to_native_order(flat.reshape(shape, order="F" if by_column else "C"))
 
@@ -118,9 +120,9 @@ def to_native_order(array: Array) -> Array:
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
-def fail_bad_array(path: str, why: str, fix: str) -> NoReturn:
+def fail_bad_array(path: str, reason: str, fix: str) -> NoReturn:
     """Raise E0905: the array is invalid."""
-    raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {why}", helps=[fix])
+    raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {reason}", helps=[fix])
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
@@ -236,8 +238,8 @@ def _flatten_lists(
         return
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
         is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
-        due = f"earlier ones are lists of {shape[0]}"
-        _fail_invalid_json(location, f"{_format_location(index)} is {is_} where {due}")
+        expected = f"earlier ones are lists of {shape[0]}"
+        _fail_invalid_json(location, f"{_format_location(index)} is {is_} where {expected}")
     for i, item in enumerate(value):
         _flatten_lists(item, shape[1:], (*index, i), out, location)
 
@@ -245,26 +247,26 @@ def _flatten_lists(
 def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
     """Return a number or boolean that an array can represent."""
     if isinstance(value, list | tuple):
-        why = "is a list, earlier ones are numbers"
+        reason = "is a list, earlier ones are numbers"
     elif not isinstance(value, bool | int | float):
-        why = "is null" if value is None else "is not a number"
+        reason = "is null" if value is None else "is not a number"
     elif isinstance(value, float) and not math.isfinite(value):
-        why = "is NaN" if math.isnan(value) else "is too large for a number"
+        reason = "is NaN" if math.isnan(value) else "is too large for a number"
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        why = "is an integer beyond 64 bits"
+        reason = "is an integer beyond 64 bits"
     else:
         return value
-    _fail_invalid_json(location, f"{_format_location(index)} {why}")
+    _fail_invalid_json(location, f"{_format_location(index)} {reason}")
 
 
 def _format_location(index: tuple[int, ...]) -> str:
     return "".join(f"[{i}]" for i in index) or "the value"
 
 
-def _fail_invalid_json(location: str, why: str) -> NoReturn:
+def _fail_invalid_json(location: str, reason: str) -> NoReturn:
     raise_error(
         "E0906",
-        f"cannot read numbers from {location}: {why}",
+        f"cannot read numbers from {location}: {reason}",
         helps=["pass nested lists of equal lengths, such as [[1, 2, 3], [4, 5, 6]]"],
     )
 
@@ -303,8 +305,8 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
         result = array.astype(NUMPY_DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
     if lost.any():
-        why = f"the value at {format_index(lost)} is too large for {dtype}"
-        _fail_inexact(array, dtype, name, why)
+        reason = f"the value at {format_index(lost)} is too large for {dtype}"
+        _fail_inexact(array, dtype, name, reason)
     return to_native_order(result)
 
 
@@ -360,11 +362,11 @@ def format_index(location: Array) -> str:
     return str([int(i) for i in np.argwhere(location)[0]])
 
 
-def _fail_inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:
+def _fail_inexact(array: Array, dtype: str, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0907",
         f"the input `{escape_text(name)}` needs {dtype}, got {array.dtype}",
-        notes=[why],
+        notes=[reason],
         helps=[
             f"convert the array yourself if you mean it: array.astype(numpy.{NUMPY_DTYPES[dtype]})"
         ],

@@ -89,8 +89,8 @@ def _read_format(part: bytes, name: str) -> _WavFormat:
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame_bytes:
         needed = f"{channels} channels of {bits} bits need {found.frame_bytes} bytes per frame"
-        why = f"{needed}, got {frame}"
-        _fail_invalid_wav(name, why)
+        reason = f"{needed}, got {frame}"
+        _fail_invalid_wav(name, reason)
     return found
 
 
@@ -135,10 +135,10 @@ def _fail_not_wav(data: bytes, name: str) -> NoReturn:
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
         kind = "an MP4 file"
-    why = "the file is empty" if not data else f"it is {kind or 'no WAV file'}"
+    reason = "the file is empty" if not data else f"it is {kind or 'no WAV file'}"
     raise_error(
         "E0840",
-        f"cannot read `{escape_text(name)}` as audio: {why}",
+        f"cannot read `{escape_text(name)}` as audio: {reason}",
         helps=[
             "convert it: ffmpeg -i FILE -ac 1 -c:a pcm_s16le sound.wav",
             "pass prepared features as `NAME=FILE.npy`",
@@ -146,10 +146,10 @@ def _fail_not_wav(data: bytes, name: str) -> NoReturn:
     )
 
 
-def _fail_invalid_wav(name: str, why: str) -> NoReturn:
+def _fail_invalid_wav(name: str, reason: str) -> NoReturn:
     raise_error(
         "E0841",
-        f"cannot read the WAV file `{escape_text(name)}`: {why}",
+        f"cannot read the WAV file `{escape_text(name)}`: {reason}",
         notes=["samples have 8, 16, 24 or 32 bits, or are floats of 32 or 64"],
         helps=["convert it to 16-bit PCM: ffmpeg -i FILE -c:a pcm_s16le sound.wav"],
     )

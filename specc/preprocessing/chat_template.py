@@ -162,16 +162,18 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
     _fail_unusable("it takes too much time or memory")
 
 
-def _fail_unusable(why: str) -> NoReturn:
+def _fail_unusable(reason: str) -> NoReturn:
     raise_error(
         "E0423",
         "the model's chat template cannot format this chat",
-        notes=[why],
+        notes=[reason],
         helps=["check its requirements: some need a user message first, or have no system role"],
     )
 
 
-def _fail_invalid_chat(why: str) -> NoReturn:
+def _fail_invalid_chat(reason: str) -> NoReturn:
     raise_error(
-        "E0425", f"invalid chat: {why}", helps=['write [{"role": "user", "content": "a text"}, …]']
+        "E0425",
+        f"invalid chat: {reason}",
+        helps=['write [{"role": "user", "content": "a text"}, …]'],
     )

@@ -303,10 +303,10 @@ SIZINGS: Mapping[str, Callable[[Array, ImageRecord], Sized]] = {
 """The function that resizes an image, by the name of the rule in `image(sizing=…)`."""
 
 
-def _fail_aspect_ratio(sides: tuple[int, ...], why: str) -> NoReturn:
+def _fail_aspect_ratio(sides: tuple[int, ...], reason: str) -> NoReturn:
     raise_error(
         "E0990",
         f"an image of {sides[0]} × {sides[1]} pixels cannot be resized for this model",
-        notes=[why],
+        notes=[reason],
         helps=["crop it, or pad its shorter side"],
     )

@@ -318,13 +318,13 @@ def _check_size(size: ImageSize, name: str) -> None:
         )
 
 
-def _fail_not_image(name: str, data: bytes, why: str) -> NoReturn:
+def _fail_not_image(name: str, data: bytes, reason: str) -> NoReturn:
     helps = ["save the image again as PNG or JPEG"]
     if not data:
-        why = "the file is empty"
+        reason = "the file is empty"
     elif data.startswith((b"\x93NUMPY", b"PK\x03\x04")):
         helps = ["pass a preprocessed array as `NAME=FILE.npy`, with the name of the input"]
-    raise_error("E0903", f"cannot read `{escape_text(name)}` as an image: {why}", helps=helps)
+    raise_error("E0903", f"cannot read `{escape_text(name)}` as an image: {reason}", helps=helps)
 
 
 def _import_pillow() -> Any:

@@ -40,14 +40,14 @@ class LengthBound:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _InputErrors:
     """Errors so far, and for each dim its length and the input that set it."""
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def add(
+    def add_error(
         self, code: str, title: str, *, notes: Sequence[str] = (), helps: Sequence[str] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
@@ -63,7 +63,7 @@ def check_inputs(
     """Return the arrays in order, cast exactly. Raise all errors: E0907 for element types, E0910
     for names, E0911 for ranks, E0912 for lengths, E0913 for ids, E0914 for NaN.
     """
-    findings = _Findings()
+    findings = _InputErrors()
     _check_names(specs, arrays_by_name, findings)
     arrays: dict[str, Array] = {}
     whole: list[InputSpec] = []
@@ -92,7 +92,7 @@ def check_inputs(
 
 
 def _check_names(
-    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], findings: _Findings
+    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], findings: _InputErrors
 ) -> None:
     names = [spec.name for spec in specs]
     absent = [name for name in names if name not in arrays_by_name]
@@ -102,7 +102,7 @@ def _check_names(
         if name not in names:
             guess = find_similar_name(name, absent)
             guessed.add(guess)
-            findings.add(
+            findings.add_error(
                 "E0910",
                 f"the model has no input `{escape_text(name)}`",
                 notes=[f"its inputs are {', '.join(f'`{n}`' for n in names[:20]) or 'none'}"],
@@ -111,23 +111,23 @@ def _check_names(
     _report_missing(specs, {*absent} - guessed, findings)
 
 
-def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _Findings) -> None:
+def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _InputErrors) -> None:
     """Report the required inputs among the missing ones."""
     for spec in specs:
         if spec.name in missing and not spec.is_optional:
-            findings.add(
+            findings.add_error(
                 "E0910",
                 f"the input `{spec.name}` is missing",
                 helps=[f"pass an array {_format_type(spec)} with this name"],
             )
 
 
-def _bind_dims(spec: InputSpec, array: Array, findings: _Findings) -> None:
+def _bind_dims(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
     """Compare static and named dims with the lengths of an array."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
             if dim != length:
-                findings.add(
+                findings.add_error(
                     "E0912",
                     f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
                     notes=[f"`{spec.name}` is {_format_type(spec)}, got {list(array.shape)}"],
@@ -136,7 +136,7 @@ def _bind_dims(spec: InputSpec, array: Array, findings: _Findings) -> None:
             known = findings.lengths.setdefault(dim, length)
             origin = findings.origins.setdefault(dim, spec.name)
             if known != length:
-                findings.add(
+                findings.add_error(
                     "E0912",
                     _describe_clash(dim, known, origin, length, spec.name),
                     helps=[_suggest_clash_fix(dim)],
@@ -144,28 +144,28 @@ def _bind_dims(spec: InputSpec, array: Array, findings: _Findings) -> None:
 
 
 def _check_computed_dims(
-    spec: InputSpec, array: Array, findings: _Findings, evaluate_dim: Solve | None
+    spec: InputSpec, array: Array, findings: _InputErrors, evaluate_dim: Solve | None
 ) -> None:
     """Compare computed lengths after all named dims are known."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
             continue
-        due = evaluate_dim(dim, findings.lengths)
-        if due is not None and due != length:
+        expected = evaluate_dim(dim, findings.lengths)
+        if expected is not None and expected != length:
             known = ", ".join(
                 f"{name} = {n} (`{findings.origins[name]}`)"
                 for name, n in findings.lengths.items()
                 if name in dim
             )
-            findings.add(
+            findings.add_error(
                 "E0912",
-                f"axis {axis} of `{spec.name}` has length {length}, but `{dim}` is {due} here",
+                f"axis {axis} of `{spec.name}` has length {length}, but `{dim}` is {expected} here",
                 notes=[f"from {known}"] if known else [],
             )
 
 
 def _check_bounds(
-    findings: _Findings, bounds: Mapping[str, LengthBound], evaluate_dim: Solve | None
+    findings: _InputErrors, bounds: Mapping[str, LengthBound], evaluate_dim: Solve | None
 ) -> None:
     for dim, length in findings.lengths.items():
         where = f"`{dim}` is {length} in `{findings.origins[dim]}`"
@@ -179,36 +179,36 @@ def _check_bounds(
             _check_bound(findings, bounds[text], f"`{text}` is {told}", told)
 
 
-def _report_remainder(findings: _Findings, text: str, left: int, why: str) -> None:
+def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
     """Report a length that is not divisible."""
     known = [
         f"`{name}` is {length} in `{findings.origins[name]}`"
         for name, length in findings.lengths.items()
         if re.search(rf"\b{re.escape(name)}\b", text)
     ]
-    findings.add(
+    findings.add_error(
         "E0935",
         f"`{text.strip('()')}` is {left}, but must be divisible",
-        notes=[*known, why] if why else known,
+        notes=[*known, reason] if reason else known,
         helps=["remove positions, or pad to a multiple"],
     )
 
 
-def _check_bound(findings: _Findings, bound: LengthBound, where: str, length: int) -> None:
+def _check_bound(findings: _InputErrors, bound: LengthBound, where: str, length: int) -> None:
     reason = [bound.reason] if bound.reason else []
     if length < bound.low:
         title = f"{where}, the minimum is {bound.low}"
-        findings.add("E0912", title, notes=reason)
+        findings.add_error("E0912", title, notes=reason)
     if bound.high is not None and length > bound.high:
         title = f"{where}, the maximum is {bound.high}"
-        findings.add("E0912", title, notes=reason)
+        findings.add_error("E0912", title, notes=reason)
 
 
-def _check_values(spec: InputSpec, array: Array, findings: _Findings) -> None:
+def _check_values(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
     if array.dtype.kind == "f":
         bad = np.isnan(array)
         if bad.any():
-            findings.add(
+            findings.add_error(
                 "E0914",
                 f"`{spec.name}` contains NaN at {format_index(bad)}",
                 notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
@@ -218,7 +218,7 @@ def _check_values(spec: InputSpec, array: Array, findings: _Findings) -> None:
         bad = (array < 0) | (array >= spec.id_limit)
         if bad.any():
             value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
-            findings.add(
+            findings.add_error(
                 "E0913",
                 f"`{spec.name}` has the id {value} at {format_index(bad)}; ids go from 0 "
                 f"to {spec.id_limit - 1}",
@@ -226,7 +226,7 @@ def _check_values(spec: InputSpec, array: Array, findings: _Findings) -> None:
             )
 
 
-def _report_wrong_rank(spec: InputSpec, array: Array, findings: _Findings) -> None:
+def _report_wrong_rank(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
     helps = []
     if array.ndim == len(spec.dims) - 1:
         helps = [
@@ -234,7 +234,7 @@ def _report_wrong_rank(spec: InputSpec, array: Array, findings: _Findings) -> No
             if spec.dims[0] == "batch"
             else "add the missing axis with array[None]"
         ]
-    findings.add(
+    findings.add_error(
         "E0911",
         f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",
         notes=[f"it is {_format_type(spec)}, got {list(array.shape)}"],

@@ -350,7 +350,7 @@ def _make_word(tokens: Sequence[Facts], task: Task, record: TextTokenizer, strat
     return _label_tokens(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
 
 
-def _split_tag(label: str) -> tuple[str, str]:
+def _split_bio_tag(label: str) -> tuple[str, str]:
     """Split `B-PER` into B and PER; a label without a prefix counts as inside (I)."""
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
@@ -359,8 +359,8 @@ def _split_tag(label: str) -> tuple[str, str]:
 
 def _continues_span(previous: Facts, token: Facts) -> bool:
     """Return True if adjacent tokens have equal labels; `B-` starts a new span."""
-    begins, tag = _split_tag(token["entity"])
-    return begins != "B" and tag == _split_tag(previous["entity"])[1]
+    begins, tag = _split_bio_tag(token["entity"])
+    return begins != "B" and tag == _split_bio_tag(previous["entity"])[1]
 
 
 def _make_span(tokens: Sequence[Facts], record: TextTokenizer) -> Facts:

@@ -76,13 +76,13 @@ class PreprocessingConfig:
 
     def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
         """Return a copy with files named by their hashes, for storage in a package of graphs."""
-        return self._change_files(lambda file: file.rename(names.get(file.sha256, file.name)))
+        return self._change_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":
         """Return a copy with the content of files next to the model in `directory`. Raise E0942 if
         a file does not match.
         """
-        return self._change_files(lambda file: file.load(directory))
+        return self._change_files(lambda file: file.load_text(directory))
 
     def _change_files(
         self, change: Callable[[TokenizerFile], TokenizerFile]

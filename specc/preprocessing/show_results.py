@@ -193,8 +193,8 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        lines += _format_best(row, labels, top, lead)
-    return lines + _format_rest(len(rows))
+        lines += _format_top_labels(row, labels, top, lead)
+    return lines + _format_omitted_rows(len(rows))
 
 
 def _format_boxes(
@@ -204,15 +204,15 @@ def _format_boxes(
     size is unknown.
     """
     logits, boxes = outputs[name], outputs.get(record.boxes_output)
-    due = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
-    if boxes is None or due < 1 or boxes.shape != (*logits.shape[:2], 4):
+    expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
+    if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
         _fail_unexpected_output(
             name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes_output}`"
         )
-    if len(record.labels) not in (0, due):
+    if len(record.labels) not in (0, expected):
         _fail_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
     lines = _format_detected_objects(record, logits, boxes, sizes)
-    return ShownResults((*lines, *_format_rest(len(logits))))
+    return ShownResults((*lines, *_format_omitted_rows(len(logits))))
 
 
 def _format_detected_objects(
@@ -229,7 +229,7 @@ def _format_detected_objects(
     return lines
 
 
-def _format_best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
+def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
     """Format the most likely classes of one batch element f[classes], the first after `lead`."""
     best = np.argsort(-row, kind="stable")[:top]
     shares = [format_percent(float(row[i])) for i in best]
@@ -248,8 +248,8 @@ def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):
-        due = "scores" if rows is None else f"{rows} scores"
-        _fail_unexpected_output(name, value, f"ids, or {due} along its last axis")
+        expected = "scores" if rows is None else f"{rows} scores"
+        _fail_unexpected_output(name, value, f"ids, or {expected} along its last axis")
     return np.asarray(value.argmax(axis=-1))
 
 
@@ -260,7 +260,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
         _fail_unexpected_output(name, value, "ids along its last axis")
     rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
     lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
-    return lines + _format_rest(len(rows))
+    return lines + _format_omitted_rows(len(rows))
 
 
 def _format_transcripts(
@@ -278,7 +278,7 @@ def _format_transcripts(
         escape_text(decode_ctc([int(i) for i in row[kept]], record))
         for row, kept in zip(best[:MAX_ROWS], mask.astype(np.bool_), strict=False)
     ]
-    return lines + _format_rest(len(best))
+    return lines + _format_omitted_rows(len(best))
 
 
 def _format_numbers(name: str, record: NumbersOutput, value: Array) -> list[str]:
@@ -320,10 +320,10 @@ def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> Shown
     lines: list[str] = []
     for index, ids in enumerate(maps[:MAX_ROWS]):
         lead = f"{index}:  " if len(maps) > 1 else ""
-        lines += _format_areas(ids, labels, palette, lead)
+        lines += _format_class_areas(ids, labels, palette, lead)
     images = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
     return ShownResults(
-        (*lines, *_format_rest(len(maps))),
+        (*lines, *_format_omitted_rows(len(maps))),
         tuple((_make_file_name(name, i, len(maps)), p) for i, p in enumerate(images)),
     )
 
@@ -353,7 +353,7 @@ def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
     return value.shape[-3], value.argmax(axis=-3)
 
 
-def _format_areas(
+def _format_class_areas(
     ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], lead: str
 ) -> Iterator[str]:
     """Format a line per class: its name, share of the image and color."""
@@ -376,7 +376,7 @@ def _make_file_name(name: str, index: int, count: int) -> str:
     return f"{plain}-{index}.png" if count > 1 else f"{plain}.png"
 
 
-def _format_rest(rows: int) -> list[str]:
+def _format_omitted_rows(rows: int) -> list[str]:
     return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 

@@ -157,14 +157,14 @@ class TextEncoding:
     sequence_ids: tuple[int | None, ...] = ()
     word_ids: tuple[int | None, ...] = ()
 
-    def select(self, positions: Sequence[int]) -> "TextEncoding":
+    def select_tokens(self, positions: Sequence[int]) -> "TextEncoding":
         """Return the tokens at these positions."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
             **{name: tuple(v[i] for i in positions) if v else () for name, v in values.items()}
         )
 
-    def pad(self, length: int, fill: int) -> "TextEncoding":
+    def pad_to_length(self, length: int, fill: int) -> "TextEncoding":
         """Pad with `fill`, or truncate, to `length` tokens."""
         ids = (*self.ids, *[fill] * (length - len(self.ids)))[:length]
         return replace(self, ids=ids, type_ids=(0,) * length)
@@ -235,7 +235,7 @@ def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = Fals
         start = next(
             (n for n, special in enumerate(encoding.special_tokens_mask) if not special), 0
         )
-    return encoding.select([*range(start), *range(start + excess, len(encoding.ids))])
+    return encoding.select_tokens([*range(start), *range(start + excess, len(encoding.ids))])
 
 
 def _find_content_end(encoding: TextEncoding) -> int:
@@ -268,7 +268,7 @@ def split_context_windows(
     for start in range(0, len(second), step):
         some = second[start : start + context_tokens]
         places = [*range(first), *some, *range(last + 1, len(encoding.ids))]
-        windows.append(encoding.select(places))
+        windows.append(encoding.select_tokens(places))
         if start + context_tokens >= len(second):
             break
     return windows

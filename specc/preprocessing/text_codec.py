@@ -175,13 +175,13 @@ def _encode_characters(text: str, record: TextCharacters) -> list[int]:
     return ids
 
 
-def _fail_unknown(text: str, position: int, why: str) -> NoReturn:
+def _fail_unknown(text: str, position: int, reason: str) -> NoReturn:
     character = text[position]
     number = f"U+{ord(character):04X}"
     source = Source("<text>", text)
     raise_error(
         "E0908",
-        f"the character `{escape_text(character)}` ({number}) {why}",
+        f"the character `{escape_text(character)}` ({number}) {reason}",
         Span(source, position, position + 1)
         if character < "\ud800" or character > "\udfff"
         else None,

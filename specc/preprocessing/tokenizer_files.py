@@ -65,15 +65,15 @@ class TokenizerFile:
         """Return a copy that is stored in the model called `stem`, or next to the model if it is
         large.
         """
-        return self.rename(
+        return self.with_file_name(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )
 
-    def rename(self, name: str) -> "TokenizerFile":
+    def with_file_name(self, name: str) -> "TokenizerFile":
         """Return a copy that is stored next to the model under this name."""
         return replace(self, name=name)
 
-    def load(self, directory: Path) -> "TokenizerFile":
+    def load_text(self, directory: Path) -> "TokenizerFile":
         """Return a copy with the text read from `directory`. Raise E0942 if its hash differs."""
         if self.text:
             return self

@@ -214,10 +214,10 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     `tokenizers` package is installed and rejects it.
     """
 
-    def raise_tokenizer_error(why: str) -> NoReturn:
+    def raise_tokenizer_error(reason: str) -> NoReturn:
         raise_error(
             "E0941",
-            f"the tokenizer `{escape_text(name)}` cannot be used: {why}",
+            f"the tokenizer `{escape_text(name)}` cannot be used: {reason}",
             span,
             helps=TOKENIZER_HELPS,
         )
@@ -244,10 +244,10 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
     E0941 if the file is damaged.
     """
 
-    def raise_tokenizer_error(why: str) -> NoReturn:
+    def raise_tokenizer_error(reason: str) -> NoReturn:
         helps = ["a part of the text is not in its vocabulary, which has no unknown token"]
         title = "the model's tokenizer cannot encode this text"
-        raise_error("E0908", title, notes=[why], helps=helps)
+        raise_error("E0908", title, notes=[reason], helps=helps)
 
     if (words := record.placeholder_replacement) and len(words) == PLAIN_REPLACEMENT:
         text = text.replace(words[0], words[1])
@@ -352,14 +352,16 @@ def _open_foreign(text: str) -> tuple[Tokenizer, int]:
     return _load_tokenizer(text), compute_max_text_growth(content)
 
 
-def _fail_unusable(why: str) -> NoReturn:
-    raise_error("E0941", f"the tokenizer of the model cannot be used: {why}", helps=TOKENIZER_HELPS)
+def _fail_unusable(reason: str) -> NoReturn:
+    raise_error(
+        "E0941", f"the tokenizer of the model cannot be used: {reason}", helps=TOKENIZER_HELPS
+    )
 
 
-def _fail_too_costly(why: str) -> NoReturn:
+def _fail_too_costly(reason: str) -> NoReturn:
     raise_error(
         "E0941",
-        f"the tokenizer of the model cannot be used for this text: {why}",
+        f"the tokenizer of the model cannot be used for this text: {reason}",
         helps=["give a shorter text", *TOKENIZER_HELPS],
     )
 

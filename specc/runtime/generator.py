@@ -9,7 +9,7 @@ from specc.artifact.generation_facts import (
     GenerationMetadata,
     check_encoder_outputs,
     compute_max_context_length,
-    parse_bounds,
+    parse_length_bounds,
 )
 from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.manifest import RECORDED_SETTINGS
@@ -193,7 +193,7 @@ def _make_standalone_generator(
             input_signature,
             length_bounds={
                 **input_signature.length_bounds,
-                **parse_bounds(decode_settings.get("bounds")),
+                **parse_length_bounds(decode_settings.get("bounds")),
             },
             unread_inputs=find_unread_inputs(manifest.graph, None, read),
             padding_strides=_parse_strides(decode_settings.get("strides")),

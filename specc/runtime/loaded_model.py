@@ -184,7 +184,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
             "E0917",
             f"the specc metadata in `{escape_text(file.path)}` is invalid:  `beside` is invalid",
         )
-    if reason := beside.find_misplaced_tensors(
+    if reason := beside.explain_misplaced_tensors(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _fail_changed(file.path, name, reason)

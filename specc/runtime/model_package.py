@@ -140,12 +140,12 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
     rows = [("from `encode`", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
     for state in facts.states:
         name = state.name.removeprefix("past.")
-        rows.append(("kept", name, str(state.type), _describe_growth(state, facts)))
+        rows.append(("kept", name, str(state.type), _describe_state_growth(state, facts)))
     lines = align_columns([*map(escape_text, row)] for row in rows)
     return ["between steps", *(f"  {line}" for line in lines)]
 
 
-def _describe_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
+def _describe_state_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
     """Describe how a state grows per step, or return "" if its size is constant."""
     if state.time_axis is None:
         return ""

@@ -16,7 +16,7 @@ from specc.artifact.package_index import (
     PackageIndex,
     WeightFileMetadata,
     explain_mismatch,
-    find_misplaced_tensors,
+    explain_misplaced_tensors,
     get_regular_file_size,
     read_index,
 )
@@ -127,7 +127,7 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()
-    if reason := find_misplaced_tensors(external_files, sizes):
+    if reason := explain_misplaced_tensors(external_files, sizes):
         _fail_inconsistent(directory, name, reason)
     for location, _ in external_files:
         if (found := index.files.get(location)) is not None:

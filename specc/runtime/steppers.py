@@ -232,13 +232,13 @@ class KVCacheStepper:
         """Reorder batch elements and the KV cache: element r continues `indices[r]`."""
         self.inputs.reorder(indices)
         axes = {s.name: s.batch_axis for s in self.metadata.states}
-        self.states = {n: self._gather(v, axes[n], indices) for n, v in self.states.items()}
+        self.states = {n: self._gather_tensor(v, axes[n], indices) for n, v in self.states.items()}
         for name, value in self.static_inputs.items():
-            self.static_inputs[name] = self._gather(
+            self.static_inputs[name] = self._gather_tensor(
                 value, find_batch_axis(self.graph.inputs[name].type, self.batch_size), indices
             )
 
-    def _gather(self, value: DeviceTensor, axis: int | None, indices: Ints) -> DeviceTensor:
+    def _gather_tensor(self, value: DeviceTensor, axis: int | None, indices: Ints) -> DeviceTensor:
         if axis is None:
             return value
         if value.shape()[axis] == len(indices) and np.array_equal(indices, np.arange(len(indices))):
@@ -325,14 +325,14 @@ class BufferedStep:
         for start in range(0, max(count, 1), call_length):
             stop = min(start + call_length, count)
             given = {n: self._slice_input(n, v, past, start, stop) for n, v in other_inputs.items()}
-            results.append(self._run_once({**given, **states}, past + start, stop - start))
+            results.append(self._run_single_step({**given, **states}, past + start, stop - start))
             states = {s.name: results[-1][s.next_output] for s in self.metadata.states}
         return {
             name: self._concatenate_results(name, [m[name] for m in results])
             for name in results[-1]
         }
 
-    def _run_once(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
+    def _run_single_step(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
         """Run one call with buffers just long enough for past and new positions."""
         for name in self.metadata.in_place_states:
             buffer = inputs[name]

@@ -330,7 +330,8 @@ def _read_images(
         raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
     encodings = [encode_text(template.replace("{}", t), None, record) for t in labels]
     if task.padded_length:
-        encodings = [row.pad(task.padded_length, task.pad_token_id or 0) for row in encodings]
+        fill = task.pad_token_id or 0
+        encodings = [row.pad_to_length(task.padded_length, fill) for row in encodings]
     return _EncodedBatch(encodings, [*range(len(encodings))], {"candidate_labels": labels})
 
 

@@ -78,10 +78,10 @@ def make_binding_errors(
     return errors
 
 
-def _add_reason(diagnostic: Diagnostic, why: str | None) -> Diagnostic:
+def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     """Add the reason why a missing parameter is not part of a new head, or how to initialize it."""
-    if why:
-        note = f"it is not part of a new head, which could be initialized: {why}"
+    if reason:
+        note = f"it is not part of a new head, which could be initialized: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
     help = "if it is a head that is still to be trained, `--init-missing 0` initializes it"
     return replace(diagnostic, helps=(*diagnostic.helps, help))

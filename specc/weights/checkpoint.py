@@ -137,7 +137,7 @@ def _open_checkpoint(path: str | Path) -> Checkpoint:
     if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
     if path.suffix in _PICKLE_SUFFIXES:
-        refuse_pickle(path)
+        reject_pickle(path)
     return Checkpoint(path, _open_files([path]))
 
 
@@ -153,25 +153,25 @@ def _find_weights_file(directory: Path) -> Path:
     names = _list_directory(directory)
     # file names of transformers take precedence, in its search order: saving a small model over a
     # large one leaves the old index in the directory
-    for usual in ("model.safetensors", f"model{INDEX_SUFFIX}"):
-        if usual in names:
-            return directory / usual
+    for default in ("model.safetensors", f"model{INDEX_SUFFIX}"):
+        if default in names:
+            return directory / default
     indexes = _filter_by_suffix(names, INDEX_SUFFIX)
     single = _filter_by_suffix(names, ".safetensors")
     only = indexes or single  # an index takes precedence: its shards are in `single`
     if len(only) == 1:
         return directory / only[0]
     if not only:
-        _refuse_pickles(directory, names)
+        _reject_pickles(directory, names)
     _fail_ambiguous_directory(directory, names, [*indexes, *single])
 
 
-def _refuse_pickles(directory: Path, names: list[str]) -> None:
+def _reject_pickles(directory: Path, names: list[str]) -> None:
     """Raise E0514 if a directory has pickle files that look like weights."""
     # training also writes files such as optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         of_weights = [name for name in pickles if name.startswith("pytorch_model")]
-        refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
+        reject_pickle(*(directory / name for name in of_weights or pickles[:1]))
 
 
 def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
@@ -237,7 +237,7 @@ def _describe_other_formats(names: list[str]) -> list[str]:
     ]
 
 
-def refuse_pickle(*paths: Path) -> NoReturn:
+def reject_pickle(*paths: Path) -> NoReturn:
     """Raise E0514 for PyTorch checkpoints."""
     names = [escape_text(path) for path in paths]
     more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""

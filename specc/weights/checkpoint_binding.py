@@ -40,7 +40,7 @@ from specc.weights.weight_rules import (
 
 
 @dataclass(frozen=True, slots=True)
-class _ParameterSource:
+class _ParameterExpression:
     """An expression over declared names that computes a parameter, and its rule."""
 
     parameter: RequiredParameter
@@ -132,7 +132,7 @@ def _initialize_head(
 
 
 def _find_naming(
-    sources: Mapping[str, _ParameterSource],
+    sources: Mapping[str, _ParameterExpression],
     ties: Mapping[str, str],
     parts: Sequence[str],
     checkpoint: Checkpoint,
@@ -172,20 +172,20 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
     return resolve_alternatives(spelled, present.__contains__)
 
 
-def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterSource:
+def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
     """Return the rule for the exact name, else the first rule with a matching pattern, else the
     name itself.
     """
     for rule in loads:
         if rule.name == parameter.name:
-            return _ParameterSource(parameter, rule.value, rule.span)
+            return _ParameterExpression(parameter, rule.value, rule.span)
     for rule in loads:
         captures = NamePattern(rule.name).get_captures(parameter.name)
         if captures is not None:
-            return _ParameterSource(
+            return _ParameterExpression(
                 parameter, rename_tensors(rule.value, captures.fill_template), rule.span
             )
-    return _ParameterSource(parameter, TensorExpr(parameter.name), None)
+    return _ParameterExpression(parameter, TensorExpr(parameter.name), None)
 
 
 def _resolve_parameters(
@@ -223,7 +223,7 @@ def _resolve_parameters(
 
 
 def _list_mismatches(
-    sources: Mapping[str, _ParameterSource], exprs: Mapping[str, Expr], checkpoint: Checkpoint
+    sources: Mapping[str, _ParameterExpression], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
     """Return shape and dtype errors, without missing tensors."""
     found: list[binding_errors.TensorMismatch] = []

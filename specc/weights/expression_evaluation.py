@@ -308,7 +308,7 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         case RearrangeExpr(pattern=pattern, sizes=sizes):
-            return plan_rearrange(pattern, x.shape, dict(sizes)).apply(x)
+            return plan_rearrange(pattern, x.shape, dict(sizes)).rearrange(x)
         case _:
             return _apply_elementwise(expr, x)
 
@@ -322,13 +322,13 @@ def _apply_elementwise(
         case CastExpr(dtype=dtype):
             return x.astype(NUMPY_DTYPES[dtype])
         case AddNumberExpr(number=number):
-            wide = _widen_values(x)
+            wide = _cast_to_32_bits(x)
             return np.asarray(wide + wide.dtype.type(number))
         case ResizeGridExpr(rows=rows, columns=columns, prefix=prefix):
-            return resize_grid(_widen_values(x), rows, columns, prefix)
+            return resize_grid(_cast_to_32_bits(x), rows, columns, prefix)
 
 
-def _widen_values(x: Array) -> Array:
+def _cast_to_32_bits(x: Array) -> Array:
     """Convert an array to a dtype of at least 32 bits."""
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 

@@ -274,9 +274,9 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     if adapter.replaces_tensors and (
         left := find_missing_language_weights(base.tensors, changes_by_tensor)
     ):
-        why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
+        reason = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
         _fail_incompatible(
-            base, adapter, why, "check that it is the complete adapter of this model"
+            base, adapter, reason, "check that it is the complete adapter of this model"
         )
     lost = (
         changes_by_tensor.keys()
@@ -309,9 +309,9 @@ def _check_fully_trained(
     if absent:
         # otherwise the checkpoint's tensors would be used silently
         names = escape_text(format_names(sorted(absent)))
-        why = f"it lacks {names}, which its config says was trained"
+        reason = f"it lacks {names}, which its config says was trained"
         _fail_incompatible(
-            base, adapter, why, "check that the adapter is complete, or save it again"
+            base, adapter, reason, "check that the adapter is complete, or save it again"
         )
 
 
@@ -342,12 +342,16 @@ def _make_entry(
     )
     for (what, shape), entry in product(_list_change_shapes(change, adapter_tensors), entries):
         if shape != entry.shape:
-            why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
-            _fail_incompatible(base, adapter, why, "check that it is the adapter of this model")
+            reason = (
+                f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
+            )
+            _fail_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
-        why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(dtypes)))}, not all floats"
-        _fail_incompatible(base, adapter, why, "check that it is the adapter of this model")
+        reason = (
+            f"`{escape_text(name)}` is made of {', '.join(sorted(set(dtypes)))}, not all floats"
+        )
+        _fail_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, result_entry.shape, 0, nbytes)

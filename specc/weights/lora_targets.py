@@ -137,14 +137,14 @@ def find_missing_language_weights(names: Iterable[str], changed: Collection[str]
     that it changes in another layer, the bias of a changed weight, and embeddings. Otherwise two
     languages would be mixed.
     """
-    kinds = {_get_module(name) for name in changed}
+    kinds = {_get_module_name(name) for name in changed}
     return [
         name
         for name in names
-        if name not in changed and (_get_module(name) in kinds or LANGUAGE_WEIGHTS.match(name))
+        if name not in changed and (_get_module_name(name) in kinds or LANGUAGE_WEIGHTS.match(name))
     ]
 
 
-def _get_module(name: str) -> str:
+def _get_module_name(name: str) -> str:
     """Return the module of a weight without its layer index."""
     return LAYER_NUMBER.sub(".*.", name).rpartition(".")[0]

@@ -54,7 +54,7 @@ def generate_uniforms(key: int, start: int, count: int) -> Floats:
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
-    _scramble(z, np.empty_like(z))
+    _mix_bits_in_place(z, np.empty_like(z))
     z >>= np.uint64(40)  # the 24 top bits, which `z ^ z >> 31` would not change
     return z.astype(np.float32) * np.float32(2**-24)
 
@@ -67,7 +67,7 @@ def generate_normals(key: int, start: int, count: int) -> Floats:
     total, z, scratch = np.zeros_like(base), np.empty_like(base), np.empty_like(base)
     for k in range(1, UNIFORMS_PER_NORMAL + 1):
         np.add(base, np.uint64(k * SPLITMIX_GAMMA & UINT64_MASK), out=z)
-        _scramble(z, scratch)
+        _mix_bits_in_place(z, scratch)
         z >>= np.uint64(40)
         total += z
     centered = total.astype(np.int64) - np.int64(6 << 24)
@@ -95,7 +95,7 @@ def iterate_normals(seed: int, name: str, count: int, std: float) -> Iterator[Fl
         yield block
 
 
-def _scramble(z: Words, scratch: Words) -> None:
+def _mix_bits_in_place(z: Words, scratch: Words) -> None:
     """Apply `mix_bits` in place, without its last step."""
     np.right_shift(z, np.uint64(30), out=scratch)
     np.bitwise_xor(z, scratch, out=z)

@@ -321,7 +321,7 @@ class RearrangePlan:
     permutation: tuple[int, ...]
     merged_shape: tuple[int, ...]
 
-    def apply(self, x: "Array") -> "Array":
+    def rearrange(self, x: "Array") -> "Array":
         """Rearrange the elements of `x`."""
         return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
 

@@ -58,7 +58,7 @@ def test_short_operation_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (io.StringIO(), terminal.OutputStyle()),
         (Terminal(), terminal.OutputStyle("json")),
-        (Terminal(), terminal.OutputStyle(quiet=True)),
+        (Terminal(), terminal.OutputStyle(is_quiet=True)),
     ],
 )
 def test_no_progress_outside_a_terminal(

@@ -27,9 +27,9 @@ from specc.weights.formats.safetensors import (
     FileIdentity,
     TensorEntry,
     TensorFile,
+    get_file_identity,
     open_weights_file,
-    read_identity,
-    refuse_foreign_file,
+    reject_foreign_file,
 )
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
@@ -177,13 +177,13 @@ class GGUFFile(TensorFile):
         """Return the tensor as a read-only view of the file, or as a copy if llama.cpp changed
         it.
         """
-        return self._restore(name, super().get_array(name))
+        return self._restore_tensor(name, super().get_array(name))
 
     def read_tensor(self, name: str) -> Array:
         """Return a copy of the tensor."""
-        return self._restore(name, super().read_tensor(name))
+        return self._restore_tensor(name, super().read_tensor(name))
 
-    def _restore(self, name: str, stored: Array) -> Array:
+    def _restore_tensor(self, name: str, stored: Array) -> Array:
         """Undo what llama.cpp changes in a tensor: norm offsets and the order of RoPE rows."""
         change = self.changes.get(name)
         if change is None:
@@ -192,8 +192,8 @@ class GGUFFile(TensorFile):
             return np.asarray(stored - stored.dtype.type(1))
         heads = self._heads[change]
         if len(stored) % (2 * heads):
-            why = f"has {len(stored)} rows, which are not those of {heads} heads"
-            fail_invalid_gguf(self.path, f"`{escape_text(name)}` {why}")
+            reason = f"has {len(stored)} rows, which are not those of {heads} heads"
+            fail_invalid_gguf(self.path, f"`{escape_text(name)}` {reason}")
         pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
         return pairs.swapaxes(1, 2).reshape(stored.shape)
 
@@ -246,9 +246,9 @@ def open_gguf(path: str | Path) -> GGUFFile:
     fd = open_weights_file(path)
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
-            refuse_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
+            reject_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
             fail_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
-        return GGUFFile(path, fd, _read_header(path, read_identity(os.fstat(fd))))
+        return GGUFFile(path, fd, _read_header(path, get_file_identity(os.fstat(fd))))
     except BaseException:
         os.close(fd)
         raise

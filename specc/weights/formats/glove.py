@@ -23,7 +23,7 @@ class WordVectors:
     """Word vectors f32[words, d]; row n is the vector of `words[n]`."""
 
     words: tuple[str, ...]
-    array: Array
+    vectors: Array
 
 
 class _InvalidLineError(Exception):
@@ -61,9 +61,9 @@ def read_glove(path: str | Path) -> WordVectors:
                 words[word] = number
                 rows.append(row)
     except _InvalidLineError as error:
-        _refuse_file(path, f"line {number}: {error}")
+        _fail_invalid_file(path, f"line {number}: {error}")
     if not rows:
-        _refuse_file(path, "it is empty")
+        _fail_invalid_file(path, "it is empty")
     return WordVectors(tuple(words), np.stack(rows))
 
 
@@ -80,7 +80,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     # not `split()`: some words of the published files contain other whitespace
     fields = line.split(" ")
     if not width:
-        _refuse_header(fields)
+        _reject_word2vec_header(fields)
         width = len(fields) - 1
     if width < 1 or len(fields) <= width:
         raise _InvalidLineError(
@@ -95,7 +95,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     return word, _parse_row(fields[-width:])
 
 
-def _refuse_header(fields: list[str]) -> None:
+def _reject_word2vec_header(fields: list[str]) -> None:
     """Reject the header line of a word2vec file."""
     # such as `400000 300`: number of words and dimension
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
@@ -128,7 +128,7 @@ def _parse_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _refuse_file(path: str | Path, reason: str) -> NoReturn:
+def _fail_invalid_file(path: str | Path, reason: str) -> NoReturn:
     raise_error(
         "E0524",
         f"`{escape_text(path)}` is not a file of word vectors",

@@ -74,7 +74,7 @@ class TensorFile(Closeable):
         self.metadata: Mapping[str, str] = metadata
         self.header_hash = hashlib.sha256(header).hexdigest()
         self._fd = fd
-        self._identity = read_identity(os.fstat(fd))
+        self._identity = get_file_identity(os.fstat(fd))
         self.size = self._identity[2]
 
     def get_array(self, name: str) -> Array:
@@ -144,10 +144,10 @@ class TensorFile(Closeable):
 
     def check_unchanged(self) -> None:
         """Raise E0512 if the file changed since its header was read."""
-        if read_identity(os.fstat(self._fd)) != self._identity:
+        if get_file_identity(os.fstat(self._fd)) != self._identity:
             self._fail_changed("it was modified")
         try:
-            there = read_identity(os.stat(self.path))
+            there = get_file_identity(os.stat(self.path))
         except OSError:
             self._fail_changed("it no longer exists")
         if there != self._identity:
@@ -215,7 +215,7 @@ def open_tensors(path: str | Path) -> TensorFile:
         # the file begins with eight bytes of length, then `{`
         head = read_at_offset(fd, 64, 0)
         if int.from_bytes(head[:8], "little") > MAX_HEADER_BYTES or head[8:].lstrip()[:1] != b"{":
-            refuse_foreign_file(path, head, "a safetensors file")
+            reject_foreign_file(path, head, "a safetensors file")
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
         tensors = {
@@ -281,12 +281,12 @@ def _to_native_order(array: Array) -> Array:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
-def read_identity(status: os.stat_result) -> FileIdentity:
+def get_file_identity(status: os.stat_result) -> FileIdentity:
     """Return a key that changes when a file is modified or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def refuse_foreign_file(path: Path, head: bytes, expected: str) -> None:
+def reject_foreign_file(path: Path, head: bytes, expected: str) -> None:
     """Raise E0502 if `head`, the first bytes of a file, belongs to another known format."""
     found = identify_foreign_file(head, escape_text(path.name))
     if found:
