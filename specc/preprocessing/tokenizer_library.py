@@ -105,19 +105,19 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
 """Factor by which a step may lengthen a text, by kind; other steps do not lengthen texts."""
 
 MAX_TRIE_NODES = 1 << 22
-"""Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package takes up to 290
-bytes for each; 900 000 pieces of natural language have about 3 million.
+"""Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package needs up to 290
+bytes per node; a vocabulary of 900 000 natural-language pieces has about 3 million nodes.
 """
 MAX_NORMALIZED = 1 << 25
 """Maximum number of characters that a text may have after all steps of one kind (E0941). The
-`tokenizers` package takes up to 32 bytes for each.
+`tokenizers` package needs up to 32 bytes per character.
 """
 UNWATCHED_LENGTH = 256
-"""Number of characters or ids up to which the package is called without a time limit, because
-starting a thread costs as much as the call.
+"""Maximum number of characters or ids for a call without a time limit, because starting a thread
+takes as long as the call.
 """
 SECONDS = 20
-"""Time limit of a call, to which 20 µs per character are added; typical tokenizers take 1 µs."""
+"""Time limit of a call, plus 20 µs per character; typical tokenizers take 1 µs per character."""
 MAX_OVERDUE_CALLS = 2
 """Maximum number of calls that may still run in their threads after the time limit (E0941)."""
 
@@ -127,7 +127,7 @@ def check_tokenizer_limits(
 ) -> None:
     """Reject a tokenizer that would exhaust memory when it is loaded or encodes a short text."""
     if compute_max_text_growth(content) > MAX_GROWTH:
-        report_error(f"it can make a text more than {MAX_GROWTH} times as long")
+        report_error(f"it may expand a text by a factor of more than {MAX_GROWTH}")
     texts = _list_added_texts(content)
     if sum(map(len, texts)) * _compute_growth(content.get("normalizer")) > MAX_TRIE_NODES:
         report_error(f"its added tokens have more than {MAX_TRIE_NODES} characters")
@@ -136,7 +136,7 @@ def check_tokenizer_limits(
             # a Unigram vocabulary is a list of (text, score) pairs
             texts = [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
             if count_trie_nodes(texts) > MAX_TRIE_NODES:
-                report_error(f"its vocabulary has more than {MAX_TRIE_NODES} different beginnings")
+                report_error(f"its vocabulary has more than {MAX_TRIE_NODES} distinct prefixes")
 
 
 def _list_added_texts(content: Mapping[str, object]) -> list[str]:
@@ -217,7 +217,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     def raise_tokenizer_error(reason: str) -> NoReturn:
         raise_error(
             "E0941",
-            f"the tokenizer `{escape_text(name)}` cannot be used: {reason}",
+            f"cannot use the tokenizer `{escape_text(name)}`: {reason}",
             span,
             helps=TOKENIZER_HELPS,
         )
@@ -231,7 +231,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     except (ValueError, RecursionError):
         raise_tokenizer_error("it is not JSON")
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        raise_tokenizer_error("it describes no tokenizer")
+        raise_tokenizer_error("it does not describe a tokenizer")
     check_tokenizer_limits(content, raise_tokenizer_error)
     if _import_tokenizers() is not None:
         with _convert_errors(raise_tokenizer_error):
@@ -330,7 +330,7 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
 
 def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     """Return the tokenizer of a file, and the maximum factor by which it lengthens a text."""
-    assert file.text, "the model's files are opened before they are used"
+    assert file.text, "the files of the model are opened before use"
     if _import_tokenizers() is None:
         raise_error(
             "E0940",
@@ -353,15 +353,13 @@ def _open_foreign(text: str) -> tuple[Tokenizer, int]:
 
 
 def _fail_unusable(reason: str) -> NoReturn:
-    raise_error(
-        "E0941", f"the tokenizer of the model cannot be used: {reason}", helps=TOKENIZER_HELPS
-    )
+    raise_error("E0941", f"cannot use the tokenizer of the model: {reason}", helps=TOKENIZER_HELPS)
 
 
 def _fail_too_costly(reason: str) -> NoReturn:
     raise_error(
         "E0941",
-        f"the tokenizer of the model cannot be used for this text: {reason}",
+        f"cannot use the tokenizer of the model for this text: {reason}",
         helps=["give a shorter text", *TOKENIZER_HELPS],
     )
 

@@ -20,9 +20,9 @@ def test_one_vector_per_line(tmp_path: Path) -> None:
         write_vectors(tmp_path, "the 0.418 -2.5e-1\r\n, 1 2\nnaïve .5 -3\n. . 4 5\n1.5 6 7")
     )
     assert found.words == ("the", ",", "naïve", ". .", "1.5")
-    assert found.array.dtype == np.float32
+    assert found.vectors.dtype == np.float32
     wanted = [[0.418, -0.25], [1, 2], [0.5, -3], [4, 5], [6, 7]]
-    np.testing.assert_array_equal(found.array, np.array(wanted, np.float32))
+    np.testing.assert_array_equal(found.vectors, np.array(wanted, np.float32))
 
 
 @pytest.mark.parametrize(
