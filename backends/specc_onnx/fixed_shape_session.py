@@ -21,7 +21,7 @@ CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
 """Operators with control flow on the CPU, which a CUDA graph cannot contain."""
 
 
-def can_record_run(model: ModelProto, provider: str) -> bool:
+def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:
     """Return True if a run of this model can be recorded as a CUDA graph."""
     has_control_flow = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
     return provider == "cuda" and not has_control_flow

@@ -181,13 +181,13 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
     return (
         *carries,
         *(
-            _stack_collected(*each, op, context, steps)
+            _stack_scan_outputs(*each, op, context, steps)
             for each in zip(collected, types, strict=True)
         ),
     )
 
 
-def _stack_collected(
+def _stack_scan_outputs(
     values: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
     """Stack scan outputs in position order, zeros for iterations that were not run."""

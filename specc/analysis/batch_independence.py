@@ -37,7 +37,7 @@ def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
         _make_warning(graph, containing_graph, node, symbol)
-        for containing_graph, node in batch.find_mixing_nodes(graph, mixed_values)
+        for containing_graph, node in batch.iterate_mixing_nodes(graph, mixed_values)
     ]
 
 
@@ -52,7 +52,7 @@ class _BatchAxis:
         """Return True if a length contains the batch size."""
         return bool(length.symbols() & self.dependent_symbols)
 
-    def has_whole_blocks(self, length: Dim) -> bool:
+    def is_multiple_of_batch(self, length: Dim) -> bool:
         """Return True if a length is an integer number of positions per batch element."""
         try:
             size = divide_dims_exactly(length, self.length)
@@ -66,7 +66,7 @@ class _BatchAxis:
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
 
-    def find_mixing_nodes(
+    def iterate_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
         """Yield the nodes that mix batch elements, with their graph or loop body. Nodes that only
@@ -77,7 +77,7 @@ class _BatchAxis:
                 mixed_values.update(results)
                 continue
             inside = (
-                next(self.find_mixing_nodes(node.op.body, set()), None)
+                next(self.iterate_mixing_nodes(node.op.body, set()), None)
                 if isinstance(node.op, ops.Scan)
                 else None
             )
@@ -109,7 +109,7 @@ class _BatchAxis:
         number of positions per batch element.
         """
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
-        return len(batch_lengths) > 1 or not all(map(self.has_whole_blocks, batch_lengths))
+        return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 
     def _has_batch_attribute(self, op: Op) -> bool:
         """Return True if an attribute contains the batch size."""

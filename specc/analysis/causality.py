@@ -41,7 +41,7 @@ from specc.analysis.time_dataflow_facts import (
     Leak,
     TimeFlow,
     UnsupportedLoop,
-    find_unsupported_loops,
+    iterate_unsupported_loops,
 )
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
@@ -75,7 +75,7 @@ def check_causality(
     if not errors:
         errors += [
             _make_unsupported_loop_error(flow, each)
-            for each in find_unsupported_loops(graph, flow, live)
+            for each in iterate_unsupported_loops(graph, flow, live)
         ]
         for name, value in zip(outputs, wanted, strict=True):
             errors += _check_output(graph, flow, name, value, time_input)

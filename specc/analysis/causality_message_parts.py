@@ -186,7 +186,7 @@ MAX_INSPECTED_VALUES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class MaskDoubt:
+class UnprovedMask:
     """A mask without a proof of causality: the search budget was exhausted (`is_budget_spent`), or
     `value` is the first part of the mask that does not compare position ids.
     """
@@ -195,7 +195,7 @@ class MaskDoubt:
     value: Value
 
 
-def explain_mask_doubt(grid: QueryKeyGrid | None) -> MaskDoubt | None:
+def explain_unproved_mask(grid: QueryKeyGrid | None) -> UnprovedMask | None:
     """Return the part of a mask, or of attention weights, that is not proved to mask out later
     positions, or None if comparisons of position ids show that the mask includes them.
     """
@@ -203,10 +203,10 @@ def explain_mask_doubt(grid: QueryKeyGrid | None) -> MaskDoubt | None:
         return None
     # values that were not inspected must not be reported as errors
     if find_mask_band(grid.value, grid.query_axis, grid.key_axis, grid.time_axis).is_budget_spent:
-        return MaskDoubt(True, grid.value)
+        return UnprovedMask(True, grid.value)
     budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedMaskPart(None, False)
     open_ = solve_memoized(grid, _solve_unproved_mask_part, {}, budget, proved)
-    return MaskDoubt(False, open_.value) if open_.value else None
+    return UnprovedMask(False, open_.value) if open_.value else None
 
 
 def has_different_rates(grid: QueryKeyGrid | None) -> bool:

@@ -12,7 +12,7 @@ from specc.analysis.causality_message_parts import (
     LeakMessage,
     describe_key_reduction,
     describe_window,
-    explain_mask_doubt,
+    explain_unproved_mask,
     find_gate_grid,
     find_visible_prefix,
     format_zero_keys_help,
@@ -275,7 +275,7 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     if leak.offsets.low > -inf and leak.reason != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.offsets)}"
         return LeakMessage("E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,))
-    doubt = explain_mask_doubt(grid)
+    doubt = explain_unproved_mask(grid)
     # all parts are bounded, so the comparisons include later positions
     if doubt is None:
         return LeakMessage(
@@ -308,7 +308,7 @@ def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
     grid = find_gate_grid(leak.node, flow.time_axis)
     if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
-    doubt = explain_mask_doubt(grid)
+    doubt = explain_unproved_mask(grid)
     if leak.offsets.low == -inf and doubt and doubt.is_budget_spent:
         text = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", text, helps=helps)

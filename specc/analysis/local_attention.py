@@ -90,17 +90,17 @@ def decompose_mask(
 
     Most positions of a padding mask are visible, so `padding_masks` are not global tokens.
     """
-    question = _PartsQuestion(make_grid(value, query, key), False)
+    question = _MaskPartsKey(make_grid(value, query, key), False)
     return solve_memoized(
         question,
-        _MaskDecomposer(padding_masks).solve_parts,
+        _MaskDecomposer(padding_masks).solve_mask_parts,
         {},
         TraversalBudget(),
         MaskParts(FULL_INTERVAL),
     )
 
 
-class _PartsQuestion(NamedTuple):
+class _MaskPartsKey(NamedTuple):
     """A memoized question: the parts of a grid or of its negation."""
 
     grid: QueryKeyGrid
@@ -111,9 +111,9 @@ class _PartsQuestion(NamedTuple):
 class _MaskDecomposer:
     padding_masks: Collection[Value]
 
-    def solve_parts(
-        self, question: _PartsQuestion
-    ) -> Generator[_PartsQuestion, MaskParts, MaskParts]:
+    def solve_mask_parts(
+        self, question: _MaskPartsKey
+    ) -> Generator[_MaskPartsKey, MaskParts, MaskParts]:
         """Return the parts of a grid, computed from the parts of its operands."""
         grid, negated = question
         node = grid.value.node
@@ -122,23 +122,23 @@ class _MaskDecomposer:
         if node is None:
             return MaskParts(FULL_INTERVAL)
         if (inner := follow_view(grid)) is not None:
-            return (yield _PartsQuestion(inner, negated))
+            return (yield _MaskPartsKey(inner, negated))
         operands = grid.align_operands()
         match node.op:
             case ops.Not():
-                return (yield _PartsQuestion(operands[0], not negated))
+                return (yield _MaskPartsKey(operands[0], not negated))
             case ops.And() | ops.Or():
-                left = yield _PartsQuestion(operands[0], negated)
-                right = yield _PartsQuestion(operands[1], negated)
+                left = yield _MaskPartsKey(operands[0], negated)
+                right = yield _MaskPartsKey(operands[1], negated)
                 # by De Morgan's laws
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
             case ops.Where() if grid.value.dtype == "bool":
                 condition, yes, no = operands
-                taken = yield _PartsQuestion(condition, False)
-                taken = taken & (yield _PartsQuestion(yes, negated))
-                left = yield _PartsQuestion(condition, True)
-                return taken | (left & (yield _PartsQuestion(no, negated)))
+                taken = yield _MaskPartsKey(condition, False)
+                taken = taken & (yield _MaskPartsKey(yes, negated))
+                left = yield _MaskPartsKey(condition, True)
+                return taken | (left & (yield _MaskPartsKey(no, negated)))
         return MaskParts(find_grid_band(grid, negated=negated))
 
     def _find_global_tokens(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:

@@ -166,14 +166,14 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     return Interval(min(low, queries.high), queries.high)
 
 
-class _NonZeroQuestion(NamedTuple):
+class _NonZeroBandKey(NamedTuple):
     """A memoized question: the interval in which a grid or its negation can be true or nonzero."""
 
     grid: QueryKeyGrid
     is_negated: bool
 
 
-class _ComparisonQuestion(NamedTuple):
+class _ComparisonBandKey(NamedTuple):
     """A memoized question: the interval in which `left <= right` or `left < right` can hold."""
 
     left: QueryKeyGrid
@@ -181,8 +181,8 @@ class _ComparisonQuestion(NamedTuple):
     is_strict: bool
 
 
-_BandQuestion: TypeAlias = _NonZeroQuestion | _ComparisonQuestion
-_BandSolver: TypeAlias = Generator[_BandQuestion, Interval, Interval]
+_BandKey: TypeAlias = _NonZeroBandKey | _ComparisonBandKey
+_BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 
 @dataclass
@@ -190,13 +190,13 @@ class _BandSearch:
     """The search for the band of one grid on one side: known answers and remaining budget."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
-    known_intervals: dict[_BandQuestion, Interval] = field(default_factory=dict)
+    known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
     known_affine_indices: dict[QueryKeyGrid, MaybeAffineIndex] = field(default_factory=dict)
     known_zero_divisors: dict[QueryKeyGrid, bool] = field(default_factory=dict)
 
     def find_true_interval(self, grid: QueryKeyGrid, negated: bool) -> Interval:
         """Return the interval in which the grid, or its negation, can be true."""
-        asked = _NonZeroQuestion(grid, negated)
+        asked = _NonZeroBandKey(grid, negated)
         return solve_memoized(
             asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
         )
@@ -209,17 +209,17 @@ class _BandSearch:
         """Return True if the grid may be NaN where another factor is zero."""
         return solve_memoized(grid, solve_zero_divisor, self.known_zero_divisors, self.budget, True)
 
-    def _solve_question(self, question: _BandQuestion) -> _BandSolver:
-        if isinstance(question, _ComparisonQuestion):
+    def _solve_question(self, question: _BandKey) -> _BandSolver:
+        if isinstance(question, _ComparisonBandKey):
             return (yield from self._solve_less_than(*question))
         grid, negated = question
         node = grid.value.node
         if node is None:
             return FULL_INTERVAL
         if (inner := follow_view(grid)) is not None:
-            return (yield _NonZeroQuestion(inner, negated))
+            return (yield _NonZeroBandKey(inner, negated))
         if (parts := split_concat(grid)) is not None:
-            return (yield from _solve_any([_NonZeroQuestion(p, negated) for p in parts]))
+            return (yield from _solve_any([_NonZeroBandKey(p, negated) for p in parts]))
         operands = grid.align_operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
@@ -240,15 +240,11 @@ class _BandSearch:
                 if inner and upper:
                     return _solve_absolute(inner, upper, strict, left)
             case Node(ops.Arith("max"), (Value() as a, Value() as b)):
-                halves = [
-                    _ComparisonQuestion(align_operand(left, x), right, strict) for x in (a, b)
-                ]
+                halves = [_ComparisonBandKey(align_operand(left, x), right, strict) for x in (a, b)]
                 return (yield from _solve_all(halves))
         match right.value.node:
             case Node(ops.Arith("min"), (Value() as a, Value() as b)):
-                halves = [
-                    _ComparisonQuestion(left, align_operand(right, x), strict) for x in (a, b)
-                ]
+                halves = [_ComparisonBandKey(left, align_operand(right, x), strict) for x in (a, b)]
                 return (yield from _solve_all(halves))
         one_side, other = self.find_affine_function(left), self.find_affine_function(right)
         if one_side is None or other is None:
@@ -262,7 +258,7 @@ class _BandSearch:
         match node.op:
             case ops.MaskedWeights():
                 return (
-                    (yield _NonZeroQuestion(operands[1], False))
+                    (yield _NonZeroBandKey(operands[1], False))
                     if _has_last_two_axes(grid)
                     else FULL_INTERVAL
                 )
@@ -271,24 +267,22 @@ class _BandSearch:
                 mask = node.op.mask(node)
                 if mask is None or not _is_weights_grid(grid, node.op):
                     return FULL_INTERVAL
-                return (
-                    yield _NonZeroQuestion(grid.view_operand(mask, *ATTENTION_GRID_AXES), False)
-                )
+                return (yield _NonZeroBandKey(grid.view_operand(mask, *ATTENTION_GRID_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
                 unsure = can_be_zero(operands[1]) or self.can_divide_by_zero(operands[1])
-                return FULL_INTERVAL if unsure else (yield _NonZeroQuestion(operands[0], False))
+                return FULL_INTERVAL if unsure else (yield _NonZeroBandKey(operands[0], False))
             case ops.Arith("add" | "sub" | "min" | "max"):
-                return (yield from _solve_any([_NonZeroQuestion(o, False) for o in operands]))
+                return (yield from _solve_any([_NonZeroBandKey(o, False) for o in operands]))
             case ops.Pointwise(fn) if fn in ZERO_PRESERVING_FUNCTIONS:
-                return (yield _NonZeroQuestion(operands[0], False))
+                return (yield _NonZeroBandKey(operands[0], False))
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
         """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
         pairs = (left, right), (right, left)
-        hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.can_divide_by_zero(b)]
+        hiding = [_NonZeroBandKey(a, False) for a, b in pairs if not self.can_divide_by_zero(b)]
         return (yield from _solve_all(hiding))
 
 
@@ -307,7 +301,7 @@ def _is_weights_grid(grid: QueryKeyGrid, op: ops.Attend) -> bool:
     return weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
 
 
-def _solve_any(questions: Iterable[_BandQuestion]) -> _BandSolver:
+def _solve_any(questions: Iterable[_BandKey]) -> _BandSolver:
     """Return the union of the bands."""
     found = EMPTY_INTERVAL
     for question in questions:
@@ -315,7 +309,7 @@ def _solve_any(questions: Iterable[_BandQuestion]) -> _BandSolver:
     return found
 
 
-def _solve_all(questions: Iterable[_BandQuestion]) -> _BandSolver:
+def _solve_all(questions: Iterable[_BandKey]) -> _BandSolver:
     """Return the intersection of the bands."""
     found = FULL_INTERVAL
     for question in questions:
@@ -325,13 +319,13 @@ def _solve_all(questions: Iterable[_BandQuestion]) -> _BandSolver:
 
 def _solve_logical(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid], negated: bool
-) -> Generator[_BandQuestion, Interval, Interval | None]:
+) -> Generator[_BandKey, Interval, Interval | None]:
     """Return the band of a logical op or its negation, or None for other ops."""
     match node.op:
         case ops.Constant(number):
             return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL
         case ops.Not():
-            return (yield _NonZeroQuestion(operands[0], not negated))
+            return (yield _NonZeroBandKey(operands[0], not negated))
         case ops.And() | ops.Or():
             # De Morgan's laws.
             intersection = isinstance(node.op, ops.And) != negated
@@ -346,7 +340,7 @@ def _solve_logical(
             # follows from "all" and "not any".
             x = node.first_operand
             if x is not None and fn == ("all" if negated else "any"):
-                return (yield _NonZeroQuestion(_view_reduced_operand(grid, x, axis), negated))
+                return (yield _NonZeroBandKey(_view_reduced_operand(grid, x, axis), negated))
     return None
 
 
@@ -356,30 +350,30 @@ def _view_reduced_operand(grid: QueryKeyGrid, operand: Value, axis: int) -> Quer
 
 
 def _solve_sides(operands: list[QueryKeyGrid], negated: bool, intersection: bool) -> _BandSolver:
-    sides = [_NonZeroQuestion(side, negated) for side in operands]
+    sides = [_NonZeroBandKey(side, negated) for side in operands]
     return (yield from (_solve_all if intersection else _solve_any)(sides))
 
 
 def _solve_where(operands: Sequence[QueryKeyGrid], negated: bool) -> _BandSolver:
     """Return the band of `where(condition, yes, no)` or its negation."""
     condition, yes, no = operands
-    chosen = (yield _NonZeroQuestion(condition, False)) & (yield _NonZeroQuestion(yes, negated))
-    left_out = yield _NonZeroQuestion(condition, True)
-    return chosen | (left_out & (yield _NonZeroQuestion(no, negated)))
+    chosen = (yield _NonZeroBandKey(condition, False)) & (yield _NonZeroBandKey(yes, negated))
+    left_out = yield _NonZeroBandKey(condition, True)
+    return chosen | (left_out & (yield _NonZeroBandKey(no, negated)))
 
 
 def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
     match fn:
         case "eq":
             intersection = [
-                _ComparisonQuestion(left, right, False),
-                _ComparisonQuestion(right, left, False),
+                _ComparisonBandKey(left, right, False),
+                _ComparisonBandKey(right, left, False),
             ]
             return (yield from _solve_all(intersection))
         case "le" | "lt":
-            return (yield _ComparisonQuestion(left, right, fn == "lt"))
+            return (yield _ComparisonBandKey(left, right, fn == "lt"))
         case "ge" | "gt":
-            return (yield _ComparisonQuestion(right, left, fn == "gt"))
+            return (yield _ComparisonBandKey(right, left, fn == "gt"))
         case "same_group" if left.time_axis is not None and is_mirrored_pair(left, right):
             return SAME_POSITION  # all positions of a group arrive in one step, at the same time
     return FULL_INTERVAL

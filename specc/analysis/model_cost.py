@@ -235,9 +235,9 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     rows = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_parts(graph, root)
     for node, results in graph.nodes:
-        _add_node(graph, root, node, results[0].type).saved_multiply_adds += _count_saved_work(
-            node, padding_masks, rows
-        )
+        _add_node(
+            graph, root, node, results[0].type
+        ).saved_multiply_adds += _count_saved_multiply_adds(node, padding_masks, rows)
     for name, facts in graph.parameter_facts.items():
         part = _get_or_add_part(root, _get_parameter_scope(name))
         part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
@@ -273,7 +273,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     return part
 
 
-def _count_saved_work(
+def _count_saved_multiply_adds(
     node: Node, padding_masks: Collection[Value], max_lengths: Mapping[str, int]
 ) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
@@ -315,7 +315,7 @@ def _merge_equal_parts(part: SummaryNode) -> None:
         first = run[0]
         first.members = tuple(p.name for p in run)
         if len(run) > 1:
-            first.name = format_number_runs([int(p.name) for p in run])
+            first.name = format_number_ranges([int(p.name) for p in run])
             first.repeats = len(run)
         part.parts[first.name] = first
 
@@ -324,7 +324,7 @@ MAX_LISTED_RUNS = 3
 """Maximum number of runs of equal layers that a list names."""
 
 
-def format_number_runs(numbers: Sequence[int]) -> str:
+def format_number_ranges(numbers: Sequence[int]) -> str:
     """Format at least two increasing numbers: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
     steps = {b - a for a, b in pairwise(numbers)}
     if steps == {1}:

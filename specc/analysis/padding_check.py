@@ -48,10 +48,10 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     for mask_name, (states, true_masks) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, mask_name, states))
         # padding without effect for finite values may have an effect as NaN or infinity
-        assume_finite = (
-            _infer_states(graph, mask_name, true_masks, assume_finite=True) if reached else {}
+        assumes_finite = (
+            _infer_states(graph, mask_name, true_masks, assumes_finite=True) if reached else {}
         )
-        otherwise = dict(_iterate_reached_outputs(graph, mask_name, assume_finite))
+        otherwise = dict(_iterate_reached_outputs(graph, mask_name, assumes_finite))
         for output, padding_source in reached.items():
             cause = otherwise.get(output, padding_source)
             if (cause.node, mask_name) not in warnings:
@@ -97,16 +97,16 @@ def _infer_all_states(graph: Graph) -> _AllStates:
 
 
 def _infer_states(
-    graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assume_finite: bool = False
+    graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assumes_finite: bool = False
 ) -> Mapping[Value, PaddingFacts]:
     """Return the facts of every value along the axis of the padding mask `mask_name`, or "" if the
-    input is not a padding mask. With `assume_finite`, infer them as if all values were finite.
+    input is not a padding mask. With `assumes_finite`, infer them as if all values were finite.
     """
     side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not keep.rank or not keep.shape[-1].name:
         return {}
     walk = make_padding_walk(graph, keep, side)
-    return replace(walk, true_masks=true_masks, assume_finite=assume_finite).infer_graph_facts(
+    return replace(walk, true_masks=true_masks, assumes_finite=assumes_finite).infer_graph_facts(
         graph
     )
 

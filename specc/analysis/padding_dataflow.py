@@ -29,7 +29,7 @@ from specc.analysis.padding_facts import (
     shift_fact_axes,
 )
 from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
-from specc.analysis.padding_masked_scores import is_where_always_taken
+from specc.analysis.padding_masked_scores import is_condition_always_true
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
@@ -66,7 +66,7 @@ class PaddingWalk:
     """The walk along one padded axis with the mask `padding_mask` and padding on `padding_side`.
     `padded_lengths` are all lengths that the axis has after strides and next to other positions;
     `offsets` are the offsets of the padded positions. `true_masks` are assumed to be true. With
-    `assume_finite`, no value is assumed to be NaN or infinite. `is_in_loop`: the walk is in the
+    `assumes_finite`, no value is assumed to be NaN or infinite. `is_in_loop`: the walk is in the
     body of a loop along another axis.
     """
 
@@ -75,7 +75,7 @@ class PaddingWalk:
     padded_lengths: frozenset[Dim]
     offsets: PaddingOffsets
     true_masks: frozenset[Value] = frozenset()
-    assume_finite: bool = False
+    assumes_finite: bool = False
     is_in_loop: bool = False
 
     def infer_graph_facts(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
@@ -213,7 +213,7 @@ class PaddingWalk:
         padding_source = self._find_source(padded_result, dependences, counts, rotation)
         count = self._count_padding(padded_result, counts)
         facts = infer_padding_facts(padded_result)
-        if self.assume_finite:
+        if self.assumes_finite:
             facts = _drop_nonfinite_facts(facts)
         return replace(
             facts,
@@ -384,7 +384,7 @@ def _drop_nonfinite_facts(facts: PaddingFacts) -> PaddingFacts:
 def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
     """Return the padding count of each operand, as used by the result."""
     counts = [s.padding_count for s in padded_result.operand_facts]
-    if is_where_always_taken(padded_result):
+    if is_condition_always_true(padded_result):
         counts[2] = counts[1]  # no valid position depends on the other operand
     for operand in find_rank_counting_operands(padded_result):
         counts[operand] = NO_PADDING_COUNT  # combined with ranks, these position ids count ranks

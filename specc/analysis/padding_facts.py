@@ -32,11 +32,11 @@ class PaddingFacts:
     """Facts about a value along a padded axis.
 
     At padded positions along these axes the value is zero or false (`zero_axes`), a mask constant
-    (`low_axes`), or lower (`minimum_axes`) or higher (`maximum_axes`) than at every valid position.
-    Along `finite_axes` at least one valid position has a finite score. Without `has_extremes`, no
-    valid position has a mask constant; without `has_extreme_padding`, no padded position has one.
-    At padded positions the value may be NaN (`can_be_nan`) or infinite, with one of
-    `infinity_signs`.
+    (`mask_constant_axes`), or lower (`minimum_axes`) or higher (`maximum_axes`) than at every valid
+    position. Along `finite_axes` at least one valid position has a finite score. Without
+    `has_extremes`, no valid position has a mask constant; without `has_extreme_padding`, no padded
+    position has one. At padded positions the value may be NaN (`can_be_nan`) or infinite, with one
+    of `infinity_signs`.
 
     `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
     rotation of its features by angles of such positions. `is_valid_index`: it contains indices of
@@ -51,7 +51,7 @@ class PaddingFacts:
     """
 
     zero_axes: frozenset[int] = frozenset()
-    low_axes: frozenset[int] = frozenset()
+    mask_constant_axes: frozenset[int] = frozenset()
     minimum_axes: frozenset[int] = frozenset()
     maximum_axes: frozenset[int] = frozenset()
     finite_axes: frozenset[int] = frozenset()
@@ -89,12 +89,14 @@ class PaddingFacts:
 
     def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
-        return axis in self.minimum_axes or (axis in self.low_axes and axis in self.finite_axes)
+        return axis in self.minimum_axes or (
+            axis in self.mask_constant_axes and axis in self.finite_axes
+        )
 
 
 GUARANTEES = (
     "zero_axes",
-    "low_axes",
+    "mask_constant_axes",
     "minimum_axes",
     "maximum_axes",
     "finite_axes",
@@ -162,7 +164,12 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
 
 
 AxisFact: TypeAlias = Literal[
-    "zero_axes", "low_axes", "minimum_axes", "maximum_axes", "finite_axes", "repeated_axes"
+    "zero_axes",
+    "mask_constant_axes",
+    "minimum_axes",
+    "maximum_axes",
+    "finite_axes",
+    "repeated_axes",
 ]
 """A per-axis field of `PaddingFacts`."""
 

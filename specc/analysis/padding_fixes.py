@@ -244,7 +244,7 @@ def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
     """Suggest how to pass a padding mask to an op; return "" if the op takes no mask."""
-    mask, low, op = leak.format_mask(value), leak.get_facts(value).low_axes, leak.node.op
+    mask, low, op = leak.format_mask(value), leak.get_facts(value).mask_constant_axes, leak.node.op
     span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.rank - 1:

@@ -1,9 +1,9 @@
 """Find positions that a softmax or maximum ignores, because a mask sets their scores to a constant.
 
-A mask constant ("low") is at most -1e30; a floor is less than the values at all valid positions,
-such as -1 for position ids. Both are sound only if all other scores are finite scores above the
-constant: `can_hold_low_scores` checks the valid positions, and `can_hold_low_values` checks all
-positions.
+A mask constant is at most -1e30; a floor is less than the values at all valid positions, such as -1
+for position ids. Both are sound only if all other scores are finite scores above the constant:
+`can_hold_mask_constants` checks the valid positions, and `can_padding_hold_mask_constants` checks
+all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -39,24 +39,24 @@ accurately in f32."""
 UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` of a number from 746 on is 0 in float64, and from 104 on in float32."""
 
-ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
+FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
 """Ops and `Pointwise` functions whose results are never mask constants."""
 
-ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
+FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
-def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
+def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is a mask constant where `axis` is padded."""
-    fallen = padded_result.list_operands_with_fact("low_axes", axis)
+    fallen = padded_result.list_operands_with_fact("mask_constant_axes", axis)
     match padded_result.op:
         case ops.Where():
-            return _is_filled_low(padded_result, axis)
+            return _is_filled_with_mask_constant(padded_result, axis)
         case ops.Arith("sub"):
             # A mask constant minus a finite score is a mask constant. The difference of two mask
             # constants is about 0: `s - max(s)` if all scores of a query are masked.
-            return fallen[0] and _is_ordinary(padded_result, 1, axis)
+            return fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
         case ops.Arith("add"):
-            return _is_sum_low(padded_result, fallen, axis)
+            return _is_sum_mask_constant(padded_result, fallen, axis)
         case ops.Cast(to):
             # integers are never mask constants
             return fallen[0] and to.startswith(("f", "bf"))
@@ -65,7 +65,7 @@ def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     return padded_result.op.view and any(fallen)
 
 
-def _is_filled_low(padded_result: PaddedResult, axis: int) -> bool:
+def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a `where` fills in a mask constant where its condition is padded."""
     filled = _get_fill_number(padded_result.node)
     return (
@@ -75,12 +75,12 @@ def _is_filled_low(padded_result: PaddedResult, axis: int) -> bool:
     )
 
 
-def _is_sum_low(padded_result: PaddedResult, fallen: list[bool], axis: int) -> bool:
+def _is_sum_mask_constant(padded_result: PaddedResult, fallen: list[bool], axis: int) -> bool:
     """Return True if one operand is a mask constant at padded positions and the other has finite
     scores.
     """
-    one = fallen[0] and _is_ordinary(padded_result, 1, axis)
-    return one or (fallen[1] and _is_ordinary(padded_result, 0, axis))
+    one = fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
+    return one or (fallen[1] and _has_no_mask_constants(padded_result, 0, axis))
 
 
 def _get_fill_number(node: Node) -> float | None:
@@ -88,7 +88,7 @@ def _get_fill_number(node: Node) -> float | None:
     return find_constant_value(ops.Where.no(node))
 
 
-def _is_ordinary(padded_result: PaddedResult, n: int, axis: int) -> bool:
+def _has_no_mask_constants(padded_result: PaddedResult, n: int, axis: int) -> bool:
     """Return True if an operand contains no mask constants, also where `axis` is padded."""
     rows = padded_result.operand_facts[n]
     if rows.has_extremes or rows.can_be_nan:
@@ -102,7 +102,7 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
     """
     op = padded_result.op
     if isinstance(op, ops.Where):
-        return _is_filled(padded_result, axis, lowest=lowest)
+        return _is_filled_with_extreme(padded_result, axis, lowest=lowest)
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
         # The padding mask is 0 at padded positions and 1 at all others.
         return padded_result.list_operands_with_fact("zero_axes", axis)[0]
@@ -117,7 +117,7 @@ def _is_padding_mask(padded_result: PaddedResult) -> bool:
     return skip_views(padded_result.node.first_operand) is padded_result.padding_mask
 
 
-def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
+def _is_filled_with_extreme(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
     """Return True if a `where` fills padded positions with a number below or above all other
     values.
     """
@@ -142,20 +142,20 @@ def is_fill_underflowing(scores: Value | None) -> bool:
     return filled is not None and filled <= least - UNDERFLOW_DISTANCE
 
 
-def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a finite score."""
     match padded_result.op:
         case ops.Where() if not padded_result.operand_facts[1].has_extremes:
             yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith("add" | "sub"):
-            yield from (a for a in axes if _is_sum_ordinary(padded_result, a))
-        case op if op.view or isinstance(op, ops.Cast) or _keeps_ordinary_values(padded_result):
+            yield from (a for a in axes if _has_finite_sum(padded_result, a))
+        case op if op.view or isinstance(op, ops.Cast) or _keeps_finite_scores(padded_result):
             yield from (
                 a for a in axes if any(padded_result.list_operands_with_fact("finite_axes", a))
             )
 
 
-def _is_sum_ordinary(padded_result: PaddedResult, axis: int) -> bool:
+def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a sum has a finite score along `axis`."""
     # If one operand is unbounded, the sum and this operand have their maximum at the same position;
     # if both are unbounded, their maxima may be at different positions.
@@ -168,7 +168,7 @@ def _is_sum_ordinary(padded_result: PaddedResult, axis: int) -> bool:
     )
 
 
-def _keeps_ordinary_values(padded_result: PaddedResult) -> bool:
+def _keeps_finite_scores(padded_result: PaddedResult) -> bool:
     """Return True if scores are scaled, or if their maximum is computed and no score is a mask
     constant.
     """
@@ -195,11 +195,11 @@ def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
     # Self-attention scores have the padded axis twice, first as queries: under `causal & keep` each
     # query still sees itself.
     pairs = len(found) == 2 and _is_condition_true(padded_result, found[0], found[1])
-    if is_where_always_taken(padded_result) or pairs:
+    if is_condition_always_true(padded_result) or pairs:
         yield from found
 
 
-def is_where_always_taken(padded_result: PaddedResult) -> bool:
+def is_condition_always_true(padded_result: PaddedResult) -> bool:
     """Return True if a result is the first branch of a `where` at every valid position."""
     is_where = isinstance(padded_result.op, ops.Where)
     return is_where and _is_condition_true(padded_result, None, None)
@@ -208,17 +208,17 @@ def is_where_always_taken(padded_result: PaddedResult) -> bool:
 def _is_condition_true(padded_result: PaddedResult, query: int | None, key: int | None) -> bool:
     condition = ops.Where.condition(padded_result.node)
     grid = align_operand(QueryKeyGrid(padded_result.value, query, key), condition)
-    return is_surely_true(padded_result, grid)
+    return is_true_at_valid_positions(padded_result, grid)
 
 
-def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
+def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
     """Return True if a mask is true at valid positions; for a mask that compares positions,
     between each position and itself.
     """
 
     def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         node = grid.value.node
-        if _is_given_mask(padded_result, grid.value):
+        if _is_known_true_mask(padded_result, grid.value):
             return True
         # a mask input may be false anywhere
         if node is None or (known := find_uniform_value(grid.value)) is not None:
@@ -235,16 +235,16 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
                 return (yield from solve_any(operands))
             case ops.Compare("eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
-        return _is_true_at_itself(grid)
+        return _is_true_on_diagonal(grid)
 
     return solve_memoized(grid, rule, {}, TraversalBudget(), False)
 
 
-def _is_given_mask(padded_result: PaddedResult, value: Value) -> bool:
+def _is_known_true_mask(padded_result: PaddedResult, value: Value) -> bool:
     return value is padded_result.padding_mask or value in padded_result.true_masks
 
 
-def _is_true_at_itself(grid: QueryKeyGrid) -> bool:
+def _is_true_on_diagonal(grid: QueryKeyGrid) -> bool:
     """Return True for a comparison such as `i - j >= 0` that is true at distance 0."""
     compares = grid.query_axis is not None and grid.key_axis is not None
     return compares and 0 not in find_grid_band(grid, negated=True)
@@ -265,38 +265,40 @@ def _is_repeated_mask(node: Node) -> bool:
     return isinstance(resized, ops.Resize) and bound is not None and bound < 1
 
 
-def can_hold_low_scores(padded_result: PaddedResult) -> bool:
+def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
     """Return True if valid positions may hold mask constants."""
     given = padded_result.operand_facts
     match padded_result.op:
         case ops.Where():
             # At valid positions, `keep` alone never selects the mask constant, but `causal` does.
             return given[1].has_extremes or (
-                given[2].has_extremes and not is_where_always_taken(padded_result)
+                given[2].has_extremes and not is_condition_always_true(padded_result)
             )
         case ops.Reduce("max", axis):
             # a finite score is the maximum, so mask constants have no effect
             return given[0].has_extremes and axis not in given[0].finite_axes
-    if _is_low_constant(padded_result.node):
+    if _is_mask_constant(padded_result.node):
         return True
-    return not _is_ordinary_result(padded_result.node) and any(r.has_extremes for r in given)
+    return not _never_holds_mask_constants(padded_result.node) and any(
+        r.has_extremes for r in given
+    )
 
 
-def can_hold_low_values(padded_result: PaddedResult) -> bool:
+def can_padding_hold_mask_constants(padded_result: PaddedResult) -> bool:
     """Return True if any position may hold mask constants."""
-    if _is_low_constant(padded_result.node):
+    if _is_mask_constant(padded_result.node):
         return True
-    return not _is_ordinary_result(padded_result.node) and any(
+    return not _never_holds_mask_constants(padded_result.node) and any(
         r.has_extreme_padding for r in padded_result.operand_facts
     )
 
 
-def _is_low_constant(node: Node) -> bool:
+def _is_mask_constant(node: Node) -> bool:
     """Return True for a mask constant or its negation."""
     return isinstance(node.op, ops.Constant) and abs(node.op.value) >= -LOW_SCORE
 
 
-def _is_ordinary_result(node: Node) -> bool:
+def _never_holds_mask_constants(node: Node) -> bool:
     if isinstance(node.op, ops.Pointwise):
-        return node.op.fn in ORDINARY_RESULT_FUNCTIONS
-    return isinstance(node.op, ORDINARY_RESULT_OPS)
+        return node.op.fn in FINITE_RESULT_FUNCTIONS
+    return isinstance(node.op, FINITE_RESULT_OPS)

@@ -5,8 +5,8 @@ result. Facts are sound: the results of an unknown op have none.
 
 Scores are filled with -inf where `keep` is false. There they are mask constants, lower than at
 every valid position (`is_extreme_at_padding`), and at least one valid position has a finite score
-(`iterate_ordinary_axes`). So the softmax, which divides by a nonzero sum, returns zeros there, and
-the weighted values at padded positions have no effect:
+(`iterate_finite_score_axes`). So the softmax, which divides by a nonzero sum, returns zeros there,
+and the weighted values at padded positions have no effect:
 
     $ padded keep
     graph "g"
@@ -22,7 +22,7 @@ the weighted values at padded positions have no effect:
     gives
     %1 zero_axes 1, finite_axes 1
     %2 has_extremes, has_extreme_padding
-    %3 low_axes 1, minimum_axes 1, finite_axes 1, has_extreme_padding
+    %3 mask_constant_axes 1, minimum_axes 1, finite_axes 1, has_extreme_padding
     %4 zero_axes 1
     %5 zero_axes 1
 """
@@ -36,12 +36,12 @@ from specc.analysis.padding_axis_order import find_sorted_axes
 from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
-    can_hold_low_scores,
-    can_hold_low_values,
+    can_hold_mask_constants,
+    can_padding_hold_mask_constants,
     is_extreme_at_padding,
     is_fill_underflowing,
-    is_low_at_padding,
-    iterate_ordinary_axes,
+    is_mask_constant_at_padding,
+    iterate_finite_score_axes,
 )
 from specc.analysis.padding_nonfinite import (
     can_be_nan_at_padding,
@@ -81,7 +81,9 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     least = {a for a, n in constants.items() if n == -inf}
     facts = PaddingFacts(
         zero_axes=frozenset(zero),
-        low_axes=frozenset(least.union(a for a in axes if is_low_at_padding(padded_result, a))),
+        mask_constant_axes=frozenset(
+            least.union(a for a in axes if is_mask_constant_at_padding(padded_result, a))
+        ),
         minimum_axes=frozenset(least | lowest),
         maximum_axes=frozenset(highest),
         constants=constants,
@@ -91,9 +93,9 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         sorted_axes=find_sorted_axes(padded_result),
         repeated_axes=find_repeated_axes(padded_result),
         infinity_mask=find_infinity_mask(padded_result),
-        finite_axes=frozenset(iterate_ordinary_axes(padded_result, axes)),
-        has_extremes=can_hold_low_scores(padded_result),
-        has_extreme_padding=can_hold_low_values(padded_result),
+        finite_axes=frozenset(iterate_finite_score_axes(padded_result, axes)),
+        has_extremes=can_hold_mask_constants(padded_result),
+        has_extreme_padding=can_padding_hold_mask_constants(padded_result),
         infinity_signs=find_infinity_signs(padded_result),
         can_be_nan=can_be_nan_at_padding(padded_result),
         padding_count=NO_PADDING_COUNT,
@@ -147,11 +149,11 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.Attend():
             yield from _iterate_masked_attention_axes(padded_result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
-            # exp(-1e30 - max) is 0 if max is a finite score; without `iterate_ordinary_axes` all
-            # scores might be mask constants, and each of n keys would get the weight 1/n.
+            # exp(-1e30 - max) is 0 if max is a finite score; without `iterate_finite_score_axes`
+            # all scores might be mask constants, and each of n keys would get the weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
-            yield from operand_facts[0].low_axes
+            yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_axes:
             # A masked loop collects zeros at skipped positions; a carry has no such axis.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
@@ -182,7 +184,7 @@ def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
     """Return True if a softmax is zero at padded positions of its axis: their scores are mask
     constants, or so far below the others that the exponential is zero.
     """
-    low = scores.low_axes or (
+    low = scores.mask_constant_axes or (
         scores.minimum_axes if is_fill_underflowing(node.first_operand) else frozenset()
     )
     return axis in low & scores.finite_axes
@@ -205,12 +207,14 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     if isinstance(padded_result.op, ops.Concat):
         # A part without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
-    if isinstance(padded_result.op, PRODUCT_OPS) and not _are_others_finite(padded_result, zero):
+    if isinstance(padded_result.op, PRODUCT_OPS) and not _are_other_operands_finite(
+        padded_result, zero
+    ):
         return False  # zero times infinity or NaN is NaN
     return _is_zero_result(padded_result, zero, has_padding)
 
 
-def _are_others_finite(padded_result: PaddedResult, zero: list[bool]) -> bool:
+def _are_other_operands_finite(padded_result: PaddedResult, zero: list[bool]) -> bool:
     """Return True if every operand that is not zero is finite."""
     others = [r for r, z in zip(padded_result.operand_facts, zero, strict=True) if not z]
     return all(r.is_finite for r in others)

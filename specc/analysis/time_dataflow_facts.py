@@ -247,7 +247,7 @@ class UnsupportedLoop:
     reason: str
 
 
-def find_unsupported_loops(
+def iterate_unsupported_loops(
     graph: Graph, flow: TimeFlow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
     """Yield each unsupported node of `live_nodes`; for a loop, the first one in its body."""

@@ -45,7 +45,7 @@ from specc.visualize.architecture_page import (
     render_architecture_page,
     render_architecture_svg,
 )
-from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_graphs
+from specc.visualize.block_tree import WHOLE_MODEL, format_dims, map_model_graphs
 
 
 def check_drawing_options(args: Namespace) -> bool:
@@ -209,7 +209,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         count = _format_parameter_count(*load_graph(args, model))
     elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
-        graphs = list_model_graphs(model)
+        graphs = map_model_graphs(model)
         count = _format_parameter_count(model.graph, count_untied_parameters(model.graph))
     elif manifest.decoding is not None:
         raise_error(

@@ -100,10 +100,10 @@ def search_beams(
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
             return [s.finished[: settings.num_return_sequences] for s in searches]
-        logits, seen = _feed_newest(stepper, live_searches, seen)
+        logits, seen = _feed_newest_tokens(stepper, live_searches, seen)
 
 
-def _feed_newest(
+def _feed_newest_tokens(
     stepper: Stepper, live_searches: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Feed the newest token of each beam; return the next logits, and the tokens of each beam."""

@@ -29,7 +29,7 @@ def find_value_error(
         "E0732",
         f"`{setting_name}` must be {option.values.description}, got {_format_value(value)}",
         _make_label(span),
-        helps=_suggest_instead(option, value),
+        helps=_suggest_alternative(option, value),
     )
 
 
@@ -224,7 +224,7 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
     return setting, {}
 
 
-def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]:
+def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
     """Suggest a fix for a value that was probably meant to disable the setting."""
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "

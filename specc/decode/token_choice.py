@@ -123,12 +123,12 @@ def mask_disallowed_tokens(
     """Set the scores f32[batch vocab] of disallowed tokens to -inf."""
     if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
-        return _keep_only(scores, settings.begin[position.step])
+        return _mask_other_tokens(scores, settings.begin[position.step])
     banned = _find_banned_tokens(scores.shape, settings, position)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
     if settings.forced_eos_token_id is not None and position.step + 1 == settings.max_tokens:
-        scores = _keep_only(scores, (settings.forced_eos_token_id,))
+        scores = _mask_other_tokens(scores, (settings.forced_eos_token_id,))
     never = [
         *settings.suppress_tokens,
         *(settings.begin_suppress_tokens if position.step == len(settings.begin) else ()),
@@ -140,7 +140,7 @@ def mask_disallowed_tokens(
     return scores
 
 
-def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
+def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
     """Allow only these tokens; a single token, which is certain, gets score 0."""
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
@@ -318,14 +318,16 @@ def _filter_by_distribution(probabilities: Float64s, settings: GenerationSetting
     filters always keep the first token.
     """
     if settings.typical_p < 1:
-        probabilities = _filter_typical(probabilities, settings.typical_p)
+        probabilities = _filter_typical_tokens(probabilities, settings.typical_p)
     if settings.epsilon_cutoff:
-        probabilities = _drop_below(probabilities, settings.epsilon_cutoff)
+        probabilities = _drop_small_probabilities(probabilities, settings.epsilon_cutoff)
     if settings.eta_cutoff:
         # the minimum probability to keep in a flat distribution
         bound, _ = _compute_entropy(probabilities)
         eta = settings.eta_cutoff
-        probabilities = _drop_below(probabilities, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
+        probabilities = _drop_small_probabilities(
+            probabilities, np.minimum(eta, np.sqrt(eta) * np.exp(-bound))
+        )
     return probabilities
 
 
@@ -338,7 +340,7 @@ def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
     return terms.sum(axis=1, keepdims=True), surprisal
 
 
-def _filter_typical(probabilities: Float64s, mass: float) -> Float64s:
+def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
     """Keep the locally typical tokens whose probabilities reach `mass` (Meister et al. 2022,
     arXiv:2202.00666, eq. 9 to 11).
     """
@@ -352,7 +354,7 @@ def _filter_typical(probabilities: Float64s, mass: float) -> Float64s:
     return np.where(distance <= bound, probabilities, 0.0)
 
 
-def _drop_below(probabilities: Float64s, bound: float | Float64s) -> Float64s:
+def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
     """Keep the most likely token and the tokens with a probability above the bound (Hewitt,
     arXiv:2210.15191, sec. 4).
     """

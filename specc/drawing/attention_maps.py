@@ -64,8 +64,8 @@ class AttentionMap:
     weights: Doubles
     is_masked: NDArray[np.bool_]
     heads: tuple[int, ...]
-    queries: MapAxis
-    keys: MapAxis
+    query_axis: MapAxis
+    key_axis: MapAxis
 
     @property
     def layer(self) -> int | None:

@@ -53,14 +53,14 @@ def _get_step(maps: Sequence[AttentionMap]) -> int:
 
 
 def _count_cells(attention: AttentionMap, step: int) -> int:
-    rows, columns = len(attention.queries.labels), len(attention.keys.labels)
+    rows, columns = len(attention.query_axis.labels), len(attention.key_axis.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 
 
 def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
     """Convert a map to JSON; append its axes to `axes` unless they are already there."""
     axis_indices = []
-    for axis in (attention.queries, attention.keys):
+    for axis in (attention.query_axis, attention.key_axis):
         if axis not in axes:
             axes.append(axis)
         axis_indices.append(axes.index(axis))

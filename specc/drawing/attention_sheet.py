@@ -56,7 +56,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     right = max(right, *(MARGIN + block.width for block in blocks), 200)
     first = top + (blocks[0].heading_height if blocks else 0)
     for block in blocks:
-        marks += block.get_marks_at(MARGIN, top)
+        marks += block.get_moved_marks(MARGIN, top)
         top += block.height + MARGIN
     # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
@@ -78,14 +78,14 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
 
 def _describe_plot(plot: AttentionMaps) -> str:
     """Return the alternative text of the plot: the first maps and their sizes."""
-    maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in plot.maps[:8]]
+    maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(f"{make_printable_label(plot.model, 60)}: {'; '.join(maps)}", 500)
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
     """Return the weights that are not masked, which determine the color scale."""
-    if plot.image is not None and attention.keys.grid is not None:
-        return [weights for _, weights in list_attention_panels(attention)]
+    if plot.image is not None and attention.key_axis.grid is not None:
+        return [weights for _, weights in iterate_attention_panels(attention)]
     return [attention.get_masked_weights()]
 
 
@@ -93,7 +93,7 @@ def _draw_block(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelBlock:
     """Draw all heads of one attention, with its scope as heading."""
-    if plot.image is not None and attention.keys.grid is not None:
+    if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
 
@@ -146,8 +146,8 @@ def _get_ordinal_suffix(number: int) -> str:
 def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelBlock:
     cells, step = max_pool_map(attention.get_masked_weights(), MAX_CELLS)
     cell = _get_cell_size(max(cells.shape[1:]), max_heads)
-    query_side = _Side(axis=attention.queries, cell=cell, step=step)
-    key_side = _Side(axis=attention.keys, cell=cell, step=step)
+    query_side = _Side(axis=attention.query_axis, cell=cell, step=step)
+    key_side = _Side(axis=attention.key_axis, cell=cell, step=step)
     # key labels are horizontal only if the widest fits above its own cells
     is_rotated = key_side.measure_widest_label() > cell * key_side.label_interval - 2
     top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
@@ -275,7 +275,7 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
     """Draw the image with overlaid attention: per head (of the class token, or averaged over
     patches), or per generated token (averaged over heads).
     """
-    maps = list(list_attention_panels(attention))
+    maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
     shown = scale_image(image, 64, MAX_PIXELS)
     zoom = target_width / max(shown.shape[:2])
@@ -291,13 +291,13 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
 
 def _describe_overlay(attention: AttentionMap) -> str:
     """Describe an attention: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4 patches`."""
-    grid = attention.keys.grid
+    grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"
-    if attention.queries.role != "image":
-        subject = f"each token {attention.queries.role}"
-    elif attention.queries.grid is not None and attention.queries.grid.prefix_tokens:
-        subject = attention.queries.labels[0]
+    if attention.query_axis.role != "image":
+        subject = f"each token {attention.query_axis.role}"
+    elif attention.query_axis.grid is not None and attention.query_axis.grid.prefix_tokens:
+        subject = attention.query_axis.labels[0]
     else:
         subject = "the average patch"
     return f"{attention.scope}: {subject} attends to {patches}"
@@ -311,18 +311,18 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
     ]
 
 
-def list_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
+def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
     """Yield every panel with its title and its weights f[rows, columns]."""
-    grid = attention.keys.grid
+    grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
-    if attention.queries.role != "image":
+    if attention.query_axis.role != "image":
         # a panel per token: with a panel per head and token the page would be too large
-        for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):
+        for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
     # classification reads the class token if there is one, and otherwise the patches
-    of_query = attention.queries.grid
+    of_query = attention.query_axis.grid
     rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
         yield "mean of heads", reshape_to_grid(rows.mean(0), grid)

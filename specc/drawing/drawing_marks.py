@@ -146,7 +146,7 @@ class TextMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
-    """A rectangle with corner `radius`; `block_path` is the block that it represents on a page."""
+    """A rectangle with rounded corners; `block_path` is the block that it represents on a page."""
 
     x: float = 0
     y: float = 0
@@ -155,18 +155,18 @@ class BoxMark:
     fill: str = "none"
     stroke: str = "none"
     stroke_width: float = 1
-    radius: float = 0
+    corner_radius: float = 0
     block_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineMark:
-    """A line through points with corner `radius`, with an arrowhead at its end if `has_arrow`."""
+    """A line with rounded corners, with an arrowhead at its end if `has_arrow`."""
 
     points: tuple[tuple[float, float], ...]
     color: str = INK
     stroke_width: float = 1.25
-    radius: float = 0
+    corner_radius: float = 0
     has_arrow: bool = False
     is_dashed: bool = False
 
@@ -249,7 +249,7 @@ class PanelBlock:
     first_column: list[tuple[float, float]] = field(default_factory=list)
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
-    def get_marks_at(self, x: float, y: float) -> list[Mark]:
+    def get_moved_marks(self, x: float, y: float) -> list[Mark]:
         """Return the marks moved to a corner."""
         return [move_mark(mark, x, y) for mark in self.marks]
 

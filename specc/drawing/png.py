@@ -135,7 +135,7 @@ def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
     left, top, right, bottom = (round(end * PIXELS_PER_POINT) for end in ends)
     canvas.rounded_rectangle(
         (left, top, max(left, right - 1), max(top, bottom - 1)),
-        mark.radius * PIXELS_PER_POINT,
+        mark.corner_radius * PIXELS_PER_POINT,
         None if mark.fill == "none" else mark.fill,
         None if mark.stroke == "none" else mark.stroke,
         max(1, round(mark.stroke_width * PIXELS_PER_POINT)),

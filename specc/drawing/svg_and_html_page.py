@@ -90,7 +90,7 @@ def _(mark: BoxMark) -> str:
         fill=mark.fill,
         stroke=mark.stroke,
         stroke_width=mark.stroke_width if mark.stroke != "none" else "",
-        rx=mark.radius or "",
+        rx=mark.corner_radius or "",
         data_part=mark.block_path,
     )
     return f"<rect {attributes}/>"
@@ -123,10 +123,10 @@ def _render_path(mark: LineMark) -> str:
     points = mark.points
     commands = [f"M{_format_point(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        if not mark.radius:
+        if not mark.corner_radius:
             commands.append(f"L{_format_point(corner)}")
             continue
-        into, out = (_point_towards(corner, end, mark.radius) for end in (before, after))
+        into, out = (_point_towards(corner, end, mark.corner_radius) for end in (before, after))
         commands.append(f"L{_format_point(into)}Q{_format_point(corner)} {_format_point(out)}")
     return "".join([*commands, f"L{_format_point(points[-1])}"])
 

@@ -20,7 +20,7 @@ from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import (
     QuantizationDecision,
     QuantizationKind,
-    QuantizationRequest,
+    QuantizationOptions,
     choose_weight_formats,
 )
 from specc.transforms.quantize_weights_and_kv_caches import find_viewed_weight
@@ -101,7 +101,7 @@ def plan_quantization(
     rounds = target.quantized_operators == "rows"
     layers = INTEGER_LAYERS in target.recurrent_features
 
-    def choose_for_request(wanted: QuantizationRequest) -> QuantizationDecision:
+    def choose_for_request(wanted: QuantizationOptions) -> QuantizationDecision:
         return choose_weight_formats(
             graph, wanted, layout, ties, quantizes_activations=rounds, has_integer_lstm=layers
         )
@@ -126,7 +126,7 @@ def plan_quantization(
         decision.plan,
         lambda other: choose_for_request(other).plan,
     )
-    return replace(decision, ineffective_requests=tuple(lines))
+    return replace(decision, ineffective_options=tuple(lines))
 
 
 def plan_stored_codes(
@@ -134,7 +134,7 @@ def plan_stored_codes(
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes the checkpoint holds, by group size."""
     return choose_weight_formats(
-        graph, QuantizationRequest(kind=None, stored_group_sizes=stored), "rows", ties
+        graph, QuantizationOptions(kind=None, stored_group_sizes=stored), "rows", ties
     )
 
 
@@ -175,7 +175,7 @@ def describe_quantization(
     standard operators.
     """
     remarks = [
-        *decision.ineffective_requests,
+        *decision.ineffective_options,
         *([TENSOR_SCALE_WARNING] if has_shared_scales(decision.plan) else []),
     ]
     if request.folds_norms:
@@ -192,7 +192,7 @@ def describe_quantization(
     return tuple(remarks)
 
 
-def _check_target(weight_request: QuantizationRequest, target: Target, opset: int) -> None:
+def _check_target(weight_request: QuantizationOptions, target: Target, opset: int) -> None:
     """Raise E0851 for int4 before opset 21, and E0964 for per-tensor scales on a device that does
     not support them.
     """

@@ -16,7 +16,7 @@ from specc.transforms import pass_pipeline
 from specc.transforms.quantization_plan import (
     DEFAULT_GROUP_SIZE,
     QuantizationKind,
-    QuantizationRequest,
+    QuantizationOptions,
     find_unmatched_patterns,
     list_quantizable_names,
 )
@@ -122,7 +122,7 @@ def describe_requested_options(
     return labels | {word: f"`{option}`" for word, option in flags.items()}
 
 
-def check_known_options(weight_request: QuantizationRequest, flags: Mapping[str, str]) -> None:
+def check_known_options(weight_request: QuantizationOptions, flags: Mapping[str, str]) -> None:
     """Raise E0753 for the first of the `flags`, keyed by entry, that has no effect for
     any of the requested kinds.
     """
@@ -144,10 +144,10 @@ def check_known_options(weight_request: QuantizationRequest, flags: Mapping[str,
 
 
 def find_ineffective_options(
-    weight_request: QuantizationRequest,
+    weight_request: QuantizationOptions,
     option_labels: Mapping[str, str],
     plan: QuantizationPlan,
-    make_plan: Callable[[QuantizationRequest], QuantizationPlan],
+    make_plan: Callable[[QuantizationOptions], QuantizationPlan],
 ) -> Iterator[str]:
     """Yield a line for each requested entry that does not change the plan.
 

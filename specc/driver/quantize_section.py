@@ -28,7 +28,7 @@ from specc.transforms.quantization_plan import (
     DEFAULT_GROUP_SIZE,
     QUANTIZATION_KINDS,
     QuantizationKind,
-    QuantizationRequest,
+    QuantizationOptions,
     find_unmatched_patterns,
     list_quantizable_names,
 )
@@ -134,7 +134,7 @@ class QuantizeRequest:
     `dequantizes_checkpoint` is true if the codes of a quantized checkpoint are dequantized too.
     """
 
-    weight_request: QuantizationRequest | None = None
+    weight_request: QuantizationOptions | None = None
     option_labels: Mapping[str, str] = field(default_factory=dict)
     pattern_spans: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ def _map_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 
 def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
-) -> tuple[QuantizationRequest | None, dict[str, Span]]:
+) -> tuple[QuantizationOptions | None, dict[str, Span]]:
     """Return the request of the spec's section, and the spans of its patterns."""
     kind = parse_choice(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_choice(entries, "lm_head_bits", LM_HEAD_BITS)
@@ -233,7 +233,7 @@ def _read_section(
     ]
     patterns = (*kept, *(pattern for pattern, _ in own))
     pattern_spans = {p.value: p.span for p in patterns if p.span is not None}
-    weight_request = QuantizationRequest(
+    weight_request = QuantizationOptions(
         kind=KINDS_BY_NAME.get(kind),
         unquantized_patterns=tuple(p.value for p in kept),
         kind_by_pattern=tuple((pattern.value, name) for pattern, name in own),
@@ -345,12 +345,12 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 
 
 def _apply_options(
-    weight_request: QuantizationRequest | None, options: QuantizeOptions
-) -> QuantizationRequest | None:
+    weight_request: QuantizationOptions | None, options: QuantizeOptions
+) -> QuantizationOptions | None:
     """Return the request with the given options in place of its entries."""
     if weight_request is None and not options.quantize:
         return None
-    weight_request = weight_request or QuantizationRequest(kind=None)
+    weight_request = weight_request or QuantizationOptions(kind=None)
     return replace(
         weight_request,
         kind=KINDS_BY_NAME[options.quantize] if options.quantize else weight_request.kind,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_folded_batch_axis
-from specc.incremental.position_demand_types import CrossAxisLoop, Demand
+from specc.incremental.position_demand_types import Demand, NonTimeAxisLoop
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_needed_nodes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def stack_initial_values(
-    loop: CrossAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
+    loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
 ) -> dict[str, InitialValue]:
     """Stack initial values of a loop body along the loop's axis, as values of the outer graph."""
     body = _ClosedBody.from_loop(loop)
@@ -57,7 +57,7 @@ def stack_initial_values(
 
 
 def _build_initial_loop(
-    loop: CrossAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
+    loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
     """Build a loop with only the nodes that these values of its body need."""
     op, plain, given = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
@@ -128,7 +128,7 @@ class _ClosedBody:
     added_nodes: list[tuple[Node, NodeResults]] = field(default_factory=list)
 
     @classmethod
-    def from_loop(cls, loop: CrossAxisLoop) -> "_ClosedBody":
+    def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
         """Return the closed form of the body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.body_inputs}
@@ -165,7 +165,7 @@ class _ClosedBody:
 def build_loop_step(
     outer: "StepGraphBuilder",
     inner: "StepGraphBuilder",
-    loop: CrossAxisLoop,
+    loop: NonTimeAxisLoop,
     demand: Demand,
     results: NodeResults,
 ) -> NodeResults:
@@ -225,7 +225,7 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 
 
 def _add_body_inputs(
-    builder: "StepGraphBuilder", loop: CrossAxisLoop, operands: LoopOperands[Value]
+    builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
 ) -> None:
     """Add the inputs of the body: one element of each scanned operand, carries, captures."""
     b, now, kept = builder.draft.builder, builder.draft.new_values, builder.plan.cached_values
@@ -242,7 +242,7 @@ def _add_body_inputs(
 
 def _finish_body(
     builder: "StepGraphBuilder",
-    loop: CrossAxisLoop,
+    loop: NonTimeAxisLoop,
     demands: Sequence[Mapping[int, float]],
     scanned_count: int,
 ) -> Graph:

@@ -47,9 +47,9 @@ from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     AxisName,
     AxisNames,
-    CrossAxisLoop,
     Demand,
     DemandContext,
+    NonTimeAxisLoop,
     PositionNeeds,
     assign_axis_names,
     get_stateful_axis,
@@ -101,7 +101,7 @@ def _propagate_into_body(
     """Merge the demands of the body of a cross-axis loop on its values and on captures into
     `needs`.
     """
-    loop = CrossAxisLoop.from_node(context, node)
+    loop = NonTimeAxisLoop.from_node(context, node)
     live = collect_step_nodes(loop.body_outputs, context.flow)
     before: list[Mapping[int, float]] = []
     while True:
@@ -144,7 +144,7 @@ def compute_node_demand(
     results.
     """
     if node in context.flow.loop_bodies:
-        return CrossAxisLoop.from_node(context, node).compute_demand(results, needs)
+        return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # Reading a length demands no positions.

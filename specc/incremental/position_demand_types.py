@@ -192,7 +192,7 @@ def _assign_scan_names(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossAxisLoop:
+class NonTimeAxisLoop:
     """A loop over an axis other than the time axis, and facts about its body. `scan_axis` is the
     scan axis of the scanned values, `body_carries` the carries of the body, `body_inputs` all
     inputs of the body; `body_outputs` are the next carries, then the scan outputs.
@@ -207,7 +207,7 @@ class CrossAxisLoop:
     body_outputs: NodeResults
 
     @classmethod
-    def from_node(cls, context: DemandContext, node: Node) -> "CrossAxisLoop":
+    def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
         """Return the cross-axis loop at `node`."""
         body, op = context.flow.loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"

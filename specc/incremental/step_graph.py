@@ -62,8 +62,8 @@ from specc.incremental.graph_boundary import (
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
-    CrossAxisLoop,
     Demand,
+    NonTimeAxisLoop,
     get_stateful_operand,
 )
 from specc.incremental.state_selection import select_encoder_values
@@ -92,7 +92,9 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
     rows = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
     if plan.max_cached_chunks == inf and need == inf:
         return rows
-    return draft.add_node(node, ops.Arith("add"), *rows, states.get_first_position_id(need, track))
+    return draft.add_node(
+        node, ops.Arith("add"), *rows, states.build_first_position_id(need, track)
+    )
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
@@ -234,7 +236,7 @@ class StepGraphBuilder:
         if counted is not None:
             return counted
         if node in self.plan.flow.loop_bodies:
-            loop = CrossAxisLoop.from_node(self.plan, node)
+            loop = NonTimeAxisLoop.from_node(self.plan, node)
             inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, inner, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"

@@ -155,7 +155,7 @@ class StepPlan(DemandContext):
         prefix_length, rate = layout.prefix_length, layout.rate
         if need == inf:
             return available_chunks * rate + prefix_length
-        lacking = _count_lacking_positions(self, need, prefix_length)
+        lacking = _count_missing_positions(self, need, prefix_length)
         if lacking <= 0:
             return Dim.of(max(int(need), 0))
         if rate == 1:
@@ -212,7 +212,7 @@ def _count_needs(
     return context, needs, full_inputs
 
 
-def _count_lacking_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
+def _count_missing_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
     """Return the maximum number of positions needed besides the prefix."""
     if need <= 0 or need == inf:
         return max(need, 0.0)
@@ -223,7 +223,7 @@ def _count_lacking_positions(context: DemandContext, need: float, prefix_length:
 
 def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
     """Return how many chunks contain the positions that are needed besides the prefix."""
-    lacking = _count_lacking_positions(context, need, layout.prefix_length)
+    lacking = _count_missing_positions(context, need, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
 

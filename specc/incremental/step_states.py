@@ -147,7 +147,7 @@ class StepStates:
     next_values: dict[str, Value] = field(default_factory=dict)
     past_chunk_count: Value | None = None
 
-    def get_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
+    def build_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
         """Emit the position id of the first position of a value, i64[].
 
         If all earlier positions are cached, the id is computed from the length of an input;

@@ -134,12 +134,12 @@ def analyze_incrementally(
         yield replace(analysis, diagnostics=tuple(translate_advice(failed.diagnostics)))
         return
     analysis = replace(analysis, spec=spec)
-    for graph in _list_graphs(spec):
+    for graph in _iterate_graph_names(spec):
         analysis = _add_graph(analysis, spec, graph)
         yield analysis
 
 
-def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
+def _iterate_graph_names(spec: OpenedSpec) -> Iterator[str]:
     """Yield the names of the graphs of a spec, the default graph of `specc check` first."""
     yield ""
     graphs = [b for b, _ in spec.program.iterate_items(ast.Block) if b.kind == "graph"]
@@ -155,7 +155,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docu
         found = check_spec(spec, graph)
         # only the graph that commands use by default gets warnings, because some warnings depend on
         # values that a command would set for the other graphs
-        diagnostics += [] if graph else _list_graph_diagnostics(found)
+        diagnostics += [] if graph else _iterate_graph_diagnostics(found)
     except Failed as failed:
         diagnostics += failed.diagnostics
     finally:
@@ -172,7 +172,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docu
     )
 
 
-def _list_graph_diagnostics(checked_spec: CheckedSpec) -> Iterator[Diagnostic]:
+def _iterate_graph_diagnostics(checked_spec: CheckedSpec) -> Iterator[Diagnostic]:
     """Yield the warnings of a valid graph, and the errors of the analyses."""
     model = checked_spec.model or checked_spec.trials[0].model
     generation = model.generation
@@ -242,17 +242,19 @@ def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
     return [node for _, node in sorted(found, key=itemgetter(0))]
 
 
-def list_bindings_at(item: ast.Node, end_offset: int | None = None) -> Iterator[NameBinding]:
+def iterate_visible_bindings(
+    item: ast.Node, end_offset: int | None = None
+) -> Iterator[NameBinding]:
     """Yield the names in scope in a block or definition, bound before a character if one is
     given.
     """
     for node in walk_tree(item):
-        for found in _list_bindings(node):
+        for found in _iterate_bindings(node):
             if end_offset is None or found.span.start < end_offset:
                 yield found
 
 
-def _list_bindings(node: ast.Node) -> Iterator[NameBinding]:
+def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
     """Yield the names that a syntax node binds."""
     span = find_node_span(node)
     if span is None:

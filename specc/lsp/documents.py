@@ -13,7 +13,7 @@ from specc.lsp.quick_fixes import find_quick_fixes
 MAX_FIXED_MESSAGES = 20
 """Maximum number of diagnostics of a document whose quick fixes are tried."""
 
-FixedDiagnostic = tuple[Diagnostic, tuple[FixEdit, ...]]
+DiagnosticWithFixes = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 
 @dataclass(kw_only=True)
@@ -26,7 +26,7 @@ class OpenDocument:
     version: int
     analysis: DocumentAnalysis | None = None
     last_parsed: DocumentAnalysis | None = None
-    quick_fixes: list[FixedDiagnostic] = field(default_factory=list)
+    quick_fixes: list[DiagnosticWithFixes] = field(default_factory=list)
     is_complete: bool = False
     """Whether the analysis of this version is complete."""
 
@@ -65,7 +65,7 @@ class OpenDocuments:
             self._documents[uri] = OpenDocument(
                 uri=uri, path=path, text=text, version=version, last_parsed=last_parsed
             )
-            self._analyze_again(uri)
+            self._reanalyze_document(uri)
 
     def remove_document(self, uri: str) -> None:
         """Remove a closed document."""
@@ -78,12 +78,12 @@ class OpenDocuments:
         with self._condition:
             return self._documents.get(uri)
 
-    def reanalyze_others(self, uri: str) -> None:
+    def reanalyze_other_documents(self, uri: str) -> None:
         """Reanalyze open documents that use a changed file."""
         with self._condition:
             for other in self._documents:
                 if other != uri:
-                    self._analyze_again(other)
+                    self._reanalyze_document(other)
 
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
@@ -101,7 +101,7 @@ class OpenDocuments:
         with self._condition:
             self._condition.wait_for(is_analyzed, seconds)
 
-    def _analyze_again(self, uri: str) -> None:
+    def _reanalyze_document(self, uri: str) -> None:
         self._documents[uri].is_complete = False
         self._queue[uri] = None
         self._condition.notify_all()

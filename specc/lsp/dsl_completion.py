@@ -16,7 +16,7 @@ from specc.lsp.document_analysis import (
     DocumentAnalysis,
     find_enclosing_item,
     iterate_config_fields,
-    list_bindings_at,
+    iterate_visible_bindings,
 )
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import Token
@@ -54,8 +54,8 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
         return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
     expected = find_expected_tokens(text, start)
     if expected is None:
-        return list(_complete_quoted(text, start))
-    inside = any(token.kind == "LBRACE" for token in _find_unclosed(expected.preceding))
+        return list(_complete_string(text, start))
+    inside = any(token.kind == "LBRACE" for token in _find_unclosed_brackets(expected.preceding))
     return complete_terminals(analysis, expected, start, is_incomplete=inside)
 
 
@@ -79,7 +79,7 @@ def complete_terminals(
         found += _complete_option_words(expected.preceding)
         found += _complete_options(analysis, expected.preceding)
         found += _complete_definition_names(expected.preceding)
-        found += _list_scope(analysis, offset, is_incomplete=is_incomplete)
+        found += _complete_scope(analysis, offset, is_incomplete=is_incomplete)
     elif last in ("COLON", "ARROW") and "NAME" in expected.terminals:
         found += _list_type_words()
     elif last == "EXTENDS":
@@ -88,7 +88,7 @@ def complete_terminals(
         found += _complete_entries(analysis, expected.preceding)
     # keywords come last: where a name is allowed, users more often want a name
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
-    return _deduplicate(found)
+    return _deduplicate_items(found)
 
 
 def _list_type_words() -> list[CompletionItem]:
@@ -98,7 +98,7 @@ def _list_type_words() -> list[CompletionItem]:
     ]
 
 
-def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
+def _deduplicate_items(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
     """Drop later items with the same text: a variable shadows a block with that name."""
     seen: dict[str, CompletionItem] = {}
     for offer in offers:
@@ -126,7 +126,7 @@ def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[Complet
             yield CompletionItem(name, "property", print_type(field.type), field.doc)
 
 
-def _complete_quoted(text: str, offset: int) -> Iterator[CompletionItem]:
+def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
     """Complete inside quotes after `use`: built-in specs."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
@@ -146,7 +146,7 @@ def _complete_options(
     if tokens[-1].kind == "EQUAL":
         return
     existing = _find_set_options(tokens[bracket:])
-    for offer in list_call_options(analysis, tokens[bracket - 1].text):
+    for offer in complete_call_options(analysis, tokens[bracket - 1].text):
         if offer.text.removesuffix("=") not in existing:
             yield offer
 
@@ -192,11 +192,11 @@ def _complete_parameters(head: Sequence[Token]) -> Iterator[CompletionItem]:
 
 def _find_open_bracket(tokens: Sequence[Token]) -> int | None:
     """Return the offset of the innermost unclosed bracket."""
-    unclosed = _find_unclosed(tokens)
+    unclosed = _find_unclosed_brackets(tokens)
     return tokens.index(unclosed[-1]) if unclosed else None
 
 
-def _find_unclosed(tokens: Sequence[Token]) -> list[Token]:
+def _find_unclosed_brackets(tokens: Sequence[Token]) -> list[Token]:
     """Return the unclosed brackets, outermost first."""
     found: list[Token] = []
     for token in tokens:
@@ -218,21 +218,21 @@ def _complete_entries(
         return
     match tokens[bracket - 1].kind:
         case "CONFIG":
-            yield from _list_config_fields(analysis)
+            yield from _complete_config_fields(analysis)
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in ROUNDING)
         case "READING":
-            yield from _list_inputs(analysis)
+            yield from _complete_inputs(analysis)
 
 
-def _list_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the config values of the extended file."""
     base = analysis.extended_module
     for field in iterate_config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
 
-def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the inputs and outputs of the graphs of a spec."""
     blocks = analysis.spec.program.iterate_items(ast.Block) if analysis.spec else ()
     for block, _ in blocks:
@@ -241,7 +241,7 @@ def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
                 yield CompletionItem(param.name, "property", print_type(param.type))
 
 
-def list_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
+def complete_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
     found = analysis.find_item(called)
     # a built-in function shadows the std block of its name, but not the user's block
@@ -250,10 +250,10 @@ def list_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[Compl
             kind = print_type(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
     elif called in BUILTINS:
-        yield from _list_builtin_options(called)
+        yield from _complete_builtin_options(called)
 
 
-def _list_builtin_options(name: str) -> Iterator[CompletionItem]:
+def _complete_builtin_options(name: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a built-in function that can be passed by name."""
     for parameter in BUILTINS[name].parameters:
         if not parameter.is_variadic:
@@ -261,12 +261,12 @@ def _list_builtin_options(name: str) -> Iterator[CompletionItem]:
             yield CompletionItem(f"{parameter.name}=", "option", kinds)
 
 
-def _list_scope(
+def _complete_scope(
     analysis: DocumentAnalysis, offset: int, *, is_incomplete: bool
 ) -> Iterator[CompletionItem]:
     """Yield every value and callable in scope, the innermost scope first."""
     item = find_enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
-    for bound in reversed(list(list_bindings_at(item, offset)) if item else []):
+    for bound in reversed(list(iterate_visible_bindings(item, offset)) if item else []):
         types = analysis.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
         yield CompletionItem(bound.name, "variable", " or ".join(types))
     for path, field in analysis.config_paths.items():
@@ -274,7 +274,7 @@ def _list_scope(
             yield CompletionItem(path, "property", print_type(field.type), field.doc)
     if analysis.module is not None:
         yield from _complete_module_names(analysis.module)
-    yield from _list_standard_names(analysis)
+    yield from _complete_standard_names(analysis)
     yield from (CompletionItem(name, "constant") for name in NAMED_CONSTANTS)
 
 
@@ -289,7 +289,7 @@ def _complete_module_names(module: SpecModule) -> Iterator[CompletionItem]:
         yield CompletionItem(name, "module", "a used file")
 
 
-def _list_standard_names(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
+def _complete_standard_names(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the built-in functions, and the blocks and definitions of std."""
     for name, word in BUILTINS.items():
         yield CompletionItem(

@@ -14,7 +14,7 @@ from specc.lsp.document_analysis import (
     find_enclosing_item,
     find_nodes_at,
     iterate_config_fields,
-    list_bindings_at,
+    iterate_visible_bindings,
     resolve_used_file,
 )
 from specc.syntax import ast
@@ -49,13 +49,14 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NameMeaning:
-    """The meaning of the name at offsets `start` to `end`: its declaration as code, documentation,
-    types with symbolic lengths and with config values, and the span of its definition.
+class HoverInfo:
+    """The hover of the name at offsets `start_offset` to `end_offset`: its declaration as code,
+    documentation, types with symbolic lengths and with config values, and the span of its
+    definition.
     """
 
-    start: int = 0
-    end: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
     code: str = ""
     doc: str = ""
     symbolic_types: tuple[str, ...] = ()
@@ -63,32 +64,32 @@ class NameMeaning:
     definition: Span | None = None
 
 
-def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
-    """Return the meaning of the name at a character, or None if it is unknown."""
+def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
+    """Return the hover of the name at a character, or None if it is unknown."""
     nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
     # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):
-        found = _find_node_meaning(analysis, nodes[:depth], offset)
+        found = _find_node_hover(analysis, nodes[:depth], offset)
         if found is not None:
             return found
-    return _find_keyword_meaning(analysis, offset)
+    return _find_keyword_hover(analysis, offset)
 
 
-def _find_node_meaning(
+def _find_node_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
-) -> NameMeaning | None:
-    """Return the meaning of the innermost of nested nodes at an offset."""
+) -> HoverInfo | None:
+    """Return the hover of the innermost of nested nodes at an offset."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
-            return _find_name_meaning(analysis, nodes, node, offset)
+            return _find_name_hover(analysis, nodes, node, offset)
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
-            return _set_location(_find_option_meaning(analysis, nodes, span), span.start, span.end)
+            return _set_location(_find_option_hover(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _set_location(_make_spec_meaning(analysis.extended_module), span.start, span.end)
+            return _set_location(_make_spec_hover(analysis.extended_module), span.start, span.end)
         case ast.Use(span=span) if span and analysis.module:
             return _set_location(
-                _make_spec_meaning(resolve_used_file(analysis, analysis.module, node)),
+                _make_spec_hover(resolve_used_file(analysis, analysis.module, node)),
                 span.start,
                 span.end,
             )
@@ -101,36 +102,36 @@ def _find_node_meaning(
             | ast.DimName(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
             return _set_location(
-                _find_declaration_meaning(analysis, node, span), span.start, span.start + len(name)
+                _find_declaration_hover(analysis, node, span), span.start, span.start + len(name)
             )
         case _:
             return None
 
 
-def _set_location(meaning: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
-    return replace(meaning, start=start, end=end) if meaning else None
+def _set_location(hover: HoverInfo | None, start: int, end: int) -> HoverInfo | None:
+    return replace(hover, start_offset=start, end_offset=end) if hover else None
 
 
-def _find_declaration_meaning(
+def _find_declaration_hover(
     analysis: DocumentAnalysis, node: ast.Node, span: Span
-) -> NameMeaning | None:
-    """Return the meaning of a name where it is declared."""
+) -> HoverInfo | None:
+    """Return the hover of a name where it is declared."""
     match node:
         case ast.Field():
-            return _make_field_meaning(node)
+            return _make_field_hover(node)
         case ast.Assign():
-            return _find_config_path_meaning(analysis, node.name)
+            return _find_config_path_hover(analysis, node.name)
         case ast.DimName():
-            return _find_length_meaning(analysis, node.name)
+            return _find_length_hover(analysis, node.name)
         case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
             typed = f": {print_type(node.type)}" if node.type else ""
-            return _make_binding_meaning(analysis, node.name + typed, span)
+            return _make_binding_hover(analysis, node.name + typed, span)
     return None
 
 
-def _make_binding_meaning(analysis: DocumentAnalysis, code: str, span: Span) -> NameMeaning:
+def _make_binding_hover(analysis: DocumentAnalysis, code: str, span: Span) -> HoverInfo:
     at = span.start, span.end
-    return NameMeaning(
+    return HoverInfo(
         code=code,
         symbolic_types=analysis.shapes.get(at, ()),
         concrete_types=analysis.concrete_shapes.get(at, ()),
@@ -138,54 +139,56 @@ def _make_binding_meaning(analysis: DocumentAnalysis, code: str, span: Span) -> 
     )
 
 
-def _make_field_meaning(field: ast.Field) -> NameMeaning:
+def _make_field_hover(field: ast.Field) -> HoverInfo:
     undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
     code = " ".join(line.strip() for line in print_statement(undocumented, 0))
-    return NameMeaning(code=code, doc=field.doc, definition=field.span)
+    return HoverInfo(code=code, doc=field.doc, definition=field.span)
 
 
-def _find_option_meaning(
+def _find_option_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
-) -> NameMeaning | None:
-    """Return the meaning of an option of a call, or of a config value in a record."""
+) -> HoverInfo | None:
+    """Return the hover of an option of a call, or of a config value in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
-        return find_dotted_name_meaning(analysis, calls[-1].function.path, span.start, called=True)
-    return _find_record_key_meaning(analysis, nodes)
+        return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, called=True)
+    return _find_record_key_hover(analysis, nodes)
 
 
-def _find_record_key_meaning(
+def _find_record_key_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
-) -> NameMeaning | None:
-    """Return the meaning of a key of `text: { layers: 2 }` of an instance, a config value."""
+) -> HoverInfo | None:
+    """Return the hover of a key of `text: { layers: 2 }` of an instance, a config value."""
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
-    return _find_config_path_meaning(analysis, ".".join(names)) if is_record else None
+    return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
 
 
-def _find_config_path_meaning(analysis: DocumentAnalysis, path: str) -> NameMeaning | None:
-    return (
-        _make_field_meaning(analysis.config_paths[path]) if path in analysis.config_paths else None
-    )
+def _find_config_path_hover(analysis: DocumentAnalysis, path: str) -> HoverInfo | None:
+    return _make_field_hover(analysis.config_paths[path]) if path in analysis.config_paths else None
 
 
-def _find_name_meaning(
+def _find_name_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
-) -> NameMeaning | None:
-    """Return the meaning of a dotted name up to the part that contains the offset."""
+) -> HoverInfo | None:
+    """Return the hover of a dotted name up to the part that contains the offset."""
     span = node.span
     assert span is not None  # as the caller checked
     called = _is_called(nodes, node)
     path = _truncate_path(node.path, offset - span.start)
-    here = _make_binding_meaning(analysis, path, span)
-    found = find_dotted_name_meaning(analysis, path, span.start, called=called)
+    here = _make_binding_hover(analysis, path, span)
+    found = find_dotted_name_hover(analysis, path, span.start, called=called)
     if found is None and not here.symbolic_types:
         return None
     found = found or replace(here, definition=None)
     types = (here.symbolic_types, here.concrete_types) if path == node.path else ((), ())
     end = span.start + len(path)
     return replace(
-        found, start=span.start, end=end, symbolic_types=types[0], concrete_types=types[1]
+        found,
+        start_offset=span.start,
+        end_offset=end,
+        symbolic_types=types[0],
+        concrete_types=types[1],
     )
 
 
@@ -202,80 +205,78 @@ def _truncate_path(path: str, offset: int) -> str:
     return path if dot < 0 else path[:dot]
 
 
-def find_dotted_name_meaning(
+def find_dotted_name_hover(
     analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
-) -> NameMeaning | None:
-    """Return the meaning of a dotted name at a character. The innermost scope takes precedence."""
+) -> HoverInfo | None:
+    """Return the hover of a dotted name at a character. The innermost scope takes precedence."""
     head, _, rest = path.partition(".")
     if rest:
-        return _find_member_meaning(analysis, head, rest)
-    values = (_find_local_meaning, _find_config_value_meaning)
-    look_ups = (_find_item_meaning, *values) if called else (*values, _find_item_meaning)
+        return _find_member_hover(analysis, head, rest)
+    values = (_find_local_hover, _find_config_value_hover)
+    look_ups = (_find_item_hover, *values) if called else (*values, _find_item_hover)
     found = (look_up(analysis, head, offset) for look_up in look_ups)
-    constant = NameMeaning(code=head) if head in NAMED_CONSTANTS else None
-    return next(filter(None, found), None) or _find_length_meaning(analysis, head) or constant
+    constant = HoverInfo(code=head) if head in NAMED_CONSTANTS else None
+    return next(filter(None, found), None) or _find_length_hover(analysis, head) or constant
 
 
-def _find_member_meaning(
+def _find_member_hover(
     analysis: DocumentAnalysis, first_name: str, member_path: str
-) -> NameMeaning | None:
-    """Return the meaning of `first_name.rest`: an item of a used file, or a config value."""
+) -> HoverInfo | None:
+    """Return the hover of `first_name.rest`: an item of a used file, or a config value."""
     used = analysis.find_used_module(first_name)
     if used is not None and member_path in used.items:
-        return make_item_meaning(used.items[member_path])
-    return _find_config_path_meaning(
-        analysis, f"{first_name}.{member_path}".removeprefix("config.")
-    )
+        return make_item_hover(used.items[member_path])
+    return _find_config_path_hover(analysis, f"{first_name}.{member_path}".removeprefix("config."))
 
 
-def _find_local_meaning(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
+def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> HoverInfo | None:
     """Return the last binding of a name in the enclosing block or definition."""
     item = find_enclosing_item(analysis.items, offset)
-    found = [b for b in list_bindings_at(item, offset) if b.name == name] if item else []
+    found = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
     if not found:
         return None
     last = max(found, key=lambda b: b.span.start)
     kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
     code = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
-    return _make_binding_meaning(analysis, code, last.span)
+    return _make_binding_hover(analysis, code, last.span)
 
 
-def _find_config_value_meaning(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     if analysis.spec is not None:
-        return _find_config_path_meaning(analysis, name)
+        return _find_config_path_hover(analysis, name)
     return next(
-        (_make_field_meaning(f) for f in iterate_config_fields(analysis.items) if f.name == name),
+        (_make_field_hover(f) for f in iterate_config_fields(analysis.items) if f.name == name),
         None,
     )
 
 
-def _find_item_meaning(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
-    """Return the meaning of a block, a definition or a built-in function."""
+def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
+    """Return the hover of a block, a definition or a built-in function."""
     found = analysis.find_item(name)
     # std's definition applies where a normalizer is expected; elsewhere the built-in function
     # applies
     if found is not None and not (found[1].is_standard and name in BUILTINS):
-        return make_item_meaning(found[0])
+        return make_item_hover(found[0])
     if name not in BUILTINS:
         return None
     word = BUILTINS[name]
-    return NameMeaning(code=word.format_signature(), doc=word.doc)
+    return HoverInfo(code=word.format_signature(), doc=word.doc)
 
 
-def make_item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
-    """Return the meaning of a block or a definition."""
+def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
+    """Return the hover of a block or a definition."""
     pieces = layout_header(item) if isinstance(item, ast.Block) else layout_leaf(item)
     place = item.name_span or item.span
-    return NameMeaning(code=join_pieces(pieces), doc=item.doc, definition=place)
+    return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=place)
 
 
-def _find_length_meaning(analysis: DocumentAnalysis, name: str) -> NameMeaning | None:
-    """Return the meaning of a length that `dims` declares, in this file or in an extended file."""
+def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
+    """Return the hover of a length that `dims` declares, in this file or in an extended file."""
     module: SpecModule | None = analysis.module
     while module is not None:
         for one in _iterate_dims(module, name):
             doc = f"a dynamic length, at least {one.minimum}"
-            return NameMeaning(code=f"dims {name}", doc=doc, definition=one.span)
+            return HoverInfo(code=f"dims {name}", doc=doc, definition=one.span)
         module = module.extended
     return None
 
@@ -286,14 +287,14 @@ def _iterate_dims(module: SpecModule, name: str) -> Iterator[ast.DimName]:
     return (one for item in dims for one in item.names if one.name == name)
 
 
-def _make_spec_meaning(module: SpecModule | None) -> NameMeaning | None:
+def _make_spec_hover(module: SpecModule | None) -> HoverInfo | None:
     if module is None:
         return None
     file = module.file
-    return NameMeaning(code=f"model {file.model}", doc=file.doc, definition=file.span)
+    return HoverInfo(code=f"model {file.model}", doc=file.doc, definition=file.span)
 
 
-def _find_keyword_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
+def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
     """Return the documentation of a keyword."""
     text = analysis.source.text
     start = text.rfind("\n", 0, offset) + 1
@@ -306,8 +307,10 @@ def _find_keyword_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeanin
             return None
         if found.end() >= offset and found.group() in KEYWORD_NODES:
             node = KEYWORD_NODES[found.group()]
-            return NameMeaning(
-                start=found.start(), end=found.end(), doc=extract_docstring_summary(node.__doc__)
+            return HoverInfo(
+                start_offset=found.start(),
+                end_offset=found.end(),
+                doc=extract_docstring_summary(node.__doc__),
             )
     return None
 
@@ -317,18 +320,18 @@ MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
 """Characters with a meaning in Markdown."""
 
 
-def format_meaning(meaning: NameMeaning) -> str:
-    """Format the meaning of a name for an editor: code, text, and shapes."""
+def format_hover(hover: HoverInfo) -> str:
+    """Format the hover of a name for an editor: code, text, and shapes."""
     parts: list[str] = []
-    if meaning.code:
-        parts.append(fence_code(meaning.code))
-    if meaning.doc:
-        parts.append(escape_markdown(meaning.doc))
-    if meaning.symbolic_types:
-        parts.append("here: " + _join_alternatives(meaning.symbolic_types))
+    if hover.code:
+        parts.append(fence_code(hover.code))
+    if hover.doc:
+        parts.append(escape_markdown(hover.doc))
+    if hover.symbolic_types:
+        parts.append("here: " + _join_alternatives(hover.symbolic_types))
     # numbers add no information if no length is a config value
-    if meaning.concrete_types and meaning.concrete_types != meaning.symbolic_types:
-        parts.append(f"with this config: {_join_alternatives(meaning.concrete_types)}")
+    if hover.concrete_types and hover.concrete_types != hover.symbolic_types:
+        parts.append(f"with this config: {_join_alternatives(hover.concrete_types)}")
     return "\n\n".join(parts)
 
 

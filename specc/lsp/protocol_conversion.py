@@ -125,7 +125,7 @@ def to_diagnostic(
         texts.append(diagnostic.primary.text)
     texts += diagnostic.notes
     texts += [f"help: {text}" for text in diagnostic.helps]
-    related = list(_convert_related(analysis, lines, diagnostic))
+    related = list(_convert_related_spans(analysis, lines, diagnostic))
     return lsp.Diagnostic(
         range=to_range(lines, start, end),
         message="\n".join(escape_control_characters(line) for t in texts for line in t.split("\n")),
@@ -142,13 +142,13 @@ def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> 
     for label in labels:
         if analysis.is_in_document(label.span):
             return label.span.start, label.span.end
-    for span in _list_file_references(analysis):
+    for span in _iterate_file_references(analysis):
         return span.start, span.end
     end = analysis.source.text.find("\n")
     return 0, end if end >= 0 else len(analysis.source.text)
 
 
-def _list_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
+def _iterate_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
     """Yield the spans where this document refers to other files, the extended file first."""
     if analysis.file is None:
         return
@@ -159,7 +159,7 @@ def _list_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
             yield item.span
 
 
-def _convert_related(
+def _convert_related_spans(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
     """Convert the secondary locations of a diagnostic, also those in other files."""

@@ -80,7 +80,7 @@ def _propose_option_edits(
     option = OPTION_TEXT.fullmatch(code)
     if option is None:
         return
-    for call in _find_calls(analysis, spans):
+    for call in _iterate_calls(analysis, spans):
         option_spans = [o.span for o in call.options if o.name == option[1] and o.span]
         yield from (replace_span(span, code) for span in option_spans)
         if not option_spans:
@@ -95,7 +95,7 @@ def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
         yield FixEdit(f"add `{code}`", closer, closer, f"{comma}{code}")
 
 
-def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
+def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
     """Return the calls around and inside the given spans, without duplicates, nearest first."""
     seen: list[ast.Call] = []
     for span in spans if analysis.file else ():
@@ -203,7 +203,7 @@ def _propose_mask_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
     """Yield edits that append `& causal` to the mask of a call."""
-    for call in _find_calls(analysis, spans) if code.startswith("& ") else ():
+    for call in _iterate_calls(analysis, spans) if code.startswith("& ") else ():
         for option in call.options:
             value = option.value.span
             if option.name == "mask" and value is not None:
@@ -230,7 +230,7 @@ def _propose_call_edits(
 ) -> Iterator[FixEdit]:
     """Yield edits that replace a call of the same function, such as `tokenizer("a.json")`."""
     name = CALLED_NAME.match(code)
-    for call in _find_calls(analysis, spans) if name else ():
+    for call in _iterate_calls(analysis, spans) if name else ():
         if name and call.function.path == name[1] and call.span is not None:
             yield replace_span(call.span, code)
 
@@ -246,7 +246,7 @@ def _propose_placeholder_edits(
         return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, code))
 
     error_span = spans[0]
-    for call in _find_calls(analysis, spans[:1]):
+    for call in _iterate_calls(analysis, spans[:1]):
         for argument in _list_argument_spans(call, error_span):
             yield make_edit(argument, argument)
             yield make_edit(error_span, argument)
@@ -351,11 +351,11 @@ def _follow_advice(
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
             yield from propose_placements(analysis, spans[:1], word, is_addition=False)
-    for piece, added in _list_pieces(advice, is_parsed=analysis.spec is not None):
+    for piece, added in _iterate_advice_parts(advice, is_parsed=analysis.spec is not None):
         yield from propose_placements(analysis, spans, piece, is_addition=added)
 
 
-def _list_pieces(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
+def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
     """Yield the code in a line of advice, and whether to add it rather than replace text."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:

@@ -20,7 +20,7 @@ from specc.diagnostics.source import Source
 from specc.lsp import dsl_completion, protocol_conversion, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
-from specc.lsp.hover import NameMeaning, find_meaning, format_meaning
+from specc.lsp.hover import HoverInfo, find_hover_info, format_hover
 from specc.lsp.protocol_conversion import DocumentLines, split_document_lines
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_printer import print_dsl
@@ -63,31 +63,33 @@ class RequestHandlers:
 
     async def _on_hover(
         self, params: lsp.HoverParams | lsp.DefinitionParams
-    ) -> tuple[NameMeaning, DocumentAnalysis, DocumentLines] | None:
+    ) -> tuple[HoverInfo, DocumentAnalysis, DocumentLines] | None:
         read = await self._wait_for_document(params.text_document.uri)
         if read is None:
             return None
         _, analysis, lines = read
         offset = lines.get_offset(params.position.line, params.position.character)
-        found = find_meaning(analysis, offset)
+        found = find_hover_info(analysis, offset)
         return (found, analysis, lines) if found else None
 
     async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
         """Return signature, documentation and type of the name at a position."""
-        meaning = await self._on_hover(params)
-        text = format_meaning(meaning[0]) if meaning else ""
-        if meaning is None or not text:
+        hover = await self._on_hover(params)
+        text = format_hover(hover[0]) if hover else ""
+        if hover is None or not text:
             return None
-        found, _, lines = meaning
+        found, _, lines = hover
         content = lsp.MarkupContent(lsp.MarkupKind.Markdown, text)
-        return lsp.Hover(content, protocol_conversion.to_range(lines, found.start, found.end))
+        return lsp.Hover(
+            content, protocol_conversion.to_range(lines, found.start_offset, found.end_offset)
+        )
 
     async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
         """Return the location of the definition of the name at a position."""
-        meaning = await self._on_hover(params)
-        if meaning is None or meaning[0].definition is None:
+        hover = await self._on_hover(params)
+        if hover is None or hover[0].definition is None:
             return None
-        return protocol_conversion.to_location(*meaning[1:], meaning[0].definition)
+        return protocol_conversion.to_location(*hover[1:], hover[0].definition)
 
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
@@ -266,7 +268,7 @@ class SpeccLanguageServer:
         self.documents.set_text(uri, path, document.source, document.version or 0)
 
     def _on_save(self, params: lsp.DidSaveTextDocumentParams) -> None:
-        self.documents.reanalyze_others(params.text_document.uri)
+        self.documents.reanalyze_other_documents(params.text_document.uri)
 
     def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
         self.documents.remove_document(params.text_document.uri)
@@ -283,9 +285,9 @@ class SpeccLanguageServer:
     def _publish_results(self, uri: str, version: int) -> None:
         """Publish the diagnostics of an analysis. Runs in the analysis thread."""
         if self.loop is not None:
-            self.loop.call_soon_threadsafe(self._publish_current, uri, version)
+            self.loop.call_soon_threadsafe(self._publish_latest_results, uri, version)
 
-    def _publish_current(self, uri: str, version: int) -> None:
+    def _publish_latest_results(self, uri: str, version: int) -> None:
         """Publish the diagnostics of a version unless a newer one exists."""
         document = self.documents.get_document(uri)
         if document is None or document.version != version or document.analysis is None:

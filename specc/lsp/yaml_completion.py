@@ -7,7 +7,7 @@ from functools import cache
 
 from specc.library.spec_files import get_specs_directory, list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis
-from specc.lsp.dsl_completion import CompletionItem, complete_terminals, list_call_options
+from specc.lsp.dsl_completion import CompletionItem, complete_call_options, complete_terminals
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
 
 KEY_LINE = re.compile(
@@ -69,7 +69,7 @@ def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """Complete the keys of the map at a path."""
     for schema in _find_schemas(text, path):
-        for key, value in _list_properties(schema).items():
+        for key, value in _get_properties(schema).items():
             yield CompletionItem(f"{key}: ", "property", doc=_get_doc(value))
 
 
@@ -92,7 +92,7 @@ def _get_doc(value: object) -> str:
     return str(text)
 
 
-def _list_properties(schema: Schema) -> Mapping[str, object]:
+def _get_properties(schema: Schema) -> Mapping[str, object]:
     found = schema.get("properties", {})
     return found if isinstance(found, dict) else {}
 
@@ -104,7 +104,7 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
         below = [
             inner
             for schema in schemas
-            for inner in [_list_properties(schema).get(key, schema.get("additionalProperties"))]
+            for inner in [_get_properties(schema).get(key, schema.get("additionalProperties"))]
             if isinstance(inner, dict)
         ]
         schemas = _expand_schemas(below, text)
@@ -120,25 +120,25 @@ def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
         if id(schema) in found:
             continue
         found[id(schema)] = schema
-        waiting += reversed(list(_list_allowed_values(schema, text)))
+        waiting += reversed(list(_iterate_value_schemas(schema, text)))
     return list(found.values())
 
 
-def _list_allowed_values(schema: Schema, text: str) -> Iterator[Schema]:
+def _iterate_value_schemas(schema: Schema, text: str) -> Iterator[Schema]:
     """Yield the schemas of the alternatives, references and items of a schema."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
         target = load_schema()["definitions"]
         assert isinstance(target, dict)
         yield target[reference.rpartition("/")[2]]
-    yield from _list_alternatives(schema)
+    yield from _iterate_alternatives(schema)
     if isinstance(items := schema.get("items"), dict):
         yield items
     if isinstance(then := schema.get("then"), dict) and _applies_to_text(schema.get("if"), text):
         yield then
 
 
-def _list_alternatives(schema: Schema) -> Iterator[Schema]:
+def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas that a schema combines."""
     for key in ("anyOf", "allOf"):
         several = schema.get(key, ())
@@ -165,7 +165,7 @@ def _complete_expression(
     if value.startswith(("{", "[")):
         called = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
         if called:
-            for offer in list_call_options(analysis, called[-1]):
+            for offer in complete_call_options(analysis, called[-1]):
                 yield CompletionItem(offer.text.replace("=", ": "), "option", offer.detail)
             return
     prefix = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))

@@ -288,8 +288,8 @@ def _make_attention_maps(
                 weights=values,
                 is_masked=masked,
                 heads=tuple(range(len(values))),
-                queries=queries,
-                keys=keys,
+                query_axis=queries,
+                key_axis=keys,
             )
         )
     return maps
@@ -311,8 +311,8 @@ def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
         weights=first,
         is_masked=np.zeros(first.shape, np.bool_),
         heads=tuple(range(len(first))),
-        queries=queries,
-        keys=keys,
+        query_axis=queries,
+        key_axis=keys,
     )
 
 

@@ -235,7 +235,7 @@ class _FusedLoop:
             )
         except ShapeError:
             return None
-        return (*made[1:], *self._build_collected(collected, outputs[0], made[0]))
+        return (*made[1:], *self._build_scan_output(collected, outputs[0], made[0]))
 
     def _map_weights(self) -> dict[str, Value | None]:
         """Return the outer value of each weight, or None for a weight that is computed in the loop.
@@ -244,7 +244,7 @@ class _FusedLoop:
         own = ("x", "h", "cell", "one")
         return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
 
-    def _build_collected(
+    def _build_scan_output(
         self, collected: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
         """Yield the scan outputs; a value equal to `state` is replaced with the layer's

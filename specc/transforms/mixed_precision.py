@@ -126,13 +126,13 @@ def _convert_graph(
     for name, value in graph.parameters.items():
         walk.register_value(value, made.add_parameter(graph.parameter_facts[name]), "neutral")
     walk.convert_nodes(graph)
-    made.names = {n: walk.get_computed(v) for n, v in graph.names.items()}
+    made.names = {n: walk.get_computed_value(v) for n, v in graph.names.items()}
     outputs: dict[str, Value] = {}
     found: dict[str, str] = {}
     for name, value in graph.outputs.items():
         wanted = output_dtypes.get(name)
         if wanted is None:
-            outputs[name] = walk.get_computed(value)
+            outputs[name] = walk.get_computed_value(value)
             found[name] = outputs[name].dtype
         else:
             outputs[name] = (
@@ -217,7 +217,7 @@ class _HalfConverter:
                 )
         return self.half_values[old]
 
-    def get_computed(self, old: Value) -> Value:
+    def get_computed_value(self, old: Value) -> Value:
         """Return a value in the dtype in which it was computed."""
         return (
             self.half_values[old]

@@ -38,7 +38,7 @@ from specc.transforms.mixed_precision import (
     convert_derived_to_half,
     convert_graph_to_half,
 )
-from specc.transforms.quantization_plan import QuantizationRequest, choose_weight_formats
+from specc.transforms.quantization_plan import QuantizationOptions, choose_weight_formats
 from specc.transforms.quantize_weights_and_kv_caches import quantize_graph, quantize_kv_states
 from specc.transforms.split_scan import split_scan
 
@@ -81,7 +81,7 @@ class PassState:
         if self.generation is not None:
             return self.generation.sequence_input, (self.generation.logits_output,)
         if self.streaming is None:
-            _raise_nothing_generated(self.graph)
+            _raise_no_generated_sequence(self.graph)
         return self.streaming.sequence_input, self.streaming.streamed_outputs
 
     def graphs(self) -> tuple[Graph, ...]:
@@ -123,7 +123,7 @@ def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
 def _run_quantize(state: PassState) -> PassState:
     plan = state.quantization_plan
     if plan is None:
-        plan = choose_weight_formats(state.graph, QuantizationRequest(kind="int8"), "rows", {}).plan
+        plan = choose_weight_formats(state.graph, QuantizationOptions(kind="int8"), "rows", {}).plan
     return replace(state, graph=quantize_graph(state.graph, plan))
 
 
@@ -178,7 +178,7 @@ def _run_causality_check(state: PassState) -> PassState:
     return replace(state, outputs=outputs)
 
 
-def _raise_nothing_generated(graph: Graph) -> NoReturn:
+def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
     """Raise E0701 for a model that is not generative. The help differs for a graph that has already
     been derived.
     """

@@ -32,7 +32,7 @@ MIN_INT4_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizationRequest:
+class QuantizationOptions:
     """The requested quantization.
 
     `kind` is the kind of weights that match no pattern; None means unquantized. Patterns match
@@ -65,19 +65,19 @@ class QuantizationRequest:
 class QuantizationDecision:
     """The chosen formats: `plan` maps quantized weights to formats, and `unquantized_reasons` maps
     other matrices to the reason why they are not quantized. `unmatched_patterns` are the patterns
-    that match none of `weight_names`, `ineffective_requests` the requests that change nothing.
+    that match none of `weight_names`, `ineffective_options` the requests that change nothing.
     """
 
     plan: Mapping[str, QuantizationFormat]
     unquantized_reasons: Mapping[str, str]
     unmatched_patterns: tuple[str, ...] = ()
-    ineffective_requests: tuple[str, ...] = ()
+    ineffective_options: tuple[str, ...] = ()
     weight_names: tuple[str, ...] = field(default=(), repr=False)
 
 
 def choose_weight_formats(
     graph: Graph,
-    request: QuantizationRequest,
+    request: QuantizationOptions,
     layout: WeightLayout,
     ties: Mapping[str, str],
     *,
@@ -200,7 +200,7 @@ class _FormatChooser:
     `first_attention_weights` are weights of the first attention.
     """
 
-    request: QuantizationRequest
+    request: QuantizationOptions
     layout: WeightLayout
     lm_head_weights: frozenset[str]
     first_attention_weights: frozenset[str]
@@ -327,8 +327,8 @@ def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
 
 def _explain_unsupported(uses: WeightUses) -> str:
     """Return why a weight cannot be quantized; return "" if it can."""
-    if uses.other_uses:
-        return f"also read by {uses.other_uses[0]}"
+    if uses.unquantizable_uses:
+        return f"also read by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:
         return "unused"
     return "read with and without a transpose" if len(uses.orientations) > 1 else ""

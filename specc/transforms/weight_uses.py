@@ -90,10 +90,10 @@ STACKED_RANK = 3
 class WeightUses:
     """The places where a weight is read, by scope.
 
-    `linear_scopes` are linear layers; `orientations` has True if a layer reads the weight as
-    `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
-    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` state whether the weight is read in a
-    loop body, in experts, or in part. `other_uses` are ops that need the weight unquantized.
+    `linear_scopes` are linear layers; `orientations` has True if a layer reads the weight as `[in,
+    out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding lookups.
+    `is_in_loop`, `is_in_experts` and `is_sliced` state whether the weight is read in a loop body,
+    in experts, or in part. `unquantizable_uses` are ops that need the weight unquantized.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -102,7 +102,7 @@ class WeightUses:
     is_in_loop: bool = False
     is_in_experts: bool = False
     is_sliced: bool = False
-    other_uses: list[str] = field(default_factory=list)
+    unquantizable_uses: list[str] = field(default_factory=list)
 
     @property
     def scopes(self) -> list[str]:
@@ -193,7 +193,7 @@ class _WeightUseCollector:
         """Record the weights that a graph returns."""
         for value in graph.outputs.values():
             if value in views:
-                self.uses_by_weight[views[value].name].other_uses.append("a result")
+                self.uses_by_weight[views[value].name].unquantizable_uses.append("a result")
 
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
@@ -204,7 +204,7 @@ class _WeightUseCollector:
         uses = self.uses_by_weight[view.name]
         # A stack has an additional axis, so only experts can read it.
         if view.is_stacked:
-            uses.other_uses.append(format_op_location(node.op, scope))
+            uses.unquantizable_uses.append(format_op_location(node.op, scope))
             return None
         if (shown := apply_to_weight_view(node, view)) is not None:
             return shown
@@ -221,7 +221,7 @@ class _WeightUseCollector:
                 uses.embedding_scopes.append(scope)
                 uses.orientations.add(False)
             case _:
-                uses.other_uses.append(format_op_location(node.op, scope))
+                uses.unquantizable_uses.append(format_op_location(node.op, scope))
         uses.is_in_loop |= self.loop_depth > 0
         uses.is_in_experts |= self.expert_depth > 0
         uses.is_sliced |= bool(view.sliced_axes)
@@ -246,7 +246,7 @@ class _WeightUseCollector:
             if value not in views or value in fixed:
                 continue
             if not (value in stacked and views[value].is_stacked):
-                self.uses_by_weight[views[value].name].other_uses.append(
+                self.uses_by_weight[views[value].name].unquantizable_uses.append(
                     format_op_location(op, scope)
                 )
         routed = isinstance(op, ops.MixtureOfExperts)

@@ -54,7 +54,7 @@ mask is resized to few positions, few masks have different numbers of valid rows
 
 
 @dataclass(frozen=True)
-class _PlannedRound:
+class _RoundPlan:
     """The inputs of one round: axis lengths, the fraction of true booleans, and the scale of
     floats.
     """
@@ -77,7 +77,7 @@ def iterate_round_inputs(
     """
     graph, sample = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
-    planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
+    planned = [_RoundPlan(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
     typical_sizes = choose_lengths(graph, rounds - 1, max_lengths)
     planned += _plan_densities(graph, coverage, typical_sizes, max_lengths)
     if sample_inputs is None:
@@ -104,18 +104,18 @@ def _plan_densities(
     coverage: SubgraphCoverage,
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
-) -> Iterator[_PlannedRound]:
+) -> Iterator[_RoundPlan]:
     """Yield a round for each remaining fraction of true booleans if the model has boolean inputs or
     subgraphs, and a round with a large batch of masks over several axes.
     """
     masks = _list_boolean_inputs(graph)
     if coverage.subgraphs.names or masks:
         for density in BOOLEAN_DENSITIES[1:]:
-            yield _PlannedRound(typical_sizes, density)
+            yield _RoundPlan(typical_sizes, density)
     batch = {s: MASK_BATCH_SIZE for v in masks if v.rank > 2 for s in v.type.shape[0].symbols()}
     sizes = find_nearby_lengths(graph, typical_sizes | batch, 1, max_lengths) if batch else None
     if sizes and is_affordable(sizes, graph):
-        yield _PlannedRound(sizes)
+        yield _RoundPlan(sizes)
 
 
 def _plan_lengths(
@@ -130,7 +130,7 @@ def _plan_lengths(
 
 def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
-) -> Iterator[_PlannedRound]:
+) -> Iterator[_RoundPlan]:
     """Yield rounds for discrete decisions: long axes if there are integer results, integer inputs
     that are not ids, or top-k; a large batch if ids are computed from integers; and large inputs if
     values are clipped to constants or compared with them.
@@ -138,12 +138,12 @@ def _plan_decisions(
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)
     if scaled or _has_decisions(graph, typical_sizes):
-        yield _PlannedRound(long_sizes)
+        yield _RoundPlan(long_sizes)
     large_batch_sizes = _choose_large_batch_sizes(graph, scaled, typical_sizes, max_lengths)
     if large_batch_sizes and is_affordable(large_batch_sizes, graph):
-        yield _PlannedRound(large_batch_sizes)
+        yield _RoundPlan(large_batch_sizes)
     if not find_half_dtype(graph) and (bound := _find_largest_bound(graph)):
-        yield _PlannedRound(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
+        yield _RoundPlan(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
 
 
 def _choose_long_sizes(

@@ -23,7 +23,7 @@ from 20 to 136, groups of 32 to 256).
 
 
 @dataclass(frozen=True)
-class QuantizedProducts:
+class QuantizedMatMuls:
     """The quantized matrix products of a model, and a session that computes their operands and
     results.
     """
@@ -32,7 +32,7 @@ class QuantizedProducts:
     products: tuple[QuantizedMatMul, ...] = ()
 
     @classmethod
-    def from_model(cls, model: LoadedModel) -> "QuantizedProducts":
+    def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
         """Collect the products of an open model. Collect none from 16-bit models, which round each
         product again.
         """
@@ -47,11 +47,11 @@ class QuantizedProducts:
         if self.session is None or not self.products:
             return ""
         results = self.session.run(inputs)
-        worst = compare_products(self.products, results, sizes_text)
+        worst = compare_quantized_matmuls(self.products, results, sizes_text)
         return f"; {len(self.products)} roundings and products too, worst {worst:.1e}"
 
 
-def compare_products(
+def compare_quantized_matmuls(
     products: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
     """Return the largest relative error of the products. Raise E0855 with `sizes_text` if it
@@ -62,7 +62,7 @@ def compare_products(
         values_by_role = {role: results[name] for role, name in product.value_names.items()}
         if not values_by_role["y"].size:
             continue
-        error = _compute_product_error(product, values_by_role)
+        error = _compute_matmul_error(product, values_by_role)
         worst = max(worst, error)
         if not error <= RELATIVE_TOLERANCE:
             raise_error(
@@ -77,7 +77,7 @@ def compare_products(
     return worst
 
 
-def _compute_product_error(product: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
+def _compute_matmul_error(product: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
     x, y = values_by_role["x"], values_by_role["y"]
     match product.operator:
         # Integers are compared relative to their range, so that an error of one is far above the
@@ -95,7 +95,7 @@ def _compute_product_error(product: QuantizedMatMul, values_by_role: Mapping[str
             )
             expected, y = expected.reshape(-1, expected.shape[-1]), y.reshape(-1, y.shape[-1])
         case "MatMulNBits":
-            return _compute_group_product_error(values_by_role, product.attributes)
+            return _compute_group_matmul_error(values_by_role, product.attributes)
         case kind:
             w = _get_first_iteration(values_by_role["w"]).astype(np.float64)
             w = w.T if kind == "QGemm" else w
@@ -107,7 +107,7 @@ def _compute_product_error(product: QuantizedMatMul, values_by_role: Mapping[str
     return max_difference / (float(np.abs(expected).max()) or 1.0)
 
 
-def _compute_group_product_error(
+def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
     """Return the relative error of a group-quantized product, excluding errors that float32 sums

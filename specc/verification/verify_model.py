@@ -27,7 +27,7 @@ from specc.runtime.random_inputs import (
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.planned_rounds import iterate_round_inputs
 from specc.verification.quantization_error import make_cache_value_hook
-from specc.verification.quantized_matmul_check import QuantizedProducts
+from specc.verification.quantized_matmul_check import QuantizedMatMuls
 from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
     PerturbedRun,
@@ -110,7 +110,7 @@ class _ReferenceComparison:
     graph: Graph
     weights: Mapping[str, Array]
     weight_only_model: LoadedModel
-    quantized_products: QuantizedProducts
+    quantized_matmuls: QuantizedMatMuls
     half_dtype: str
     inconclusive_counts: Counter[str] = field(default_factory=Counter)
     compared_rounds: int = 0
@@ -122,7 +122,7 @@ class _ReferenceComparison:
             graph=graph,
             weights=model.weights(),
             weight_only_model=model.with_weight_only_quantization(),
-            quantized_products=QuantizedProducts.from_model(model),
+            quantized_matmuls=QuantizedMatMuls.from_model(model),
             half_dtype=find_half_dtype(graph),
         )
 
@@ -161,7 +161,7 @@ class _ReferenceComparison:
         if not mismatches:
             return replace(
                 verification_round,
-                note=self.quantized_products.compare_and_format(inputs, format_lengths(sizes)),
+                note=self.quantized_matmuls.compare_and_format(inputs, format_lengths(sizes)),
             )
         # computed only if needed, because it evaluates the reference several more times
         check_float32_overflow(self.graph, inputs, self.weights)

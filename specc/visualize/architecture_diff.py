@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.analysis.mask_bands import find_band_interval
-from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_runs
+from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_ranges
 from specc.driver.weights_section import count_untied_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
@@ -61,7 +61,7 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     a, b = (replace(s, graph=restore_transposed_weights(s.graph)) for s in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
-    left, right = (_list_scopes(side.graph) for side in (a, b))
+    left, right = (_map_scope_facts(side.graph) for side in (a, b))
     common = left.keys() & right.keys()
     changes = [*_diff_config(a.config, b.config), *_diff_ports(a.graph, b.graph)]
     total = [*_diff_totals(a.graph, b.graph)]
@@ -71,11 +71,13 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
             f"of {b.name}, {len(common)} have paths in common"
         )
         return ArchitectureDifference(changes=(*changes, *total), reason=reason)
-    changes += _fold_changes("removed", ((p, "") for p in _find_outermost(left, right)))
-    changes += _fold_changes("added", ((p, "") for p in _find_outermost(right, left)))
+    changes += _fold_changes("removed", ((p, "") for p in _iterate_outermost_scopes(left, right)))
+    changes += _fold_changes("added", ((p, "") for p in _iterate_outermost_scopes(right, left)))
     changes += _fold_changes("block", _diff_scope(left, right))
     found = (*changes, *total)
-    return ArchitectureDifference(changes=found or tuple(_find_first_difference(a.graph, b.graph)))
+    return ArchitectureDifference(
+        changes=found or tuple(_iterate_first_difference(a.graph, b.graph))
+    )
 
 
 def _format_graph(graph: Graph) -> str:
@@ -118,7 +120,7 @@ Facts = tuple[tuple[str, str], ...]
 """The operations and parameters of a scope itself, as ordered pairs of name and details."""
 
 
-def _list_scopes(graph: Graph) -> dict[str, Facts]:
+def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
     """Return the operations and weights of every scope, excluding nested scopes."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
@@ -182,18 +184,22 @@ def describe_visible_keys(node: Node) -> str:
     return f"itself and {back}" if seen.low == 0 else f"{back} and {ahead}"
 
 
-def _find_outermost(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[str]:
+def _iterate_outermost_scopes(
+    left: Mapping[str, Facts], right: Mapping[str, Facts]
+) -> Iterator[str]:
     """Yield the outermost scopes of `left` that `right` lacks."""
-    other_paths = {path for scope in right for path in _list_enclosing(scope)}
+    other_paths = {path for scope in right for path in _iterate_enclosing_scopes(scope)}
     outermost: dict[str, None] = {}
     for scope in left:
-        top = next((path for path in _list_enclosing(scope) if path not in other_paths), "")
+        top = next(
+            (path for path in _iterate_enclosing_scopes(scope) if path not in other_paths), ""
+        )
         if scope and top:
             outermost[top] = None
     yield from outermost
 
 
-def _list_enclosing(scope: str) -> Iterator[str]:
+def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
     """Return a scope and its enclosing scopes, outermost first: `h`, `h.0`, `h.0.attn`."""
     parts = scope.split(".")
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
@@ -265,7 +271,7 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
         return sorted(paths, key=_get_change_sort_key)
-    text = format_number_runs(sorted(n for (n,) in numbers))
+    text = format_number_ranges(sorted(n for (n,) in numbers))
     return [INTEGER_PATTERN.sub(lambda _: text, paths[0])]
 
 
@@ -281,7 +287,7 @@ def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
             yield ArchitectureChange(kind="in all", path=name, change=f"{before} → {after}")
 
 
-def _find_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Yield the first difference between the IR texts of two graphs."""
     for left, right in zip(
         _format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False

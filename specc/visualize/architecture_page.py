@@ -68,7 +68,7 @@ def render_architecture_page(view: ArchitectureView) -> str:
     trees = {name: build_block_tree(g, view.sizes) for name, g in view.graphs.items()}
     anchors = _Anchors(trees)
     cost = compute_cost_curves(next(iter(view.graphs.values())))
-    sources = _list_sources(list(view.graphs.values()), anchors)
+    sources = _collect_sources(list(view.graphs.values()), anchors)
     body = "\n".join(
         [
             _render_head(view),
@@ -199,17 +199,17 @@ def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
         f'<span class="name indent-{min(depth, 8)}">{name}{repeats}{op}</span>'
         f'<span class="shape">{escape(block.output_type)}</span>'
         f'<span class="number">{escape(weights)}</span>'
-        f'<span class="number">{escape(_format_work(block, sizes))}</span>'
+        f'<span class="number">{escape(_format_multiply_adds(block, sizes))}</span>'
     )
 
 
-def _format_work(block: Block, sizes: Mapping[str, int]) -> str:
+def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
     """Format the multiply-adds as a formula."""
     work = block.multiply_adds - block.saved_multiply_adds
-    return _escape(format_dim_formula(work, sizes)) if work.terms else ""
+    return _use_no_break_spaces(format_dim_formula(work, sizes)) if work.terms else ""
 
 
-def _escape(text: str) -> str:
+def _use_no_break_spaces(text: str) -> str:
     """Escape a formula, with spaces in numbers that do not break lines."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
@@ -221,9 +221,14 @@ def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: 
         ("gives", block.output_type),
         ("weights", format_dim_formula(block.parameter_count, {})),
     ]
-    facts.append(("multiply-adds", _format_work(block, view.sizes)))
+    facts.append(("multiply-adds", _format_multiply_adds(block, view.sizes)))
     if block.saved_multiply_adds.terms:
-        facts.append(("full forward", _escape(format_dim_formula(block.multiply_adds, view.sizes))))
+        facts.append(
+            (
+                "full forward",
+                _use_no_break_spaces(format_dim_formula(block.multiply_adds, view.sizes)),
+            )
+        )
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts
@@ -289,7 +294,7 @@ def _render_costs(cost: CostCurves | None) -> str:
     )
 
 
-def _list_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
+def _collect_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
     """Return the sources that blocks link to, in the order of their anchors."""
     found: dict[str, Source] = {}
     for graph in graphs:

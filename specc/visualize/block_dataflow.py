@@ -245,7 +245,7 @@ def build_flow(
     """Return the flow inside a scope; `get_block` maps a scope inside it to its block, or ""."""
     builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block)
     builder.visit_graph()
-    for name, value in _list_results(graph, node_scopes, scope):
+    for name, value in _iterate_results(graph, node_scopes, scope):
         number = builder.get_item_index(FlowItem(role="result", name=name))
         read = builder.sources.get(value, NO_VALUES)
         # masks and positions are drawn between blocks only if computed from activations
@@ -254,7 +254,7 @@ def build_flow(
     return _order_items(builder.items, builder.edges)
 
 
-def _list_results(
+def _iterate_results(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
     """Yield the values that leave a scope: results of the graph, and values that other scopes

@@ -67,7 +67,7 @@ def draw_block(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PlacedPiece:
+class _PiecePlacement:
     """A piece at its position: its corner, the top and bottom of its row, and whether it is the
     first piece of its row.
     """
@@ -91,7 +91,7 @@ class _PlacedPiece:
 def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = False) -> DrawingPiece:
     """Draw the flow inside a block; if framed, a single input or output is a line to the frame."""
     flow = block.flow
-    frame_ports = _list_ports(flow) if framed else set()
+    frame_ports = _find_port_indices(flow) if framed else set()
     empty_piece = DrawingPiece(width=0, height=0)
     items = enumerate(flow.items)
     pieces = [
@@ -116,19 +116,19 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
 
 def _place_rows(
     pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
-) -> tuple[dict[int, _PlacedPiece], tuple[float, float]]:
+) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
     """Place the pieces of each row side by side, vertically centered; return the placed pieces, and
     the total width and height.
     """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
     inner, top = max(widths, default=0.0), 0.0
-    placed: dict[int, _PlacedPiece] = {}
+    placed: dict[int, _PiecePlacement] = {}
     for row, width in zip(rows, widths, strict=True):
         x, height = left + (inner - width) / 2, max(pieces[n].height for n in row)
         for n in row:
             corner = (x, top + (height - pieces[n].height) / 2)
             span = (top, top + height)
-            placed[n] = _PlacedPiece(
+            placed[n] = _PiecePlacement(
                 piece=pieces[n], corner=corner, row_span=span, is_leftmost=n == row[0]
             )
             x += pieces[n].width + COLUMN_GAP
@@ -136,7 +136,7 @@ def _place_rows(
     return placed, (inner, max(top - ROW_GAP, 0.0))
 
 
-def _list_ports(flow: BlockFlow) -> set[int]:
+def _find_port_indices(flow: BlockFlow) -> set[int]:
     """Return the external inputs and outputs."""
     found = set()
     for role in ("port", "result"):
@@ -215,7 +215,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 
-def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark:
+def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
     """Draw the line between two pieces; with `side`, the line runs around other pieces at that
     x.
     """
@@ -227,7 +227,7 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
         # an edge that continues to the frame has its arrow at the frame
         onward = b.piece.height == 0
         points = (start, *bent, end)
-        return LineMark(points=points, color=EDGE_COLOR, radius=6, has_arrow=not onward)
+        return LineMark(points=points, color=EDGE_COLOR, corner_radius=6, has_arrow=not onward)
     below, above = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
     route = [start, (start[0], below), (side, below)]
     is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
@@ -238,20 +238,20 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
     elif b.piece.height == 0:
         # the edge ends at the line to the frame, which has the arrow
         route += [(side, above), (end[0], above), end]
-        return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7)
+        return LineMark(points=tuple(route), color=EDGE_COLOR, corner_radius=7)
     else:
         enters_at = end[0] if is_sign else end[0] - 8
         route += [(side, above), (enters_at, above), (enters_at, end[1])]
-    return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7, has_arrow=True)
+    return LineMark(points=tuple(route), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
 
 
 def _draw_item(item: FlowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     if item.role == "block":
         inner = block.inner_blocks[item.name]
         return (
-            _draw_open_block(inner, is_expanded)
+            _draw_expanded_block(inner, is_expanded)
             if is_expanded(inner)
-            else _draw_closed_block(inner)
+            else _draw_collapsed_block(inner)
         )
     if item.role == "op":
         return _draw_sign(item.name) if len(item.name) == 1 else _draw_operation(item.name)
@@ -273,7 +273,7 @@ def _draw_sign(sign: str) -> DrawingPiece:
             height=2 * SIGN_RADIUS,
             fill="#ffffff",
             stroke=EDGE_COLOR,
-            radius=SIGN_RADIUS,
+            corner_radius=SIGN_RADIUS,
         ),
         TextMark(x=SIGN_RADIUS, y=SIGN_RADIUS + 5, text=sign, size=15, anchor="middle"),
     ]
@@ -285,7 +285,7 @@ def _draw_operation(name: str) -> DrawingPiece:
     return _draw_plate(name, "", kind, "")
 
 
-def _draw_closed_block(block: Block) -> DrawingPiece:
+def _draw_collapsed_block(block: Block) -> DrawingPiece:
     repeats = f"  × {block.repeats}" if block.repeats > 1 else ""
     return _draw_plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
 
@@ -300,7 +300,12 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
     fill, edge = BLOCK_COLORS[kind]
     marks: list[Mark] = [
         BoxMark(
-            width=width, height=height, fill=fill, stroke=edge, radius=7, block_path=block_path
+            width=width,
+            height=height,
+            fill=fill,
+            stroke=edge,
+            corner_radius=7,
+            block_path=block_path,
         ),
         TextMark(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
     ]
@@ -311,7 +316,7 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
     return DrawingPiece(width=width, height=height, marks=marks)
 
 
-def _draw_open_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
+def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     """Draw a block with its content."""
     inner = _draw_flow(block, is_expanded, framed=True)
     name = make_printable_label(block.label, 44)
@@ -326,7 +331,7 @@ def _draw_open_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     edge = BLOCK_COLORS[block.kind][1]
     frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, block_path=block.path)
     marks: list[Mark] = [
-        replace(frame, stroke_width=1.25, radius=11),
+        replace(frame, stroke_width=1.25, corner_radius=11),
         TextMark(x=12, y=19, text=name, size=12.5, is_bold=True, color=edge),
     ]
     if repeats:

@@ -112,7 +112,7 @@ class _BlockBuilder:
             saved_multiply_adds=part.sum_parts("saved_multiply_adds"),
             repeats=part.repeats,
             description="" if inner else _get_description(part.op, nodes),
-            lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],
+            lines=tuple(self._iterate_lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
                 self.graph,
                 self.node_scopes,
@@ -143,7 +143,7 @@ class _BlockBuilder:
     def _make_scope(self, node: Node) -> str:
         return find_build_scope(self.graph, node)
 
-    def _list_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
+    def _iterate_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Return the source lines of the nodes of a scope and of its direct children."""
         listed: set[tuple[str, int]] = set()
         for node in nodes:
@@ -219,7 +219,7 @@ def find_build_scope(graph: Graph, node: Node) -> str:
 WHOLE_MODEL = "whole"
 
 
-def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
+def map_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     """Return the graph of a spec, and the graphs derived for generation if the spec has a
     `generate` section. Raise E0711 to E0718.
     """

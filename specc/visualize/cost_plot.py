@@ -73,7 +73,7 @@ def _make_curves(
     """Yield the cost curves of a graph at some sizes."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
-    saved_work = _compute_saved_work(graph, sizes_by_length)
+    saved_work = _compute_saved_multiply_adds(graph, sizes_by_length)
     none = [0.0] * len(sizes_by_length)
 
     def evaluate_curve(name: str, dim: Dim, saved: Sequence[float]) -> CostCurve:
@@ -93,7 +93,9 @@ def _make_curves(
         yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
 
 
-def _compute_saved_work(graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]) -> list[float]:
+def _compute_saved_multiply_adds(
+    graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
+) -> list[float]:
     """Return the multiply-adds that blocked attention saves. A sequence that is shorter than its
     blocks is computed at once, so each length is evaluated.
     """
@@ -199,7 +201,7 @@ def plot_cost(cost: CostCurves) -> Drawing:
         line = LineMark(points=points, color=color, stroke_width=2.25, is_dashed=curve.is_dashed)
         drawing.add([line])
         curve_ends.append((points[-1][1], curve.name, color))
-    drawing.add(_place_names(curve_ends))
+    drawing.add(_place_curve_names(curve_ends))
     return drawing
 
 
@@ -224,7 +226,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Ma
     yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
 
 
-def _place_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
+def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """Draw the name of each curve next to its end, without overlaps."""
     last = -math.inf
     for y, name, color in sorted(curve_ends):

@@ -5,7 +5,7 @@ import pytest
 from specc.analysis.model_cost import (
     SummaryNode,
     format_dim_formula,
-    format_number_runs,
+    format_number_ranges,
     summarize_graph,
 )
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -69,7 +69,7 @@ def test_head_is_not_part_of_the_last_layer() -> None:
     ],
 )
 def test_layer_number_ranges(numbers: list[int], text: str) -> None:
-    assert format_number_runs(numbers) == text
+    assert format_number_ranges(numbers) == text
 
 
 def test_digit_grouping() -> None:

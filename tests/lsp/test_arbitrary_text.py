@@ -8,7 +8,7 @@ import pytest
 from specc.library.spec_files import list_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_document, analyze_incrementally
-from specc.lsp.hover import fence_code, find_meaning, format_meaning
+from specc.lsp.hover import fence_code, find_hover_info, format_hover
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import print_yaml
@@ -58,10 +58,10 @@ def check_all_features(seed: int, names: tuple[str, ...]) -> None:
     known = next(analyze_incrementally(Path("/nowhere") / ("a.yaml" if yaml else "a.specc"), text))
     for _ in range(8):
         offset = chance.randrange(len(text) + 1)
-        found = find_meaning(known, offset)
+        found = find_hover_info(known, offset)
         if found is not None:
-            assert 0 <= found.start <= found.end <= len(text)
-            format_meaning(found)
+            assert 0 <= found.start_offset <= found.end_offset <= len(text)
+            format_hover(found)
         give = yaml_completion.complete_yaml if yaml else dsl_completion.complete_dsl
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
@@ -137,9 +137,9 @@ graph g(x: float[b, d]) -> (y: float[b, d]) { return x * 1.0 / d }
 
 def test_hover_escapes_markup() -> None:
     known = analyze_document(Path("/nowhere/a.specc"), HOSTILE)
-    found = find_meaning(known, HOSTILE.index("/ d }") + 2)
+    found = find_hover_info(known, HOSTILE.index("/ d }") + 2)
     assert found is not None
-    text = format_meaning(found)
+    text = format_hover(found)
     assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
     assert "<img" not in text.replace("\\<img", "")
     assert "](http" not in text.replace("\\](http", "")

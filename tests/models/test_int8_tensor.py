@@ -15,7 +15,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
-from specc.verification.quantized_matmul_check import compare_products
+from specc.verification.quantized_matmul_check import compare_quantized_matmuls
 
 LATER = pytest.mark.parity
 RECURRENT = [
@@ -100,9 +100,9 @@ def test_a_wrong_product_is_detected(role: str, tmp_path: Path) -> None:
     results = dict(session.run({"ids": ids, "keep": np.ones((2, 3), bool)}))
     layers = [p for p in products if p.operator == "DynamicQuantizeLSTM"]
     assert len(layers) == SMALL_CONFIGS["lstm_lm"].get("layers", 2)
-    assert compare_products(layers, results, "") < 1e-6
+    assert compare_quantized_matmuls(layers, results, "") < 1e-6
     name = layers[0].value_names[role]
     results[name] = results[name].copy()
     results[name].flat[0] += 9 if role == "u" else 1e-2
     with pytest.raises(Failed, match="E0855"):
-        compare_products(layers, results, "")
+        compare_quantized_matmuls(layers, results, "")

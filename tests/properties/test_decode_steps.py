@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (position_demand, "_get_operand_demand", _ignore_earlier_positions),
     "positions start at zero in every step": (
         StepStates,
-        "get_first_position_id",
+        "build_first_position_id",
         _read_from_start,
     ),
     "the wrong end is dropped": (StepDraft, "select_last_positions", _drop_newest_positions),

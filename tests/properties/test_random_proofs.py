@@ -181,7 +181,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "every mask shows a row itself": (
         "padding",
         padding_masked_scores,
-        "is_surely_true",
+        "is_true_at_valid_positions",
         lambda *_: True,
     ),
     "a maximum passes over anything": (

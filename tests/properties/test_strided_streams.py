@@ -128,7 +128,7 @@ def _number_by_arrival(self: StepStates, need: float, track: TimeAxisLayout) -> 
     return FIRST_ROW(self, need, replace(track, rate=1))
 
 
-FIRST_ROW = StepStates.get_first_position_id
+FIRST_ROW = StepStates.build_first_position_id
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "windows look at nothing behind them": (
         position_demand,
@@ -147,7 +147,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "slow rows are numbered as those that come in": (
         StepStates,
-        "get_first_position_id",
+        "build_first_position_id",
         _number_by_arrival,
     ),
     "a row stands behind its chunk": (

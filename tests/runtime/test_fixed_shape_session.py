@@ -12,7 +12,7 @@ import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.random_inputs import make_random_inputs
-from specc_onnx.fixed_shape_session import can_record_run
+from specc_onnx.fixed_shape_session import can_capture_cuda_graph
 
 LENGTHS = {
     "bert": {"batch": 3, "seq": 5},
@@ -98,5 +98,5 @@ def test_models_with_control_flow_are_not_captured(name: str, wanted: bool, tmp_
     """On CUDA, a GRU cell that resets before its product is a loop."""
     path = tmp_path / "model.onnx"
     specc.compile(name, path, set=SMALL_CONFIGS[name], init=1, target="ort-cuda")
-    assert can_record_run(onnx.load(path), "cuda") is wanted
-    assert not can_record_run(onnx.load(path), "cpu")
+    assert can_capture_cuda_graph(onnx.load(path), "cuda") is wanted
+    assert not can_capture_cuda_graph(onnx.load(path), "cpu")

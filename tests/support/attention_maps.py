@@ -41,8 +41,8 @@ def make_attention_map(
         weights=weights,
         is_masked=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
         heads=tuple(range(heads)),
-        queries=queries or make_axis(rows, "generated"),
-        keys=keys or make_axis(columns),
+        query_axis=queries or make_axis(rows, "generated"),
+        key_axis=keys or make_axis(columns),
     )
 
 

@@ -38,7 +38,7 @@ from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.quantization_plan import (
     QUANTIZATION_KINDS,
     QuantizationKind,
-    QuantizationRequest,
+    QuantizationOptions,
     choose_weight_formats,
 )
 from specc.transforms.quantize_weights_and_kv_caches import quantize_graph
@@ -234,7 +234,7 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _rows(rows: PaddingFacts) -> Iterator[str]:
-    for word in ("zero_axes", "low_axes", "minimum_axes", "finite_axes"):
+    for word in ("zero_axes", "mask_constant_axes", "minimum_axes", "finite_axes"):
         if axes := getattr(rows, word):
             yield f"{word} {', '.join(map(str, sorted(axes)))}"
     for word in (
@@ -338,7 +338,7 @@ def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
     """
     kinds: dict[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
     layout: WeightLayout = "rows" if words[1] == "rows" else "columns"
-    wish = QuantizationRequest(kind=kinds[words[0]])
+    wish = QuantizationOptions(kind=kinds[words[0]])
     found = choose_weight_formats(
         get_main_graph(graphs), wish, layout, {}, has_integer_lstm="layers" in words
     )

@@ -6,7 +6,7 @@ import pytest
 from specc.backend import QuantizedMatMul
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.verification.quantized_matmul_check import compare_products
+from specc.verification.quantized_matmul_check import compare_quantized_matmuls
 
 RNG = np.random.default_rng(0)
 NAMES = {"x": "x", "w": "w", "y": "y"}
@@ -18,21 +18,21 @@ def test_saturating_int16_products() -> None:
     x[0], w = 255, np.full((8, 2), 127, np.int8)
     right = (x.astype(np.int32) - 128) @ w.astype(np.int32)
     product = QuantizedMatMul("MatMulInteger", NAMES, {})
-    assert compare_products([product], {"x": x, "w": w, "y": right}, "") == 0
+    assert compare_quantized_matmuls([product], {"x": x, "w": w, "y": right}, "") == 0
     pairs = x.astype(np.int32).reshape(3, 4, 2) * 127
     wrong = np.minimum(pairs.sum(-1), 32767).sum(-1) - 128 * 8 * 127
     with pytest.raises(Failed, match="E0855"):
-        compare_products([product], {"x": x, "w": w, "y": np.stack([wrong, wrong], 1)}, "")
+        compare_quantized_matmuls([product], {"x": x, "w": w, "y": np.stack([wrong, wrong], 1)}, "")
 
 
 def test_rounding_away_from_even() -> None:
     x = np.array([[0.5, 1.5, -2.5, 126.9]], np.float32)
     product = QuantizedMatMul("QuantizeLinear", {"x": "x", "y": "y"}, {})
     even = np.array([[128, 130, 126, 255]], np.uint8)
-    assert compare_products([product], {"x": x, "y": even}, "") == 0
+    assert compare_quantized_matmuls([product], {"x": x, "y": even}, "") == 0
     away = np.array([[129, 130, 125, 255]], np.uint8)
     with pytest.raises(Failed, match="E0855"):
-        compare_products([product], {"x": x, "y": away}, "")
+        compare_quantized_matmuls([product], {"x": x, "y": away}, "")
 
 
 GROUPED = {"x": "x", "w": "w", "scales": "scales", "y": "y"}
@@ -69,7 +69,7 @@ def test_error_of_a_cancelling_sum() -> None:
         w[0, 38] = -round(float((q @ w.T - q[:, 38] * w[0, 38])[0, 0] / (q[0, 38] or 1)))
         w[0, 38] = np.clip(w[0, 38], -128, 127)
         given = make_grouped_product(x, w)
-        assert compare_products([product], given, "") <= 1e-5
+        assert compare_quantized_matmuls([product], given, "") <= 1e-5
         exact = (q.astype("f8") @ w.T) * float(most / np.float32(127))
         worst = max(worst, abs(float((given["y"] - exact)[0, 0])) / (abs(exact).max() or 1))
     assert worst > 1e-6
@@ -81,10 +81,10 @@ def test_wrong_weight_is_found(place: int) -> None:
     x = rng.normal(size=(3, 40)).astype("f4")
     given = make_grouped_product(x, rng.integers(-128, 127, (5, 40)))
     product = QuantizedMatMul("MatMulNBits", GROUPED, NUMBERS)
-    assert compare_products([product], given, "") <= 1e-5
+    assert compare_quantized_matmuls([product], given, "") <= 1e-5
     given["w"][2, 0, place] += 1
     with pytest.raises(Failed, match="E0855"):
-        compare_products([product], given, "")
+        compare_quantized_matmuls([product], given, "")
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-40, 1e-38, 3e-37])
@@ -94,4 +94,7 @@ def test_denormal_activations(size: float) -> None:
     x[1] = 1
     given = make_grouped_product(np.ones((2, 40), np.float32), np.full((3, 40), 2))
     given |= {"x": x, "y": np.array([[0] * 3, [80] * 3], np.float32)}
-    assert compare_products([QuantizedMatMul("MatMulNBits", GROUPED, NUMBERS)], given, "") == 0
+    assert (
+        compare_quantized_matmuls([QuantizedMatMul("MatMulNBits", GROUPED, NUMBERS)], given, "")
+        == 0
+    )

@@ -125,8 +125,8 @@ class BuiltModel:
     `attention_notes` state where attention weights can be read: `scope` and `dtype`, then `weights`
     (a value) or `node` (the result of an `Attention`), with `guard` if the node is inside an `If`.
     `types` are the IR types of inputs, outputs and stored weights by name; `length_inputs` maps
-    symbols to the scalar inputs that hold them. `branch_lengths` maps symbols to the length above
-    which the model takes another branch.
+    symbols to the scalar inputs that hold them. `branch_length_thresholds` maps symbols to the
+    length above which the model takes another branch.
     """
 
     model: ModelProto
@@ -137,7 +137,7 @@ class BuiltModel:
     attention_notes: tuple[Mapping[str, str], ...]
     types: Mapping[str, Type]
     length_inputs: Mapping[str, str]
-    branch_lengths: Mapping[str, int]
+    branch_length_thresholds: Mapping[str, int]
 
 
 def build_model(
@@ -171,7 +171,7 @@ def build_model(
     g.values.kv_buffers.update(graph.inputs[name] for name in buffers)
     weights = add_parameters(g, graph.parameters, storage_dtypes or {}, ties or {})
     lower_nodes(g, graph)
-    return finish_model(g, graph, types, _list_model_outputs(g, graph, caches), weights)
+    return finish_model(g, graph, types, _map_model_outputs(g, graph, caches), weights)
 
 
 def _list_model_inputs(
@@ -190,7 +190,7 @@ def _list_model_inputs(
     return types, {str(past): PAST_LENGTH_INPUT}
 
 
-def _list_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
+def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
     """Return the tensors of the outputs by name; the length of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.next_key, cache.next_value)):
@@ -222,7 +222,7 @@ def finish_model(
         attention_notes=_list_attention_notes(g, names),
         types=types,
         length_inputs=g.lengths.length_inputs,
-        branch_lengths=g.facts.branch_lengths,
+        branch_length_thresholds=g.facts.branch_length_thresholds,
     )
 
 

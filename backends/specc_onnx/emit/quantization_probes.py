@@ -127,14 +127,14 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
     yield lstm
 
 
-def expose_quantized_products(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
+def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     """Add the operands and results of quantized products as graph outputs, except in branches and
     experts.
     """
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
     results: list[QuantizedMatMul] = []
-    constant_types = _list_initializer_types(model.graph)
+    constant_types = _map_initializer_types(model.graph)
     for graph in iterate_nested_graphs(model.graph):
         for node in graph.node:
             if (roles := _find_operand_roles(node, constant_types)) is not None:
@@ -149,7 +149,7 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     return tuple(results)
 
 
-def _list_initializer_types(graph: GraphProto) -> dict[str, int]:
+def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
     """Return the element type of every initializer by name, including those of subgraphs."""
     return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
@@ -203,7 +203,7 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     """Add values of a graph as its outputs; loops collect values of their bodies. Return the output
     names by value.
     """
-    visible = _list_defined_names(graph)
+    visible = _collect_defined_names(graph)
     probes: dict[str, str] = {}
     for node in list(graph.node):
         if node.op_type in ("Scan", "Loop"):
@@ -219,7 +219,7 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     return probes
 
 
-def _list_defined_names(graph: GraphProto) -> set[str]:
+def _collect_defined_names(graph: GraphProto) -> set[str]:
     """Return the names of the inputs, initializers and node results of a graph without its
     bodies.
     """

@@ -36,7 +36,7 @@ NO_TOKEN = -1
 """The token id that is returned if all logits are NaN, with a log-probability of NaN."""
 
 
-def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
+def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
     """Return the scalar inputs of the model with their element types, in order."""
     scalars = {MAX_TOKENS_INPUT: "i64"}
     if decoding.strategy == "sample":

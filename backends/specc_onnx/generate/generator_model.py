@@ -23,14 +23,14 @@ from specc_onnx.generate.generator_inputs import (
     GenerationContext,
     GenerationParts,
     LoopCarry,
-    list_scalar_inputs,
+    map_scalar_inputs,
 )
 from specc_onnx.generate.generator_loop_body import (
     LoopIteration,
     build_generation_body,
     hoist_invariant_nodes,
 )
-from specc_onnx.generate.generator_strategies import StrategyInputs, make_strategy
+from specc_onnx.generate.generator_strategies import StrategyInputs, make_decoding_strategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, Tensor
@@ -40,7 +40,7 @@ from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
-    emit_count,
+    emit_count_nonzero,
     emit_full,
     emit_indices_without_padding,
     make_typed_tensor,
@@ -55,7 +55,7 @@ def build_generation_model(
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
     """Build the standalone generator; `storage_dtypes` and `ties` are those of `build_model`. Its
-    inputs are `GenerationParts.inputs` and `list_scalar_inputs`; its outputs are `tokens`, and
+    inputs are `GenerationParts.inputs` and `map_scalar_inputs`; its outputs are `tokens`, and
     `log_probs` or (for beam search) `scores`. An output name that is already an input name gets a
     numeric suffix. Raise E0944 for a per-token input without a value inside the loop.
     """
@@ -88,10 +88,10 @@ def build_generation_model(
         *initial_values,
         body=body,
     )
-    outputs = loop.strategy.list_outputs(
+    outputs = loop.strategy.map_outputs(
         g, final_values[len(loop.token_carries) + len(loop.state_carries) :]
     )
-    scalars = list_scalar_inputs(context.decoding).items()
+    scalars = map_scalar_inputs(context.decoding).items()
     inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
     taken = set(inputs)
     output_tensors = {make_unique_name(n, taken): t for n, t in outputs.items()}
@@ -106,7 +106,7 @@ def _make_generation_context(
     types = dict(parts.inputs)
     taken = set(types)
     # An input of the spec named `seed` or `max_tokens` keeps its name.
-    scalars = {name: make_unique_name(name, taken) for name in list_scalar_inputs(decoding)}
+    scalars = {name: make_unique_name(name, taken) for name in map_scalar_inputs(decoding)}
     # An absent optional input is empty, so it determines no length.
     input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
     lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
@@ -136,14 +136,14 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     """Return the loop's carries, with initial values emitted into the main graph."""
     g = context.g
     token_carries = [
-        make_prompt_carry(context),
+        emit_prompt_carry(context),
         *(
-            make_carry(context, name, context.main_tensors[name])
+            emit_carry(context, name, context.main_tensors[name])
             for name in context.per_token_inputs
         ),
     ]
-    state_carries = [make_state_carry(context, s) for s in context.derived.states]
-    static_inputs = {n: get_encoder_output(context, n) for n in context.derived.static_inputs}
+    state_carries = [emit_state_carry(context, s) for s in context.derived.states]
+    static_inputs = {n: emit_encoder_output(context, n) for n in context.derived.static_inputs}
     logits = context.derived.step.outputs[context.decoding.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
@@ -157,10 +157,10 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         step_batch=context.step_batch,
         scalar_names=context.scalar_names,
         prompt=prompt,
-        padding_mask=find_prompt_mask(context),
+        padding_mask=emit_prompt_mask(context),
     )
-    strategy = make_strategy(g, context.decoding, strategy_inputs)
-    first_logits = find_first_logits(context)
+    strategy = make_decoding_strategy(g, context.decoding, strategy_inputs)
+    first_logits = emit_initial_logits(context)
     return LoopIteration(
         token_carries=token_carries,
         state_carries=state_carries,
@@ -168,7 +168,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         static_inputs=static_inputs,
         hoisted_nodes=hoist_invariant_nodes(context, static_inputs),
         first_logits=first_logits,
-        empty_prompts=None if first_logits is None else find_empty_prompts(context),
+        empty_prompts=None if first_logits is None else emit_empty_prompts(context),
     )
 
 
@@ -237,7 +237,7 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
     return g.emit_node("Expand", name, shape)
 
 
-def make_prompt_carry(context: GenerationContext) -> LoopCarry:
+def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
     """Build the carry of the token ids; its initial value is the whole prompt."""
     growing = context.derived.sequence_input
     ids = context.main_tensors[growing]
@@ -247,7 +247,7 @@ def make_prompt_carry(context: GenerationContext) -> LoopCarry:
         if name in context.parts.padding_masks and _is_lookup_index(context.derived.step, growing):
             keep = context.main_tensors[name]
             ids = Tensor(emit_indices_without_padding(context.g, ids, keep), ids.type)
-    return make_carry(context, growing, ids)
+    return emit_carry(context, growing, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -257,13 +257,13 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
     return any(isinstance(op, ops.Embedding) for op in readers)
 
 
-def make_carry(context: GenerationContext, name: str, initial: Tensor) -> LoopCarry:
+def emit_carry(context: GenerationContext, name: str, initial: Tensor) -> LoopCarry:
     """Build the carry of an input of the step from its value at the first step."""
     type = context.derived.step.inputs[name].type
     return LoopCarry(name, type, context.repeat_for_beams(initial))
 
 
-def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
+def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
     """Build the carry of a state; its initial value is an output of `encode`, or empty."""
     if state.initial_output:
         initial = context.repeat_for_beams(
@@ -280,14 +280,14 @@ def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 
-def get_encoder_output(context: GenerationContext, name: str) -> Tensor:
+def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
     """Return an encoder output, which the loop body captures from the main graph."""
     type = context.derived.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)
 
 
-def find_prompt_mask(context: GenerationContext) -> str | None:
+def emit_prompt_mask(context: GenerationContext) -> str | None:
     """Return the padding mask of the prompt, bool[batch, n], or None if the model has none."""
     for name in context.parts.padding_masks:
         if name in context.main_tensors:
@@ -295,7 +295,7 @@ def find_prompt_mask(context: GenerationContext) -> str | None:
     return None
 
 
-def find_first_logits(context: GenerationContext) -> Tensor | None:
+def emit_initial_logits(context: GenerationContext) -> Tensor | None:
     """Return the logits of the first token of a sequence without a prompt, f32[batch, vocabulary],
     or None if every sequence needs a token.
     """
@@ -311,11 +311,11 @@ def find_first_logits(context: GenerationContext) -> Tensor | None:
     return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
 
 
-def find_empty_prompts(context: GenerationContext) -> str | None:
+def emit_empty_prompts(context: GenerationContext) -> str | None:
     """Emit whether each prompt contains only padding, bool[batch, 1]; return None if there is no
     padding mask.
     """
-    mask, g = find_prompt_mask(context), context.g
+    mask, g = emit_prompt_mask(context), context.g
     if mask is None:
         return None
-    return g.emit_node("Equal", emit_count(g, mask, 1, keepdims=True), 0)
+    return g.emit_node("Equal", emit_count_nonzero(g, mask, 1, keepdims=True), 0)

@@ -31,7 +31,7 @@ from specc_onnx.generate.generator_token_rules import (
 from specc_onnx.generate.onnx_sampling import check_sampling_opset
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.tensor_helpers import (
-    emit_count,
+    emit_count_nonzero,
     emit_slice,
     emit_unsqueeze,
     make_typed_tensor,
@@ -60,7 +60,7 @@ class StrategyInputs:
         """Return the maximum number of generated tokens, i64[]."""
         return self.scalar_names[MAX_TOKENS_INPUT]
 
-    def list_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
+    def emit_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
         """Return the carries that token rules read: `seen` bool[batch, vocabulary] for the
         repetition penalty, `history` i64[batch, n] for n-grams and banned sequences.
         """
@@ -101,7 +101,7 @@ class StrategyInputs:
         )
 
 
-def _update_history(
+def _emit_updated_history(
     g: Emitter, decoding: DecodingConfig, history: Sequence[str], tokens: str
 ) -> list[str]:
     """Return the history carries updated with the new tokens, i64[batch, 1]."""
@@ -124,12 +124,14 @@ class DecodingStrategy(Protocol):
         """Emit one step, from logits f32[batch, vocabulary] and the current carries."""
         ...
 
-    def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
+    def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return the outputs of the model, from the carries after the last step."""
         ...
 
 
-def make_strategy(g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> DecodingStrategy:
+def make_decoding_strategy(
+    g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs
+) -> DecodingStrategy:
     """Return the requested strategy; its constructor emits loop-invariant nodes into the open
     graph.
     """
@@ -148,7 +150,7 @@ class SingleSequenceStrategy:
         if decoding.strategy == "sample":
             check_sampling_opset(g.opset)
             settings = {name: inputs.scalar_names[name] for name in SAMPLING_INPUTS}
-            self.sampler = onnx_sampling.make_sampler(
+            self.sampler = onnx_sampling.emit_sampler_state(
                 g,
                 inputs.scalar_names[SEED_INPUT],
                 g.emit_length(inputs.step_batch),
@@ -165,7 +167,7 @@ class SingleSequenceStrategy:
             LoopCarry("ended", Type.of("bool", rows), ended),
             LoopCarry("written", Type.of("i64", rows, GENERATED_DIM), no_tokens),
             LoopCarry("scores", Type.of("f32", rows, GENERATED_DIM), no_scores),
-            *inputs.list_history_carries(g, decoding),
+            *inputs.emit_history_carries(g, decoding),
         ]
 
     def emit_step(
@@ -193,15 +195,17 @@ class SingleSequenceStrategy:
             is_finished,
             g.emit_node("Concat", tokens_so_far, emit_unsqueeze(g, tokens, 1), axis=1),
             g.emit_node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
-            *_update_history(g, self.decoding, history, column),
+            *_emit_updated_history(g, self.decoding, history, column),
         ]
-        has_unfinished = g.emit_node("Greater", emit_count(g, g.emit_node("Not", is_finished)), 0)
+        has_unfinished = g.emit_node(
+            "Greater", emit_count_nonzero(g, g.emit_node("Not", is_finished)), 0
+        )
         continues = g.emit_node(
-            "And", has_unfinished, g.emit_node("Equal", emit_count(g, is_invalid), 0)
+            "And", has_unfinished, g.emit_node("Equal", emit_count_nonzero(g, is_invalid), 0)
         )
         return TokenDecision(tokens, None, continues, next_carries)
 
-    def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
+    def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, made] and `log_probs` f32[batch, made]."""
         shape = (self.inputs.step_batch, GENERATED_COUNT_DIM)
         return {
@@ -215,8 +219,8 @@ class BeamSearchStrategy:
 
     def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
         self.decoding, self.inputs = decoding, inputs
-        beams = onnx_beam_search.make_beam_carries(g, decoding, g.emit_shape([inputs.batch]))
-        self.carries = [*beams, *inputs.list_history_carries(g, decoding)]
+        beams = onnx_beam_search.emit_beam_carries(g, decoding, g.emit_shape([inputs.batch]))
+        self.carries = [*beams, *inputs.emit_history_carries(g, decoding)]
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
@@ -243,10 +247,10 @@ class BeamSearchStrategy:
         decision = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
         column = emit_unsqueeze(g, decision.tokens, 1)
         parent_history = [g.emit_node("Gather", x, decision.parents) for x in history]
-        history = _update_history(g, self.decoding, parent_history, column)
+        history = _emit_updated_history(g, self.decoding, parent_history, column)
         return replace(decision, next_carries=[*decision.next_carries, *history])
 
-    def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
+    def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, made] and `scores` f32[batch, best], best first."""
         scores, tokens = final_carries[2], final_carries[3]
         best = Dim.of(self.decoding.num_return_sequences)

@@ -13,7 +13,7 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
-    emit_count,
+    emit_count_nonzero,
     emit_slice,
     emit_unsqueeze,
 )
@@ -113,7 +113,9 @@ def emit_banned_tokens(
     for length, sequences in groupby(ordered, key=len):
         masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
     if decoding.min_length and decoding.stop:
-        token_count = emit_count(g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True)
+        token_count = emit_count_nonzero(
+            g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True
+        )
         is_early = g.emit_node("Less", token_count, decoding.min_length)
         masks.append(g.emit_node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
     return masks
@@ -146,7 +148,7 @@ def _emit_completed_sequences(
     tail = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
     prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
     matches = g.emit_node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
-    hits = g.emit_node("Equal", emit_count(g, matches, 2), length - 1)
+    hits = g.emit_node("Equal", emit_count_nonzero(g, matches, 2), length - 1)
     last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
     tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", hits))
     return emit_prompt_tokens(g, tokens, hits, vocabulary)

@@ -18,7 +18,7 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
-    emit_count,
+    emit_count_nonzero,
     emit_slice,
     emit_unsqueeze,
 )
@@ -59,7 +59,7 @@ class BeamCandidates:
     is_finished: str
 
 
-def make_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
+def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
     """Return the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
     of a sequence are equal, so only one of them has a finite score.
     """
@@ -254,7 +254,7 @@ def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
-    return g.emit_node("Greater", emit_count(g, x, axis, keepdims=True), 0)
+    return g.emit_node("Greater", emit_count_nonzero(g, x, axis, keepdims=True), 0)
 
 
 def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:

@@ -19,7 +19,7 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
-    emit_count,
+    emit_count_nonzero,
     emit_reduce,
     emit_slice,
     emit_unsqueeze,
@@ -108,7 +108,7 @@ class SamplerState:
     keys: str
 
 
-def make_sampler(
+def emit_sampler_state(
     g: Emitter, seed: str, batch_size: str, vocabulary: int, settings: dict[str, str]
 ) -> SamplerState:
     """Emit the loop-invariant sampling values; `batch_size` is i64[]."""
@@ -156,7 +156,7 @@ def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: st
     is_below = g.emit_node(
         "LessOrEqual", sums, g.emit_node("Mul", emit_unsqueeze(g, uniform, 1), total)
     )
-    index = emit_count(g, is_below, 1, keepdims=True)
+    index = emit_count_nonzero(g, is_below, 1, keepdims=True)
     return g.emit_node("Squeeze", g.emit_node("GatherElements", ids, index, axis=1), [1])
 
 

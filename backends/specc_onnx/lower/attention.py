@@ -26,8 +26,8 @@ from specc_onnx.lower.grid_slices import (
     GridAxes,
     GridSlice,
     PositionSpan,
-    recompute_slice,
-    slice_positions,
+    emit_position_slice,
+    emit_recomputed_slice,
 )
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.nn import emit_masked_softmax
@@ -106,8 +106,10 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
     axes = _get_weight_axes(weights)
 
     def add_block(queries: PositionSpan, keys: PositionSpan) -> Tensor:
-        block_weights = recompute_slice(g, weights, axes, (queries, keys), visible_band=local.band)
-        block_values = slice_positions(g, values, (values.rank - 2,), (keys,))
+        block_weights = emit_recomputed_slice(
+            g, weights, axes, (queries, keys), visible_band=local.band
+        )
+        block_values = emit_position_slice(g, values, (values.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
         return Tensor(emit_matmul(g, block_weights, block_values), Type(type.dtype, shape))
 
@@ -116,7 +118,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
             return [emit_block_loop(g, n, local, add_block, "")]
 
     def add_all() -> list[str]:
-        recomputed = recompute_slice(g, weights, axes, (None, None), visible_band=local.band)
+        recomputed = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=local.band)
         return [emit_matmul(g, recomputed, values)]
 
     branches = {"long": add_blocks, "short": add_all}

@@ -36,8 +36,8 @@ from specc_onnx.lower.emitter import (
     make_body_graph,
     make_branch,
 )
-from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_attention_parts
-from specc_onnx.lower.tensor_helpers import emit_count, emit_full
+from specc_onnx.lower.grid_slices import PositionSpan, emit_recomputed_mask, slice_attention_parts
+from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
 """Number of keys per block, if it differs between blocks."""
@@ -107,13 +107,13 @@ def prepare_short_parts(
     mask, bias = parts.mask, parts.bias
 
     def emit_mask() -> Tensor:
-        whole_mask, whole_bias = (x and _recompute_full_mask(g, x) for x in (mask, bias))
+        whole_mask, whole_bias = (x and _emit_recomputed_full_mask(g, x) for x in (mask, bias))
         combined = emit_combined_mask(g, whole_mask, whole_bias, parts.grid[2:])
         assert combined is not None, "attention without a mask is not blocked"
         return combined
 
     def emit_short(x: Tensor) -> Tensor:
-        operand = partial(_recompute_full_mask, g, x)
+        operand = partial(_emit_recomputed_full_mask, g, x)
         return replace(x, name=_emit_short_operand(g, is_long, (x.value,), operand).name)
 
     if can_fuse_attention(op, g, parts):
@@ -125,9 +125,9 @@ def prepare_short_parts(
     return replace(parts, mask=mask, bias=bias), {n: t for n, t in notes.items() if t}
 
 
-def _recompute_full_mask(g: Emitter, x: Tensor) -> Tensor:
+def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
     """Recompute a mask or bias in the innermost body."""
-    return recompute_mask(g, x) if x.value else x
+    return emit_recomputed_mask(g, x) if x.value else x
 
 
 def _emit_short_operand(
@@ -170,7 +170,7 @@ def emit_is_long_enough(
     """Emit whether blocked attention applies: a long sequence, few global tokens, a nonempty
     batch.
     """
-    g.facts.add_branch_length(queries, local.length_threshold)
+    g.facts.add_branch_length_threshold(queries, local.length_threshold)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_node("Greater", g.emit_length(queries), local.length_threshold)
         if not g.lengths.is_positive(batch):
@@ -193,7 +193,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum is used, since the batch may be empty.
-            total = emit_count(g, name, *other_axes, dtype="i32")
+            total = emit_count_nonzero(g, name, *other_axes, dtype="i32")
             name = g.emit_node("Greater", total, g.emit_constant(0, "i32"))
         any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
     return (

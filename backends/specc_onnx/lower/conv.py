@@ -82,7 +82,7 @@ def conv_transpose(
         "ConvTranspose",
         (_emit_channels_first(g, op.kernel, pad_input), weight, bias),
         x.dtype,
-        **_list_window_attributes(op),
+        **_make_window_attributes(op),
         pads=[*op.padding_before, *(max(n, 0) for n in op.padding_after)],
         output_padding=[max(-n, 0) for n in op.padding_after],
         group=op.groups.number,
@@ -140,7 +140,7 @@ def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     # ONNX Runtime rejects padding that is at least as long as the window.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
-    return g.emit_node("MaxPool", x, **_list_window_attributes(op), pads=pads)
+    return g.emit_node("MaxPool", x, **_make_window_attributes(op), pads=pads)
 
 
 def _emit_window_padding(
@@ -263,7 +263,7 @@ class _EmptyWindowGuard:
         ]
 
 
-def _list_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> dict[str, Any]:
+def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> dict[str, Any]:
     """Return the attributes that describe a window."""
     return {
         "kernel_shape": list(op.kernel),

@@ -71,7 +71,7 @@ class LengthResolver:
             if length.name is not None:
                 return self._emit_symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
-                return _read_whole_axis(g, self.inputs, length)
+                return _emit_dim_from_axis(g, self.inputs, length)
             # Additions come first, so that no intermediate value is negative.
             terms = sorted(length.terms, key=lambda term: term[1] < 0)
             if not terms or terms[0][1] < 0:
@@ -156,10 +156,10 @@ class LengthResolver:
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
             return self.emit_length(g, source)
-        return _read_axis(g, self, source)
+        return _emit_axis_length(g, self, source)
 
 
-def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
+def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
     """Emit a symbol, computed from an axis of an input, as i64[1]."""
     axis_length = g.emit_node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.offset != 0:
@@ -169,7 +169,7 @@ def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str
     return emit_exact_quotient(g, axis_length, [source.factor])
 
 
-def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
+def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
     """Emit an expression without sources, such as `a * b`, by reading the axis with this length;
     i64[1].
     """

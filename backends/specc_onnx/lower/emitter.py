@@ -139,21 +139,21 @@ class LayoutCache:
 @dataclass(slots=True)
 class GraphFacts:
     """Facts about the graph before lowering: padding sides of masks, use counts, ends of the pieces
-    into which axes are split, upper bounds of lengths. `branch_lengths` collects the lengths above
-    which the model takes another branch.
+    into which axes are split, upper bounds of lengths. `branch_length_thresholds` collects the
+    lengths above which the model takes another branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)
     use_counts: dict[Value, int] = field(default_factory=dict)
     split_ends: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     max_lengths: Mapping[str, int] = field(default_factory=dict)
-    branch_lengths: dict[str, int] = field(default_factory=dict)
+    branch_length_thresholds: dict[str, int] = field(default_factory=dict)
 
-    def add_branch_length(self, length: Dim, limit: int) -> None:
+    def add_branch_length_threshold(self, length: Dim, limit: int) -> None:
         """Record that the model takes a different branch for lengths above `limit`."""
         if length.name is not None:
-            known = self.branch_lengths.get(length.name, 0)
-            self.branch_lengths[length.name] = max(limit, known)
+            known = self.branch_length_thresholds.get(length.name, 0)
+            self.branch_length_thresholds[length.name] = max(limit, known)
 
 
 Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None

@@ -31,7 +31,7 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 @dataclass(kw_only=True)
 class GridSlice:
     """Recomputes slices of `[…, q, k]` values for the spans `queries` and `keys`. `slice_leaf`
-    slices leaves; `grid_leaves` collects the leaves with both axes. With `recompute_single_axis`,
+    slices leaves; `grid_leaves` collects the leaves with both axes. With `recomputes_single_axis`,
     values with one axis are also recomputed, except for heavy ops other than matrix products.
     Attention weights are recomputed only if their mask excludes all keys outside `visible_band`.
     """
@@ -40,7 +40,7 @@ class GridSlice:
     keys: Dim
     slice_leaf: LeafFunction = lambda value, axes: value
     scope: str = ""
-    recompute_single_axis: bool = False
+    recomputes_single_axis: bool = False
     visible_band: Interval = EMPTY_INTERVAL
     builder: Builder = field(default_factory=Builder)
     grid_leaves: list[Value] = field(default_factory=list)
@@ -98,7 +98,7 @@ class GridSlice:
         if isinstance(op, ops.Scan):
             return False
         is_cheap = not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
-        return axes == 2 or (axes == 1 and self.recompute_single_axis and is_cheap)
+        return axes == 2 or (axes == 1 and self.recomputes_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
         """Return True if the slice contains all keys for which these weights can be nonzero."""
@@ -207,7 +207,7 @@ def slice_attention_parts(
 ) -> AttentionParts:
     """Slice the operands of an attention to some queries, and some or all keys."""
     mask, bias = (
-        recompute_mask(g, x, queries, keys) if x and x.value else x
+        emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
         for x in (parts.mask, parts.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
@@ -226,16 +226,16 @@ def _slice_operands(
         packed = find_packed_heads(g, parts)
     names = packed or (None, None, None)
     operands = zip(tensors, spans, names, strict=True)
-    return [_slice_heads(g, x, span, name) for x, span, name in operands]
+    return [_emit_head_slice(g, x, span, name) for x, span, name in operands]
 
 
-def recompute_slice(
+def emit_recomputed_slice(
     g: Emitter,
     x: Tensor,
     axes: GridAxes,
     spans: tuple[PositionSpan | None, PositionSpan | None],
     *,
-    recompute_single_axis: bool = False,
+    recomputes_single_axis: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
     """Recompute `x` in the innermost body for a span of queries and a span of keys (None means
@@ -245,7 +245,7 @@ def recompute_slice(
 
     def slice_value(value: Value, axes: GridAxes) -> Value:
         known = g.values.tensors[value]
-        sliced = slice_positions(g, known, axes, spans)
+        sliced = emit_position_slice(g, known, axes, spans)
         if sliced is known:
             return value
         sliced_value = Value(sliced.type)
@@ -261,7 +261,7 @@ def recompute_slice(
         keys=keys,
         slice_leaf=slice_value,
         scope=g.site.scope,
-        recompute_single_axis=recompute_single_axis,
+        recomputes_single_axis=recomputes_single_axis,
         visible_band=visible_band,
     )
     value = grid.slice_value(x.value, axes)
@@ -269,13 +269,13 @@ def recompute_slice(
     return g.values.tensors[value]
 
 
-def recompute_mask(
+def emit_recomputed_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
     """Recompute a mask or bias `[b, h, q, k]` for some or all queries and keys."""
     shape = x.shape
     axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
-    return recompute_slice(g, x, axes, (queries, keys))
+    return emit_recomputed_slice(g, x, axes, (queries, keys))
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
@@ -287,18 +287,20 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
     return g.emit_node("Concat", g.emit_node("Or", is_before, is_after), in_window, axis=0)
 
 
-def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None) -> Tensor:
+def _emit_head_slice(
+    g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None
+) -> Tensor:
     """Slice `[b, h, t, d]`, or its packed form if the kernel reads the packed form."""
     if span is None or packed is None:
-        return slice_positions(g, x, (2,), (span,))
+        return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape
-    sliced = slice_positions(g, Tensor(packed, Type(x.dtype, (b, t, h * d))), (1,), (span,))
+    sliced = emit_position_slice(g, Tensor(packed, Type(x.dtype, (b, t, h * d))), (1,), (span,))
     name = g.reserve_name(g.make_scoped_name("heads"))
     g.layouts.packed_heads[name] = sliced.name
     return Tensor(name, _set_axis_length(x.type, 2, span.length))
 
 
-def slice_positions(
+def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
     """Slice a tensor along each axis that has a span."""
@@ -307,11 +309,11 @@ def slice_positions(
         return x
     name, type = x.name, x.type
     if contiguous := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
-        name = _slice_contiguous(g, name, contiguous)
+        name = _emit_contiguous_slice(g, name, contiguous)
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
-            name = _gather_positions(g, name, axis, span)
+            name = _emit_gathered_positions(g, name, axis, span)
     g.bodies.open_bodies[-1].types[name] = type
     return Tensor(name, type)
 
@@ -327,14 +329,14 @@ def _pair_axes_with_spans(
     ]
 
 
-def _slice_contiguous(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpan]]) -> str:
+def _emit_contiguous_slice(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpan]]) -> str:
     """Emit one `Slice` over all axes whose span has no global positions."""
     starts = _emit_index_vector(g, [span.start for _, span in spans])
     stops = _emit_index_vector(g, [span.stop for _, span in spans])
     return g.emit_node("Slice", x, starts, stops, [axis for axis, _ in spans])
 
 
-def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
+def _emit_gathered_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
     """Emit the global positions of an axis, followed by the positions of the span."""
     global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
     if not span.start:

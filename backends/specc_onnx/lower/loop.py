@@ -20,7 +20,7 @@ from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
-    emit_count,
+    emit_count_nonzero,
     emit_full,
     emit_min_length_padding,
     emit_reshape,
@@ -39,7 +39,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         return emit_scan(op, g, *args)
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
-    g.facts.add_branch_length(length, MAX_LOOP_LENGTH)
+    g.facts.add_branch_length_threshold(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_node("Greater", g.emit_length(length), MAX_LOOP_LENGTH)
 
@@ -82,7 +82,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     )
     # `scan_output_axes` crashes for an empty batch (ONNX Runtime 1.31)
     stacked = [
-        _move_axis(g, name, 0, op.axis, type.rank)
+        _emit_moved_axis(g, name, 0, op.axis, type.rank)
         for name, type in zip(
             results[op.carry_count :], g.site.types[op.carry_count :], strict=True
         )
@@ -107,11 +107,11 @@ def _emit_scanned_operands(
         if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
             # with `scan_input_axes` ONNX Runtime 1.31 crashes if a later axis is empty, as in an
             # empty cache
-            names[n], axes[n] = _move_axis(g, names[n], axis, 0, x.rank), 0
+            names[n], axes[n] = _emit_moved_axis(g, names[n], axis, 0, x.rank), 0
     return names, axes
 
 
-def _move_axis(g: Emitter, x: str, axis: int, target: int, rank: int) -> str:
+def _emit_moved_axis(g: Emitter, x: str, axis: int, target: int, rank: int) -> str:
     """Emit `x` with `axis` moved to index `target`."""
     order = [n for n in range(rank) if n != axis]
     order.insert(target, axis)
@@ -239,7 +239,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
             collected = _emit_zero_filled(op, g, collected, type, iterations)
         if op.reverse:
             collected = g.emit_node("Slice", collected, [-1], [-(2**62)], [0], [-1])
-        stacked.append(_move_axis(g, collected, 0, op.axis, type.rank))
+        stacked.append(_emit_moved_axis(g, collected, 0, op.axis, type.rank))
     return (*results[: op.carry_count], *stacked)
 
 
@@ -288,7 +288,7 @@ def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
     """Emit whether any sequence is unfinished. The result is computed by a sum, which is defined
     for an empty batch.
     """
-    count = emit_count(g, g.emit_node("Not", done), dtype="i32")
+    count = emit_count_nonzero(g, g.emit_node("Not", done), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 
 

@@ -18,7 +18,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention import set_length_known
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
-from specc_onnx.lower.grid_slices import PositionSpan, recompute_slice, slice_positions
+from specc_onnx.lower.grid_slices import PositionSpan, emit_position_slice, emit_recomputed_slice
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
@@ -33,12 +33,12 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys inside the window, and `reads_window_only`, bool[]: whether only these keys
-    are read.
+    """The span of keys inside the window, and `use_window_condition`, bool[]: whether only these
+    keys are read.
     """
 
     keys: PositionSpan
-    reads_window_only: str
+    use_window_condition: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
@@ -169,7 +169,7 @@ def emit_window_weights(
     def weigh_near() -> tuple[str, ...]:
         near = _emit_window_keys(g, *center, keys)
         weights = _emit_window_or_all_weights(g, near, operands, emit_weights)
-        return weights, near.keys.start, near.keys.stop, near.reads_window_only
+        return weights, near.keys.start, near.keys.stop, near.use_window_condition
 
     def emit_all_weights() -> tuple[str, ...]:
         weights = _emit_all_key_weights(g, operands, emit_weights)
@@ -192,7 +192,7 @@ def _emit_window_or_all_weights(
 
     def weigh_near() -> list[str]:
         with _set_window_length_known(g, window):
-            weights = emit_weights(g, *(_recompute_keys(g, x, window.keys) for x in operands))
+            weights = emit_weights(g, *(_emit_recomputed_keys(g, x, window.keys) for x in operands))
             keys_after = g.emit_node("Sub", g.emit_shape([type.shape[-1]]), window.keys.stop)
             ends = g.emit_node(
                 "Concat", zero_starts, window.keys.start, zero_starts, keys_after, axis=0
@@ -203,19 +203,21 @@ def _emit_window_or_all_weights(
         return [_emit_all_key_weights(g, operands, emit_weights)]
 
     branches = {"near": weigh_near, "all": emit_all_weights}
-    return emit_if(g, window.reads_window_only, [type], branches, isolated=["all"])[0]
+    return emit_if(g, window.use_window_condition, [type], branches, isolated=["all"])[0]
 
 
 def _emit_all_key_weights(
     g: Emitter, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
     """Emit the weights of all keys in the innermost body."""
-    return emit_weights(g, *(_recompute_keys(g, x, None) for x in operands))
+    return emit_weights(g, *(_emit_recomputed_keys(g, x, None) for x in operands))
 
 
-def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
+def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
     """Recompute scores or a mask for some or all keys in the innermost body."""
-    return recompute_slice(g, x, (None, x.rank - 1), (None, keys), recompute_single_axis=True)
+    return emit_recomputed_slice(
+        g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis=True
+    )
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
@@ -229,12 +231,12 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
     def add_near() -> list[str]:
         with _set_window_length_known(g, near):
-            near_weights = slice_positions(g, weights, (weights.rank - 1,), (near.keys,))
-            near_values = slice_positions(g, values, (values.rank - 2,), (near.keys,))
+            near_weights = emit_position_slice(g, weights, (weights.rank - 1,), (near.keys,))
+            near_values = emit_position_slice(g, values, (values.rank - 2,), (near.keys,))
             return [emit_matmul(g, near_weights, near_values)]
 
     branches = {"near": add_near, "all": lambda: [emit_matmul(g, weights, values)]}
-    return emit_if(g, near.reads_window_only, [type], branches)[0]
+    return emit_if(g, near.use_window_condition, [type], branches)[0]
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:

@@ -45,12 +45,12 @@ def quantized_linear(
     shape = x.shape if x.rank > 1 else (Dim.of(1), *x.shape)
     tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _emit_quantized_product(op, g, tokens, weights, scales, result_shape)
+    product = _emit_quantized_matmul(op, g, tokens, weights, scales, result_shape)
     product = product if bias is None else g.emit_node("Add", product, bias)
     return emit_reshape(g, product, g.site.types[0].shape, source_shape=result_shape)
 
 
-def _emit_quantized_product(
+def _emit_quantized_matmul(
     op: ops.QuantizedLinear,
     g: Emitter,
     tokens: Tensor,

@@ -18,7 +18,7 @@ from specc_onnx.lower.registry import lower, lower_expansion
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
-    emit_count,
+    emit_count_nonzero,
     emit_expand,
     emit_full,
     emit_unsqueeze,
@@ -59,7 +59,7 @@ class RecurrentBatchLayout:
             keep = emit_unsqueeze(g, self.keep, 2)
             name = g.emit_node("Where", keep, x, g.emit_constant(0.0, x.dtype))
         if not self.is_right_padded:
-            name = _gather_positions(g, name, _emit_source_positions(self))
+            name = _emit_gathered_positions(g, name, _emit_source_positions(self))
         return g.emit_node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
 
     def convert_from_time_major(self, out: str) -> str:
@@ -67,7 +67,7 @@ class RecurrentBatchLayout:
         out = self.remove_placeholder(out, (self.batch, self.length))
         if self.is_right_padded:
             return out
-        return _gather_positions(self.g, out, _emit_target_positions(self))
+        return _emit_gathered_positions(self.g, out, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
         """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on it)."""
@@ -177,7 +177,7 @@ def _emit_source_positions(layout: RecurrentBatchLayout) -> str:
     return g.emit_node("ScatterElements", zeros, _emit_target_positions(layout), positions, axis=1)
 
 
-def _gather_positions(g: Emitter, x: str, positions: str) -> str:
+def _emit_gathered_positions(g: Emitter, x: str, positions: str) -> str:
     return g.emit_node("GatherND", x, emit_unsqueeze(g, positions, 2), batch_dims=1)
 
 
@@ -321,7 +321,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     """Emit the operator `kind`; return all hidden states, then the final states."""
     g, layout, x = layer.g, layer.layout, layer.operands
     # the number of valid positions per sequence, i32[b]; None if all are valid
-    lengths = emit_count(g, x.keep, 1, dtype="i32") if x.keep else None
+    lengths = emit_count_nonzero(g, x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1, because each direction is a separate

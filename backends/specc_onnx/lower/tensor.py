@@ -19,7 +19,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_checked_indices,
     emit_checked_length,
-    emit_count,
+    emit_count_nonzero,
     emit_full,
     emit_matmul,
     emit_reduce,
@@ -204,7 +204,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
     if op.fn in kinds:
         return emit_reduce(g, kinds[op.fn], x.name, op.axis)
     is_any = op.fn == "any"
-    count = emit_count(g, x if is_any else g.emit_node("Not", x), op.axis, dtype="i32")
+    count = emit_count_nonzero(g, x if is_any else g.emit_node("Not", x), op.axis, dtype="i32")
     return g.emit_node("Greater" if is_any else "Equal", count, g.emit_constant(0, "i32"))
 
 
@@ -251,16 +251,18 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     for n, term in enumerate(terms[1:], start=1):
         # An axis is summed once neither a later operand nor the result has it.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
-        product = _multiply_terms(g, product, term, later)
-    product = _sum_unshared_axes(g, product, set(out))
-    return _transpose_term(g, product, out).name
+        product = _emit_term_product(g, product, term, later)
+    product = _emit_unshared_axes_sum(g, product, set(out))
+    return _emit_transposed_term(g, product, out).name
 
 
-def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later_axes: set[str]) -> EinsumTerm:
+def _emit_term_product(
+    g: Emitter, a: EinsumTerm, b: EinsumTerm, later_axes: set[str]
+) -> EinsumTerm:
     """Emit the product of two terms, summed over the shared axes that are not used later."""
     a, b = (
-        _sum_unshared_axes(g, a, later_axes | {*b.axes}),
-        _sum_unshared_axes(g, b, later_axes | {*a.axes}),
+        _emit_unshared_axes_sum(g, a, later_axes | {*b.axes}),
+        _emit_unshared_axes_sum(g, b, later_axes | {*a.axes}),
     )
     # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` and `k` are rows and
     # columns.
@@ -269,8 +271,8 @@ def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later_axes: set[st
     summed = [n for n in shared if n not in later_axes]
     rows = [n for n in a.axes if n not in b.axes]
     columns = [n for n in b.axes if n not in a.axes]
-    left = _to_matrix(g, a, batch, rows, summed)
-    right = _to_matrix(g, b, batch, summed, columns)
+    left = _emit_matrix(g, a, batch, rows, summed)
+    right = _emit_matrix(g, b, batch, summed, columns)
     product = emit_matmul(g, left, right)
     flat = (*left.shape[:-1], right.shape[-1])
     axes = (*batch, *rows, *columns)
@@ -279,11 +281,11 @@ def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later_axes: set[st
     return EinsumTerm(make_typed_tensor(name, a.tensor.dtype, shape), axes)
 
 
-def _to_matrix(
+def _emit_matrix(
     g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
 ) -> Tensor:
     """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
-    transposed = _transpose_term(g, term, (*batch, *rows, *columns))
+    transposed = _emit_transposed_term(g, term, (*batch, *rows, *columns))
     row_count, column_count = (
         multiply_dims(term.get_lengths(rows)),
         multiply_dims(term.get_lengths(columns)),
@@ -293,7 +295,7 @@ def _to_matrix(
     return make_typed_tensor(name, transposed.dtype, shape)
 
 
-def _sum_unshared_axes(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
+def _emit_unshared_axes_sum(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
     """Sum a term over the axes that are not in `used_axes`."""
     # Axes are summed from last to first, so that indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
@@ -305,7 +307,7 @@ def _sum_unshared_axes(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> Ein
     return term
 
 
-def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor:
+def _emit_transposed_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor:
     if tuple(axes) == term.axes:
         return term.tensor
     order = [term.axes.index(n) for n in axes]

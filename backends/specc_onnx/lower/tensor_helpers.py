@@ -110,7 +110,7 @@ def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keepdims: bool = F
     return g.emit_node(kind, x, axes=[axis], keepdims=keepdims)
 
 
-def emit_count(
+def emit_count_nonzero(
     g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> str:
     """Emit the number of true elements along `axes`, or of all elements."""

@@ -48,7 +48,7 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 class OperatorShapes:
     """The signature of an operator: axis names of its operands and results. `compute_lengths`
     computes lengths of named axes from attributes and known lengths. `result_types` are the element
-    types of results, as operand indices or, unless `types_from_operands`, type codes.
+    types of results, as operand indices or, unless `uses_operand_types`, type codes.
     `operand_types` are required element types by operand index; `required_attributes` are the
     attributes of the only form that specc emits.
     """
@@ -58,7 +58,7 @@ class OperatorShapes:
     compute_lengths: Callable[[Attributes, Mapping[str, int]], dict[str, int]] = lambda a, known: {}
     operand_types: Mapping[int, int] = field(default_factory=dict)
     required_attributes: Mapping[str, int] = field(default_factory=dict)
-    types_from_operands: bool = True
+    uses_operand_types: bool = True
 
     def bind_lengths(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
         """Return the lengths of each axis name, from operands and attributes. Raise
@@ -95,7 +95,7 @@ class OperatorShapes:
             shape = None if None in parts else [n for part in parts for n in part or ()]
             type_code = (
                 inferred.get_element_type(node.input[result_type])
-                if self.types_from_operands
+                if self.uses_operand_types
                 else result_type
             )
             types.append(make_tensor_type(type_code, shape))
@@ -110,13 +110,13 @@ def _bind_length(
         raise OperandMismatchError(f"`{name}` is {known}, but {lengths} by {source}")
 
 
-def _list_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+def _compute_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
     """Return the lengths of `MatMulNBits`, whose inputs are padded to whole blocks."""
     count = -(-a["K"] // a["block_size"])
     return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
 
 
-def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+def _compute_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
     """Return the lengths of `GatherBlockQuantized`, whose table rows consist of whole blocks."""
     if "w" not in known:
         raise OperandMismatchError("the shape of its table is not static")
@@ -128,7 +128,7 @@ def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, in
     return {"d": width, "c": width // a["block_size"]}
 
 
-def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+def _compute_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
     """Return the lengths of `GroupQueryAttention`, whose heads have equal width and are
     concatenated.
     """
@@ -139,7 +139,7 @@ def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int
     return {"d": width, "q": width * a["num_heads"], "g": groups, "k": width * groups}
 
 
-def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
+def _make_gate_length_rule(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
     """Return the length rule of a recurrent layer with `gates` gates."""
 
     def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
@@ -160,32 +160,32 @@ CONTRIB_SHAPES = {
         signature="f[b t q], f[b t k], f[b t k], a[b g m d], a[b g m d]"
         " -> f[b t q], a[b g m d], a[b g m d]",
         result_types=(0, 3, 4),
-        compute_lengths=_list_head_lengths,
+        compute_lengths=_compute_head_lengths,
     ),
     "QGemm": OperatorShapes(
         signature="q[m k], f[], q[], q[n k] -> f[m n]",
         result_types=(TensorProto.FLOAT,),
-        types_from_operands=False,
+        uses_operand_types=False,
         operand_types={0: TensorProto.UINT8, 3: TensorProto.INT8},
         required_attributes={"transB": 1},
     ),
     "MatMulNBits": OperatorShapes(
         signature="f[*r k], q[n c p], f[n c] -> f[*r n]",
         result_types=(0,),
-        compute_lengths=_list_block_lengths,
+        compute_lengths=_compute_block_lengths,
     ),
     "GatherBlockQuantized": OperatorShapes(
         signature="q[v w], i[*s], f[v c] -> f[*s d]",
         result_types=(2,),
-        compute_lengths=_list_table_lengths,
+        compute_lengths=_compute_table_lengths,
         required_attributes={"gather_axis": 0, "quantize_axis": 1},
     ),
     "DynamicQuantizeLSTM": OperatorShapes(
         signature="f[t b w], q[y w g], q[y h g], f[y c], i[b], f[y b h], f[y b h], f[y p],"
         " f[y g], q[y], f[y g], q[y] -> f[t y b h], f[y b h], f[y b h]",
         result_types=(TensorProto.FLOAT,) * 3,
-        types_from_operands=False,
-        compute_lengths=_list_gate_lengths(4),
+        uses_operand_types=False,
+        compute_lengths=_make_gate_length_rule(4),
         operand_types=dict.fromkeys((1, 2, 9, 11), TensorProto.INT8),
     ),
 }
@@ -194,7 +194,7 @@ CONTRIB_SHAPES = {
 RECURRENT_SHAPES = {
     kind: OperatorShapes(
         signature="f[t b w], f[y g w], f[y g h], f[y c], i[b], f[y b h], f[y b h], f[y p] ->",
-        compute_lengths=_list_gate_lengths(gates),
+        compute_lengths=_make_gate_length_rule(gates),
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }

@@ -333,10 +333,10 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
                 f"{format_value_type(expected)} in the graph"
             )
     inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
-    long_lengths = _choose_lengths(built_model, built_model.branch_lengths)
+    long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
     # Long inputs may take different branches, so they are checked too.
-    if built_model.branch_lengths and all(
-        long_lengths.get(s, 0) > n for s, n in built_model.branch_lengths.items()
+    if built_model.branch_length_thresholds and all(
+        long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
     ):
         inferred = _infer_at_lengths(built_model, model, long_lengths)
     return inferred

@@ -35,11 +35,11 @@ from specc_onnx.emit.instrumentation import (
     collect_subgraphs,
 )
 from specc_onnx.emit.quantization_probes import (
-    expose_quantized_products,
+    expose_quantized_matmuls,
     has_per_tensor_activation_scales,
     remove_activation_quantization,
 )
-from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
+from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
@@ -166,7 +166,7 @@ class OnnxModelFile:
             directory=self.path.parent,
             name=str(self.path),
             lengths=lengths,
-            as_cuda_graph=can_record_run(self.model, provider),
+            as_cuda_graph=can_capture_cuda_graph(self.model, provider),
         )
         return FixedShapeModel.allocate(session, shapes)
 
@@ -185,7 +185,7 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
-        products = expose_quantized_products(copy)
+        products = expose_quantized_matmuls(copy)
         # the scales depend on how threads split the tensor
         return self._open_model(copy, provider, threads=1), products
 

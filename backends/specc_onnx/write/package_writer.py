@@ -158,7 +158,7 @@ def _find_unchanged_extras(
     directory: Path, former_index: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
     """Return extra files that exist with equal content and were not written by specc."""
-    own_files = _list_former_files(former_index)
+    own_files = _collect_former_files(former_index)
     kept = {}
     for extra in extras:
         path = directory / extra.name
@@ -173,7 +173,7 @@ def _find_unchanged_extras(
     return kept
 
 
-def _list_former_files(former_index: PackageIndex | None) -> set[str]:
+def _collect_former_files(former_index: PackageIndex | None) -> set[str]:
     """Return the files that specc wrote for the previous package."""
     return set(former_index.files) - set(former_index.preexisting) if former_index else set()
 
@@ -203,7 +203,7 @@ def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
         return
     facts = (
         former_index.files[path.name]
-        if former_index and path.name in _list_former_files(former_index)
+        if former_index and path.name in _collect_former_files(former_index)
         else None
     )
     if facts is None or facts.bytes != size or compute_file_sha256(path) != facts.sha256:

@@ -27,7 +27,7 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
     """Build a model that samples a token per sequence from logits and all settings."""
 
     def emit_graph(g: Emitter) -> Sequence[tuple[str, str]]:
-        s = onnx_sampling.make_sampler(
+        s = onnx_sampling.emit_sampler_state(
             g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
         )
         seen = generator_token_rules.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
