@@ -117,9 +117,9 @@ def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> lis
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, including nodes of bodies, and whether it computes only lengths and
-    scalars. `outer_scalars` states for each outer value whether it is a scalar: a length, a
-    constant, or computed from these.
+    """Yield every node, including nodes of bodies, with True if it computes only lengths and
+    scalars. `outer_scalars` maps each outer value to True if it is a scalar: a length, a constant,
+    or computed from these.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:

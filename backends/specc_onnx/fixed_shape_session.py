@@ -1,6 +1,6 @@
 """Run a model with fixed input shapes and preallocated buffers.
 
-A CUDA graph, which ONNX Runtime records for models without subgraphs, requires both. With static
+A CUDA graph, which ONNX Runtime captures for models without subgraphs, requires both. With static
 lengths ONNX Runtime also folds shape computations.
 """
 
@@ -22,7 +22,7 @@ CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
 
 
 def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:
-    """Return True if a run of this model can be recorded as a CUDA graph."""
+    """Return True if a run of this model can be captured as a CUDA graph."""
     has_control_flow = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
     return provider == "cuda" and not has_control_flow
 

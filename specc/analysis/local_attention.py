@@ -1,9 +1,9 @@
 """Decompose attention masks into a band and global tokens, and choose block sizes for
 local (sliding-window) attention.
 
-Decomposition. `window | global tokens` has no band, because a global token attends to all
-positions and is attended to by all. It is decomposed into a band, keys that every query may see,
-and queries that may see every key:
+Decomposition. `window | global tokens` has no band, because a global token attends to all positions
+and is attended to by all. It is decomposed into a band, keys that every query may attend to, and
+queries that may attend to every key:
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
@@ -101,7 +101,7 @@ def decompose_mask(
 
 
 class _MaskPartsKey(NamedTuple):
-    """A memoized question: the parts of a grid or of its negation."""
+    """A memo key: a grid, or its negation, whose mask parts are requested."""
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -292,7 +292,7 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
-    # The side on which the band reaches farther; the other side may be empty.
+    # The farther end of the band; the other end may be at 0.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:

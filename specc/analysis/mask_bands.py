@@ -97,8 +97,8 @@ class MaskBand:
 def find_mask_band(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> MaskBand:
-    """Return the interval of `t - u` in which `value` can be true or nonzero at query time `t` and
-    key time `u`; without a time axis, at these positions.
+    """Return the interval of `t - u` in which `value` can be true or nonzero where `t` and `u` are
+    times on `time_axis`, or query and key positions if it is None.
     """
     grid = make_grid(value, query, key, time_axis)
     return _search_band(grid, False) if has_equal_rates(grid) else MaskBand(FULL_INTERVAL)
@@ -153,28 +153,28 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Intersect both sides: how far ahead keys at times >= 0 are, and how far back queries at times
-    >= 0 look.
+    """Intersect both sides: how many positions ahead keys at times >= 0 are, and how many positions
+    back queries at times >= 0 attend.
     """
     if queries.is_empty:
         # only prefix positions read keys; to read positions after the prefix they would look ahead
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
-    # if only prefix positions are read, none of them is ahead, and any number may be behind
+    # if only prefix positions are read, none is in the future, and any number may be in the past
     low = 0 if keys.is_empty else keys.low
     return Interval(min(low, queries.high), queries.high)
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memoized question: the interval in which a grid or its negation can be true or nonzero."""
+    """A memo key: a grid, or its negation, whose interval of nonzero values is requested."""
 
     grid: QueryKeyGrid
     is_negated: bool
 
 
 class _ComparisonBandKey(NamedTuple):
-    """A memoized question: the interval in which `left <= right` or `left < right` can hold."""
+    """A memo key: a comparison `left <= right` or `left < right` whose interval is requested."""
 
     left: QueryKeyGrid
     right: QueryKeyGrid
@@ -187,7 +187,7 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """The search for the band of one grid on one side: known answers and remaining budget."""
+    """The search for the band of one grid on one side: its memo tables and the remaining budget."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)

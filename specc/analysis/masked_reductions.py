@@ -57,7 +57,7 @@ def iterate_neutral_reads(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True for the length of a time axis, or, without a time axis, for the length of the
+    """Return True for the length of a time axis, or, if `time_axis` is None, for the length of the
     keys.
     """
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length

@@ -82,7 +82,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
-"""Computes the masked pairs of one grid; it may request those of others."""
+"""A rule that computes the masked pairs of one grid and may request the pairs of other grids."""
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 """Ops that permute or select positions of an axis."""
@@ -92,8 +92,8 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 def find_masked_values(
     value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> MaskedValues:
-    """Return the constants of `value` outside intervals of `q - k`; with a time axis, of time
-    differences.
+    """Return the constants of `value` outside intervals of `q - k`; or of time differences if
+    `time_axis` is not None.
     """
     grid = make_grid(value, query, key, time_axis)
     if not has_equal_rates(grid):
@@ -165,7 +165,7 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         case ops.Gather(axis) if axis == grid.key_axis:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
-        # Nothing is concluded about its operands, so they are not analyzed: the positions of a
+        # The operands have no constants of use here, so they are not analyzed: the positions of a
         # layer depend on all layers before it.
         return NO_MASKED_VALUES
     masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)

@@ -70,7 +70,7 @@ def _count_scan(op: ops.Scan, types: list[Type]) -> Dim:
 
 
 def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Dim:
-    """Count each token once per expert that it selects."""
+    """Count the multiply-adds of each token once per selected expert."""
     sent = multiply_dims(op.split_operands(types).ids.shape)
     inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return inside.substitute({op.token_count_symbol: sent})
@@ -300,7 +300,7 @@ def _find_part(root: SummaryNode, scope: str) -> SummaryNode | None:
 
 
 def _merge_equal_parts(part: SummaryNode) -> None:
-    """Merge equal numbered parts, also if other parts are between them: `0 … 11`, `0, 2 … 24`."""
+    """Merge equal numbered parts, even if other parts are between them: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}

@@ -224,7 +224,7 @@ def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
 
 
 def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
-    """Describe where an op reads padded positions; return "" if it reads all of them."""
+    """Describe the padded positions that an op reads; return "" if it reads all of them."""
     if reading.dependence.kind == "window":
         return (
             " before each position"

@@ -104,7 +104,7 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
 
 
 def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
-    """Return the constant of an op at padded positions, or None."""
+    """Return the constant at padded positions of an op's result, or None."""
     node = padded_result.node
     numbers = [_get_operand_number(padded_result, n, axis) for n in range(len(node.args))]
     match node.op:

@@ -1,4 +1,4 @@
-"""A leak of padded positions, and a fix for it that `specc check` accepts."""
+"""Leaks of padded positions, and fixes for them that `specc check` accepts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class PaddingLeak:
         return constant or self.get_facts(value).is_finite
 
     def get_output_order(self) -> str:
-        """Return "sorted" or "reverse" if the positions of the output are so, otherwise ""."""
+        """Return "sorted" or "reverse" if the output has that order, otherwise ""."""
         value = self.graph.outputs[self.output]
         if not self.padding_source.is_counted or self.node is not value.node:
             return ""
@@ -187,7 +187,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
-    """Suggest how to exclude padding; return "" if no fix is known."""
+    """Suggest a fix that excludes padding; return "" if no fix is known."""
     if leak.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
     if leak.padding_source.is_shifted or leak.get_output_order():
@@ -206,7 +206,7 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
 
 
 def _suggest_count(leak: PaddingLeak) -> str:
-    """Suggest how to count only valid positions."""
+    """Suggest a fix that counts only valid positions."""
     if leak.is_reading_length():
         return f"use `sum(float({leak.mask_name}), axis=1)`, the number of valid positions"
     span = leak.get_span(leak.node)
@@ -217,7 +217,7 @@ def _suggest_count(leak: PaddingLeak) -> str:
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Suggest how to bring all operands into the same order."""
+    """Suggest a fix that brings all operands into the same order."""
     if not leak.is_reading_reversed():
         return leak.format_side_help("right")
     elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
@@ -243,7 +243,7 @@ def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
 
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest how to pass a padding mask to an op; return "" if the op takes no mask."""
+    """Suggest an argument for a padding mask; return "" if the op takes no mask."""
     mask, low, op = leak.format_mask(value), leak.get_facts(value).mask_constant_axes, leak.node.op
     span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
@@ -265,7 +265,7 @@ def _get_mask_argument_help(leak: PaddingLeak) -> str:
 
 
 def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
-    """Suggest how to keep values at padded positions finite."""
+    """Suggest a fix that keeps values at padded positions finite."""
     bound = ""
     match node.op:
         case ops.Arith("div" | "floordiv" | "mod"):

@@ -33,8 +33,9 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores up to this value count as -inf: no model computes finite scores of this size
-accurately in f32."""
+"""Scores up to this value are treated as -inf: no model computes finite scores of this size
+accurately in f32.
+"""
 
 UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` of a number from 746 on is 0 in float64, and from 104 on in float32."""
@@ -66,7 +67,7 @@ def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if a `where` fills in a mask constant where its condition is padded."""
+    """Return True if the result of a `where` is a mask constant where the condition is padded."""
     filled = _get_fill_number(padded_result.node)
     return (
         padded_result.list_operands_with_fact("zero_axes", axis)[0]
@@ -179,7 +180,7 @@ def _keeps_finite_scores(padded_result: PaddedResult) -> bool:
 
 
 def _is_scaled(padded_result: PaddedResult) -> bool:
-    """Return True if a result is scores times, or divided by, a positive constant."""
+    """Return True if a result is a product or quotient of scores and a positive constant."""
     node, dividing = padded_result.node, padded_result.op == ops.Arith("div")
     factors = node.args[1:] if dividing else node.args
     return (dividing or node.op == ops.Arith("mul")) and any(
@@ -193,7 +194,7 @@ def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
     """
     found = sorted(axes)
     # Self-attention scores have the padded axis twice, first as queries: under `causal & keep` each
-    # query still sees itself.
+    # query still attends to itself.
     pairs = len(found) == 2 and _is_condition_true(padded_result, found[0], found[1])
     if is_condition_always_true(padded_result) or pairs:
         yield from found
@@ -212,7 +213,7 @@ def _is_condition_true(padded_result: PaddedResult, query: int | None, key: int 
 
 
 def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
-    """Return True if a mask is true at valid positions; for a mask that compares positions,
+    """Return True if a mask is true at valid positions. A mask that compares positions must be true
     between each position and itself.
     """
 

@@ -31,8 +31,8 @@ chunk is complete.
     output positions      0       | 1       | 2
     output 1 may read     x  x  x   x  x  x
 
-Dependences are counted from there, so that an output that reads nothing after its chunk has an
-interval that begins at 0 or above, as everywhere.
+Dependences are counted from there, so that the interval of an output that reads nothing after its
+chunk begins at 0 or above.
 
     x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 positions
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
@@ -91,7 +91,7 @@ class TimeAxis:
         return None if track is None else track.prefix_length
 
     def get_rate(self, length: Dim) -> int:
-        """Return how many positions an axis of this length gains per chunk, or 0."""
+        """Return the number of positions that an axis of this length gains per chunk, or 0."""
         track = self.get_layout(length)
         return 0 if track is None else track.rate
 
@@ -100,12 +100,12 @@ class TimeAxis:
         return TimeAxisLayout(Dim.of(0)) if length == self.length else _find_layout(self, length)
 
     def has_prefix(self, length: Dim) -> bool:
-        """Return True if an axis of this length certainly has a prefix position."""
+        """Return True if an axis of this length always has a prefix position."""
         prefix_length = self.get_prefix_length(length)
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 
     def is_non_negative(self, length: Dim) -> bool:
-        """Return True if a length is certainly non-negative."""
+        """Return True if a length is never negative."""
         return is_never_negative(length, dict(self.min_lengths))
 
 
@@ -211,7 +211,7 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
 
 
 def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
-    """Return how many positions the operand has before the first position that result position 0
+    """Return the number of operand positions before the first position that result position 0
     reads, or None if positions do not form complete chunks.
     """
     if dependence.result_axis is None:
@@ -290,8 +290,8 @@ def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Return by padding mask how many of its positions become one after all strides, if more than
-    one.
+    """Map padding masks to the number of their positions that become one position after all
+    strides, if it exceeds 1.
     """
     keeps = {
         n: graph.inputs[n]

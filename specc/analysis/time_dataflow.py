@@ -7,11 +7,11 @@ lattice value (`TimeState`) of every value, and the ops that leak. Graphs are ne
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
 value is constant (it depends on no value with the time axis, or on prefix positions only), or it is
 time-dependent. A time-dependent value has time axes, with or without a prefix, each with an
-accumulated receptive field: the positions that its position `t` depends on, as an interval of `t -
-u`. Without a time axis it holds the newest position, or a reduction over all positions.
+accumulated receptive field: the interval of `t - u` for the positions `u` that its position `t`
+depends on. Without a time axis it holds the newest position, or a reduction over all positions.
 
-Each op is judged by itself: `causality_messages` reports each op that lets position t of its result
-read a position after t of its operand, independent of later ops.
+Each op is checked by itself: `causality_messages` reports each op that lets position t of its
+result read a position after t of its operand, independent of later ops.
 
 A centered convolution reads the previous, the current and the next position; the last one leaks.
 The delay after it shifts this by one: each position depends on itself and the two positions before
@@ -101,7 +101,7 @@ class _TimeReads:
 
     @property
     def is_mixed(self) -> bool:
-        """True if the newest position flows into earlier ones."""
+        """True if the newest position affects earlier positions."""
         return self.is_newest and bool(self.intervals)
 
     def make_state(self) -> TimeState:
@@ -303,7 +303,9 @@ unbounded."""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
-    """Return the lattice value of a carry before any iteration: its initial value or a result."""
+    """Return the lattice value of a carry before an iteration: its initial value joined with a
+    result.
+    """
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
         old = carry.axes.get(axis, EMPTY_INTERVAL)
@@ -321,9 +323,9 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
 def resolve_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
-    """Return the result axis and interval of a dependence; with a time axis, in time. The tightest
-    of several gates is used. A reduction over all keys is elementwise if masked keys have no
-    effect. Return `PREFIX_READ` if no position on the time axis is read.
+    """Return the result axis and the interval of a dependence, in time if `time_axis` is given. The
+    tightest of several gates is used. A reduction over all keys is elementwise if masked keys have
+    no effect. Return `PREFIX_READ` if no position on the time axis is read.
     """
     if (
         dependence.kind == "all"

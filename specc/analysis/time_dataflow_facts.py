@@ -262,7 +262,7 @@ def iterate_unsupported_loops(
 
 
 def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
-    """Return why a running sum has no state of fixed shape, or "" if it has such a state."""
+    """Return the reason why a running sum has no state of fixed shape, or "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -298,7 +298,7 @@ def _find_unsupported_in_body(loop: Node, flow: TimeFlow) -> UnsupportedLoop | N
 def _explain_unsupported_node(
     node: Node, results: tuple[Value, ...], axis: int, flow: TimeFlow
 ) -> str:
-    """Return why a node of a loop body cannot resume from states, or "" if it can."""
+    """Return the reason why a node of a loop body cannot resume from states, or "" if it can."""
     if _is_position_id_source(node, flow.time_axis):
         return POSITION_IDS_REASON
     if is_prefix_slice(node, flow.time_axis):

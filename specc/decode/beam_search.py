@@ -26,7 +26,7 @@ MIN_SCORE = float(np.finfo(np.float32).min)
 """The lowest score of a sequence; -inf marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
-"""Predicate on the tokens of a sequence: whether the newest token completes a stop string."""
+"""Predicate on the tokens of a sequence, true if the newest token completes a stop string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def search_beams(
 def _feed_newest_tokens(
     stepper: Stepper, live_searches: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
-    """Feed the newest token of each beam; return the next logits, and the tokens of each beam."""
+    """Feed the newest token of each beam; return the next logits and the tokens of each beam."""
     rows = np.array([row for search in live_searches for row in search.parent_indices], np.int64)
     newest = np.array(
         [beam.tokens[-1] for search in live_searches for beam in search.beams], np.int64
@@ -129,7 +129,7 @@ def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
 def _locate_beams(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> DecodePosition:
-    """Return the position of the beams of all searches."""
+    """Return the decode position of the beams of all searches."""
     rows = _list_prompt_indices(live_searches)
     beams = [beam for search in live_searches for beam in search.beams]
     sequences = [

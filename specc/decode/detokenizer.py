@@ -56,7 +56,7 @@ class Detokenizer:
             self._tokens, self._emitted = kept, len(text)
 
     def flush(self) -> str:
-        """Return the text held back, at the end of the sequence."""
+        """Return the text that was held back, at the end of the sequence."""
         if self.stopped:
             return ""
         rest = self._emit_pending(self._decode(self._tokens)[self._emitted :])

@@ -121,7 +121,7 @@ def _make_count_values(minimum: int) -> SettingValues:
 
 
 def _make_optional_count_values(zero_meaning: str) -> SettingValues:
-    """Describe an integer setting for which 0 means `zero_meaning`."""
+    """Return the values of an integer setting for which 0 means `zero_meaning`."""
     return SettingValues(
         f"an integer from 1 to 2**53, or 0 for {zero_meaning}", lambda v: is_int_in_range(v, 0)
     )

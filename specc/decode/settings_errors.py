@@ -36,7 +36,7 @@ def find_value_error(
 def make_unknown_setting_error(
     setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
-    """Return E0731 for an unknown name; `noun` completes "there is no …"."""
+    """Return E0731 for an unknown name; `noun` names the kind of name."""
     # the equivalent of a different program's name is more helpful than a similar name
     named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
@@ -225,7 +225,7 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Suggest a fix for a value that was probably meant to disable the setting."""
+    """Suggest a fix for a value that probably should disable the setting."""
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "
         "temperature near 0 would",

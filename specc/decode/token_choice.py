@@ -30,8 +30,8 @@ class Stepper(Protocol):
         ...
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder the batch: element r continues from element `rows[r]`. `rows` is i64[m], where m
-        may differ from the batch size.
+        """Reorder the batch: element r continues from element `indices[r]`. `indices` is i64[m],
+        where m may differ from the batch size.
         """
         ...
 
@@ -80,7 +80,7 @@ def check_logits(
 
 
 def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
-    """Return E0961, since the sequence `sequence_index` cannot continue."""
+    """Return E0961, because the sequence `sequence_index` cannot continue."""
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
@@ -141,7 +141,7 @@ def mask_disallowed_tokens(
 
 
 def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Allow only these tokens; a single token, which is certain, gets score 0."""
+    """Set all other scores to -inf; a single token, which is certain, gets score 0."""
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return made
@@ -201,7 +201,7 @@ def find_penalized_tokens(
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
-    """Return which tokens each prompt contains, bool[batch vocab], without padding."""
+    """Return bool[batch vocab], true for the tokens that each prompt contains without padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids that the model never generates
@@ -377,7 +377,7 @@ def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return uniform random numbers f32[n] for pairs of sequence index and step."""
+    """Return uniform random numbers f32[n] for (sequence index, step) pairs."""
     key = derive_stream_key(seed, "sample")
     words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40

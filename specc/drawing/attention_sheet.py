@@ -114,7 +114,7 @@ class _Side:
 
     @property
     def label_interval(self) -> int:
-        """Return the label interval in cells."""
+        """Return the number of cells between labels."""
         return max(1, math.ceil(self.size * 1.08 / self.cell))
 
     def list_labels(self) -> list[tuple[int, str]]:

@@ -219,8 +219,8 @@ def _measure_width_in_ems(character: str) -> float:
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL) -> str:
-    """Return a label of at most `max_length` characters, with control characters and edge spaces
-    visible.
+    """Return a label of at most `max_length` characters, with visible control characters, leading
+    spaces and trailing spaces.
     """
     shown = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]

@@ -72,7 +72,9 @@ MISSING_GLYPH = "\U0010fffe"
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """Render a PNG file. Raise E0902 without Pillow, and E0953 if it has too many pixels."""
+    """Render a drawing as a PNG file. Raise E0902 if Pillow is not installed, E0953 if the image
+    has too many pixels.
+    """
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
@@ -188,7 +190,7 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield the pieces of a string, each with a font that has its glyphs; a character without a
+    """Yield the pieces of a string, each with a font that has their glyphs; a character without a
     glyph is replaced by its code point.
     """
     fonts = _load_fonts(size)
@@ -207,7 +209,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
     assert isinstance(default_font, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
     found = [default_font]
     for name in SYSTEM_FONTS:
-        with suppress(OSError):  # a font that this machine does not have
+        with suppress(OSError):  # the font is not installed
             found.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
     return tuple(found)
 

@@ -33,7 +33,7 @@ MAX_PATHS = 40_000
 
 
 def render_svg(drawing: Drawing) -> str:
-    """Render an SVG file with a title for screen readers."""
+    """Render a drawing as an SVG file with a title for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_format_number(drawing.width)}" '
         f'height="{_format_number(drawing.height)}" {_render_drawing(drawing)}\n'
@@ -41,7 +41,7 @@ def render_svg(drawing: Drawing) -> str:
 
 
 def render_inline_svg(drawing: Drawing) -> str:
-    """Render an SVG element without background, for a page."""
+    """Render a drawing as an SVG element without a background, for a page."""
     size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
     return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
 
@@ -202,7 +202,7 @@ TEMPLATE_DIRECTORY = Path(__file__).parent
 
 
 def read_page_resource(name: str) -> str:
-    """Return a style sheet or script next to this module."""
+    """Return the text of a style sheet or script in the directory of this module."""
     return (TEMPLATE_DIRECTORY / name).read_text(encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """Build the decode step of a loop over another axis: its states and their initial values.
 
-The encoder graph runs the loop once more and collects the initial values; in this run, the body
-processes only prefix positions, or no positions.
+The encoder graph runs the loop once more and returns the initial values as scan outputs; in this
+run, the body processes only prefix positions, or no positions.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {
@@ -139,12 +139,12 @@ class _ClosedBody:
         return cls(known)
 
     def get_closed_value(self, value: Value) -> Value:
-        """Return the value of the closed body for a value of the open body; inner loops that
-        collect more results are added.
+        """Return the value of the closed body for a value of the open body; inner loops with
+        additional scan outputs are added.
         """
         if value not in self.closed_values:
             node = value.node
-            # This is a nested loop that collects more results than in the original body.
+            # This is a nested loop with more scan outputs than in the original body.
             assert node is not None, "every input of a body is known"
             args = [a and self.get_closed_value(a) for a in node.args]
             results = self.add_node_results(Node(node.op, tuple(args)))

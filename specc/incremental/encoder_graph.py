@@ -88,7 +88,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
 
 
 def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield each operand (with its axis) whose newest position is read by a live node."""
+    """Yield the operands whose newest position a live node reads, each with its axis."""
     for node, results in graph.nodes:
         if node in live:
             for link in find_dependences(node, results):
@@ -159,9 +159,7 @@ class LastPositionBuilder:
         return _map_equal_positions(node, found, value.shape[axis])
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand whose last position is the last position of a concatenation or slice,
-        or None.
-        """
+        """Return the operand that supplies the last position of a concat or slice, or None."""
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
@@ -267,7 +265,7 @@ class EncoderBuilder:
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
         """Copy every node that the targets need, except those of which only the last position is
-        requested. A loop that collects more results than in the full graph comes last.
+        requested. A loop with more scan outputs than in the full graph comes last.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))

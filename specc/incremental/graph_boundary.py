@@ -1,4 +1,4 @@
-"""Inputs and outputs of derived graphs: inputs that are read only for their lengths, and batch axes
+"""Inputs and outputs of derived graphs: inputs of which only the lengths are read, and batch axes
 merged with heads or windows.
 
 A length is derived from an axis of an input: `past + m` positions and a known `past` determine `m`.
@@ -79,9 +79,9 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add those inputs `input_names` of the full graph that are needed to determine a length used
-    in a computation, as in `x / float(length(memory))`, or a term of such a length, as in
-    `past + m`.
+    """Add those inputs `input_names` of the full graph that are needed to determine a length that a
+    computation uses, as in `x / float(length(memory))`, or a term of such a length, as in `past +
+    m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     there = {n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs}

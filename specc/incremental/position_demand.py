@@ -98,7 +98,7 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of the body of a cross-axis loop on its values and on captures into
+    """Merge the demands of the body of a loop over another axis on its values and captures into
     `needs`.
     """
     loop = NonTimeAxisLoop.from_node(context, node)
@@ -235,7 +235,7 @@ def _get_operand_demand(
     is_fold: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return how many positions a dependence needs of its operand."""
+    """Return the number of operand positions that a dependence needs."""
     if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
     to, reach = resolve_dependence(node, dependence, time_axis)
@@ -276,8 +276,8 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
 ) -> float:
-    """Return how many positions the windows need: `stride` for each needed window, plus those of
-    the windows that overlap with earlier positions.
+    """Return the number of positions that the windows need: `stride` for each needed window, plus
+    those of the windows that overlap with earlier positions.
     """
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"

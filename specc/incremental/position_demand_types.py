@@ -53,8 +53,8 @@ class DemandContext:
     """The context of a demand analysis: the graph, its time flow, cached values (`cached_values`),
     and values that are free to recompute.
 
-    Unless `evicts_positions`, sliding-window attention caches all positions, for programs that
-    expect it.
+    Unless `evicts_positions`, sliding-window attention caches all positions, for runtimes that
+    expect the full cache.
     """
 
     graph: Graph
@@ -178,7 +178,7 @@ def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Name the scan axis of the loop `rows`, and other axes by their lengths."""
+    """Name the scan axis of the loop `rows`, and other axes after their lengths."""
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         own = get_stateful_axis(node, n)
@@ -208,7 +208,7 @@ class NonTimeAxisLoop:
 
     @classmethod
     def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
-        """Return the cross-axis loop at `node`."""
+        """Return the loop at `node`."""
         body, op = context.flow.loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
@@ -232,8 +232,8 @@ class NonTimeAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return how many positions of each result the loop computes, by axis of the body's
-        output.
+        """Return the number of positions of each result that the loop computes, by axis of the
+        body's output.
         """
         found: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
@@ -294,9 +294,9 @@ class NonTimeAxisLoop:
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
-    """Add what the body reads of a carry to the demand on the carry, which has as many positions
-    before as after an iteration. The body caches earlier positions that it looks back at, if
-    possible.
+    """Add the positions of a carry that the body reads to the demand on the carry, which has as
+    many positions before as after an iteration. The body caches earlier positions that it looks
+    back at, if possible.
     """
     for axis, need in input_demand.items():
         need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf

@@ -89,12 +89,10 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, track = demand.positions[name], plan.get_axis_layout(result, 0)
-    rows = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
+    ids = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
     if plan.max_cached_chunks == inf and need == inf:
-        return rows
-    return draft.add_node(
-        node, ops.Arith("add"), *rows, states.build_first_position_id(need, track)
-    )
+        return ids
+    return draft.add_node(node, ops.Arith("add"), *ids, states.build_first_position_id(need, track))
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
@@ -123,7 +121,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
 
 class StepGraphBuilder:
     """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
-    caller computes only once.
+    caller computes once.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:

@@ -128,13 +128,13 @@ class StepPlan(DemandContext):
         return replace(self, graph=body, outputs={}, live_nodes=live)
 
     def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return how many positions a value with this demand has along an axis."""
+        """Return the number of positions of a value with this demand along an axis."""
         if need < 0:
             return Dim.of(1)
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return how many of these positions are earlier positions or prefix positions."""
+        """Return the number of these positions that are earlier positions or prefix positions."""
         chunks = _count_chunks(self, need, layout)
         known = layout.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
@@ -222,7 +222,7 @@ def _count_missing_positions(context: DemandContext, need: float, prefix_length:
 
 
 def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
-    """Return how many chunks contain the positions that are needed besides the prefix."""
+    """Return the number of chunks that contain the positions needed besides the prefix."""
     lacking = _count_missing_positions(context, need, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 

@@ -79,7 +79,9 @@ class StateNames:
         return "rows", self.cache_count - 1, self.name_value(value)
 
     def name_value(self, value: Value) -> str:
-        """Return the name of a value: an input's own, or that of its user or producer."""
+        """Return the name of a value: its own if it is an input, otherwise the name of its user or
+        producer.
+        """
         own = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if own:
             return own
@@ -148,7 +150,7 @@ class StepStates:
     past_chunk_count: Value | None = None
 
     def build_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
-        """Emit the position id of the first position of a value, i64[].
+        """Build the position id of the first position of a value, i64[].
 
         If all earlier positions are cached, the id is computed from the length of an input;
         otherwise from a counter that is carried from step to step.
@@ -284,14 +286,14 @@ class StepStates:
 
 
 def multiply_count(b: Builder, count: Value, factor: int) -> Value:
-    """Emit a count multiplied by a constant factor."""
+    """Build a count multiplied by a constant factor."""
     if factor == 1:
         return count
     return b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(factor, "i64")))
 
 
 def add_length(b: Builder, count: Value, length: Dim) -> Value:
-    """Emit the sum of a count and a length."""
+    """Build the sum of a count and a length."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 
 

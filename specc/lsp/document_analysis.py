@@ -97,7 +97,7 @@ class DocumentAnalysis:
         return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
-        """Return the path of the file that a span is in, or None for text without a file."""
+        """Return the path of the file that a span is in, or None if the source has no file."""
         if self.is_in_document(span):
             return self.path
         name = span.source.name
@@ -120,7 +120,7 @@ def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
     """Yield the analysis of a text at `path`, after each of its graphs, the default one first.
-    `unsaved` are other open texts by resolved path. Never raises for an invalid text.
+    `unsaved` are other open texts by resolved path. An invalid text raises no error.
     """
     library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)

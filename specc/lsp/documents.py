@@ -28,11 +28,11 @@ class OpenDocument:
     last_parsed: DocumentAnalysis | None = None
     quick_fixes: list[DiagnosticWithFixes] = field(default_factory=list)
     is_complete: bool = False
-    """Whether the analysis of this version is complete."""
+    """True if the analysis of this version is complete."""
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
-        """Return the latest analysis, of this version if it could be parsed."""
+        """Return the analysis of this version if it parsed, otherwise the last valid one."""
         readable = self.analysis is not None and self.analysis.module is not None
         return self.analysis if readable else self.last_parsed or self.analysis
 

@@ -138,7 +138,7 @@ def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
 def _complete_options(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
-    """Complete the remaining options of the call at a character."""
+    """Complete the remaining options of the call around a character."""
     bracket = _find_open_bracket(tokens)
     if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return

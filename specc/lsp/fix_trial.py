@@ -13,7 +13,9 @@ from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
 
 @dataclass(frozen=True)
 class FixEdit:
-    """An edit that replaces characters `start` to `end` by a text; `title` is shown to the user."""
+    """An edit that replaces the characters from `start` to `end` with `text`; `title` is shown to
+    the user.
+    """
 
     title: str
     start: int
@@ -40,8 +42,8 @@ class FixTrial:
         key = self.diagnostic.code, self.diagnostic.title
         if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):
             return False
-        # the suggested code may contain names that this document does not define; new errors
-        # elsewhere were only hidden by the removed one
+        # the suggested code may contain names that this document does not define; errors elsewhere
+        # existed before but were hidden by the removed one
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in before

@@ -1,4 +1,6 @@
-"""Describe the name at a position: signature, documentation, types, location of the definition."""
+"""Find the hover of the name at a position: signature, documentation, types, location of the
+definition.
+"""
 
 import re
 from collections.abc import Iterator, Sequence

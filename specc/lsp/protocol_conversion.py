@@ -162,7 +162,7 @@ def _iterate_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
 def _convert_related_spans(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
-    """Convert the secondary locations of a diagnostic, also those in other files."""
+    """Convert the secondary locations of a diagnostic, including those in other files."""
     labels: list[Label] = list(diagnostic.others)
     if diagnostic.primary is not None and not analysis.is_in_document(diagnostic.primary.span):
         labels.insert(0, diagnostic.primary)

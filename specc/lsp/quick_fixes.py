@@ -356,7 +356,9 @@ def _follow_advice(
 
 
 def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the code in a line of advice, and whether to add it rather than replace text."""
+    """Yield each piece of code in a line of advice, with True if it is to be added instead of
+    replacing text.
+    """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])

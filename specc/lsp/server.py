@@ -94,7 +94,7 @@ class RequestHandlers:
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
-        # a document that is too large only gets that error
+        # no completions for a document over the size limit; its only diagnostic is E0109
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # names of the last valid version are known, so the request waits only for the first version
@@ -329,7 +329,7 @@ class SpeccLanguageServer:
 def _run_safely(
     handler: Callable[[Params], Awaitable[Result]],
 ) -> Callable[[Params], Awaitable[Result | None]]:
-    """Wrap a request handler: an internal error is logged, and the answer is None."""
+    """Wrap a request handler so that an internal error is logged and the answer is None."""
 
     @wraps(handler)
     async def handle_request(params: Params) -> Result | None:
@@ -343,7 +343,9 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Return a notification handler that logs errors; a function, as pygls sets attributes."""
+    """Return a notification handler that logs errors; it must be a function, because pygls sets
+    attributes on it.
+    """
 
     @wraps(handler)
     def handle_notification(params: Params) -> None:

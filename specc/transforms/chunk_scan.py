@@ -121,7 +121,7 @@ class _ChunkedOperands:
         return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values of all positions, without the axis of length 1 if there is one."""
+        """Return the values of all positions with the axis of length 1 removed, if there is one."""
         x = full_values[value]
         if value.rank < self.rank:
             return x
@@ -264,7 +264,8 @@ class _ChunkBody(CellBuilder):
 @dataclass(frozen=True)
 class _Decays:
     """The decay from each position of a chunk to each later position, [*lead, 64, 64] (zero for
-    earlier positions), and from the state before the chunk, [*lead, 64, 1]; None without decay.
+    earlier positions), and from the state before the chunk, [*lead, 64, 1], or None if there is no
+    decay.
     """
 
     pairs: Value

@@ -98,8 +98,8 @@ def _iterate_other_operands(
 def find_norm_folds(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[NormFold, ...]:
-    """Return how norms can be folded whose only users are linear layers, if their weights are in
-    `quantized_names` and have no other user. The tied weights in `ties` cannot be changed for only
+    """Return the folds of norms whose only users are linear layers with weights in
+    `quantized_names` that have no other user. The tied weights in `ties` cannot be changed for only
     one user.
     """
     walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
@@ -119,7 +119,7 @@ class _ValueUsers:
         self.results = {node: made for node, (made, *_) in graph.nodes}
 
     def find_fold(self, norm: Node, result: Value) -> NormFold | None:
-        """Return how the weight of a norm can be folded into linear layers, or None."""
+        """Return the fold of the weight of a norm into linear layers, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.shown:
             return None
         # a norm without a weight cannot be folded, even if it has a bias

@@ -43,7 +43,7 @@ from specc.transforms.quantize_weights_and_kv_caches import quantize_graph, quan
 from specc.transforms.split_scan import split_scan
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
-"""Whether graphs are verified after every pass: with `--debug`, and in tests."""
+"""True if graphs are verified after every pass: with `--debug`, and in tests."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ class QuantizationOptions:
 class QuantizationDecision:
     """The chosen formats: `plan` maps quantized weights to formats, and `unquantized_reasons` maps
     other matrices to the reason why they are not quantized. `unmatched_patterns` are the patterns
-    that match none of `weight_names`, `ineffective_options` the requests that change nothing.
+    that match none of `weight_names`, `ineffective_options` the options that change nothing.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -154,7 +154,7 @@ def _move_pair_to_loop(
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names by which patterns may match the weights of a simplified graph."""
+    """Return the names that patterns may match: the weights of a simplified graph."""
     return _list_known_names(collect_weight_uses(expand_recurrent_layers(graph)))
 
 
@@ -306,8 +306,8 @@ class _FormatChooser:
         )
 
     def _choose_activation_mode(self, uses: WeightUses) -> ActivationRoundingMode:
-        """Return how activations are quantized. The kernel quantizes them only if weights are
-        packed in advance, but weights of an expert are selected at run time.
+        """Return the quantization mode of activations. The kernel quantizes them only if weights
+        are packed in advance, but weights of an expert are selected at run time.
         """
         return (
             "block"

@@ -200,7 +200,8 @@ class _WeightQuantizer:
 
     def _convert_linear(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
         form = quantized_weight.format
-        # in a derived graph, a loop may read the weights of a layer
+        # a derived graph may read the weights of a layer in a loop, so its per-token scales become
+        # per-tensor scales
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, rounding)
         product = find_matrix_product(node)

@@ -279,7 +279,7 @@ class _ScanRebuilder:
         stacked = self._list_stacked_values(made, collected)
         finals = self._build_loop(stacked, made)
         vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.whole, self.outside)
-        # Values that the loop collects are already zero at masked positions.
+        # Scan outputs are already zero at masked positions.
         return *finals, *(
             self.whole[v] if v in stacked else mask_positions(self.b, self.whole[v], self.keep)
             for v in collected
@@ -288,9 +288,7 @@ class _ScanRebuilder:
     def _list_stacked_values(
         self, new_results: Mapping[Node, NodeResults], collected: list[Value]
     ) -> list[Value]:
-        """Return the values that the loop collects because nodes after the loop read them, without
-        duplicates.
-        """
+        """Return the scan outputs that nodes after the loop read, without duplicates."""
         inner = {r for n in self.parts.loop_nodes for r in new_results[n]} | set(self.carries)
         used = [a for n in self.parts.nodes_after_loop for a in n.operands] + collected
         return list(dict.fromkeys(v for v in used if v in inner))

@@ -112,7 +112,7 @@ class WeightUses:
         )
 
     def merge_uses(self, also: "WeightUses") -> "WeightUses":
-        """Return the combined uses of a weight that has two names."""
+        """Return the uses of a weight merged with the uses under its second name."""
         own, other = vars(self), vars(also)
         merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
         return WeightUses(**merged)

@@ -22,9 +22,7 @@ from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Larger floating-point operands are not distances between positions, but -inf or a RoPE
-base.
-"""
+"""Larger floating-point operands are not distances between positions but -inf or a RoPE base."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """The numbers of input positions per mask position that are tried."""
@@ -105,8 +103,8 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the number of positions of the symbol per unit of the length, with small values of the
-    other symbols, or 1 if the length does not reach `number`.
+    """Return the number of positions of the symbol per unit of the length, for small values of the
+    other symbols. Return 1 if the length does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:

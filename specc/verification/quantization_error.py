@@ -151,7 +151,7 @@ class QuantizationComparison:
     output_errors: dict[str, OutputError] = field(default_factory=dict)
 
     def compare_random_inputs(self, seed: int, rounds: int) -> None:
-        """Compare both models on random inputs. Raise E0857 if they are compiled from different
+        """Compare both models on random inputs. Raise E0857 if they were compiled from different
         specs.
         """
         graph = self.quantized_model.manifest.graph
@@ -180,7 +180,7 @@ class QuantizationComparison:
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in order, with the relative error of its
-        result. The error is computed in float64, so it is caused by weight quantization alone.
+        result. The error is computed in float64, so weight quantization is its only cause.
         """
         graph = self.quantized_model.manifest.graph
         scope_results = _map_scope_results(

@@ -41,8 +41,8 @@ class QuantizedMatMuls:
         return cls(*model.open_with_quantized_matmuls())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
-        """Compare the products of one run. Return the text that is appended to the line of the
-        round. Raise E0855 if a product differs.
+        """Compare the quantized products of one run. Return the text that is appended to the line
+        of the round. Raise E0855 if a product differs.
         """
         if self.session is None or not self.products:
             return ""

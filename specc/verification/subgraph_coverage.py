@@ -1,5 +1,5 @@
-"""Measure which branches and loop bodies `specc verify` executed, and find inputs that execute the
-remaining ones.
+"""Measure the coverage of branches and loop bodies by `specc verify`, and find inputs that execute
+the remaining ones.
 """
 
 from collections.abc import Iterator, Mapping

@@ -205,7 +205,7 @@ class VerificationRound:
 def make_coverage_round(
     uncovered_subgraphs: tuple[str, ...], skipped_lengths: tuple[str, ...]
 ) -> VerificationRound:
-    """Return the entry after the last round, which lists the uncovered subgraphs and lengths."""
+    """Return the entry that lists uncovered subgraphs and lengths after the last round."""
     return VerificationRound(
         is_compared=False,
         is_agreeing=None,

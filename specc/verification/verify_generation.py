@@ -200,7 +200,7 @@ class _ReferenceSession:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """Return {}: no caller reads the outputs of the reference."""
+        """Return {}, because no caller reads the outputs of the reference."""
         return {}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -328,8 +328,8 @@ def iterate_package_rounds(
 def _make_generation_sampler(
     package: ModelPackage, model: LoadedModel
 ) -> tuple[SampleInputs, dict[str, int]]:
-    """Return a sampler of decode step inputs as they occur in generation, and their maximum
-    lengths.
+    """Return a sampler of decode step inputs as they occur in generation, and the maximum lengths
+    of the inputs.
     """
     step = model.manifest.graph
     facts = load_facts(package.index.metadata, step, str(package.path))

@@ -169,7 +169,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_visible_keys(node: Node) -> str:
-    """Describe which keys an attention query may see."""
+    """Describe the keys that a query may attend to."""
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)
     if mask is None:

@@ -210,7 +210,7 @@ def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
 
 
 def _use_no_break_spaces(text: str) -> str:
-    """Escape a formula, with spaces in numbers that do not break lines."""
+    """Replace the thousands separators of a formula with no-break spaces."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 

@@ -1,4 +1,4 @@
-"""Find the scope in which each node is drawn, and the data flow inside a scope."""
+"""Find the scope in which each node is drawn, and build the data flow inside a scope."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -217,7 +217,7 @@ class _FlowBuilder:
         return frozenset(found)
 
     def _make_item(self, node: Node) -> FlowItem:
-        """Make the item of a node: the inner block that contains it, or the operation."""
+        """Return the item of a node: the inner block that contains it, or the operation."""
         block = self.get_block(self.node_scopes[node])
         if block:
             return FlowItem(role="block", name=block)

@@ -116,15 +116,15 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     examples: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function from a length to the sizes of one batch element; other axes have fixed
-    values.
+    """Return a function that maps a length to the sizes of one batch element; other axes have fixed
+    lengths.
     """
     fixed = {name: 1 for name in examples if name}
     return lambda n: {**fixed, **dict.fromkeys(symbols, n)}
 
 
 def _choose_lengths(max_length: int) -> Iterator[int]:
-    """Yield powers of two up to the maximum length, and that length."""
+    """Yield powers of two up to the maximum length, then the maximum length."""
     n = MIN_LENGTH
     while n <= max_length:
         yield n

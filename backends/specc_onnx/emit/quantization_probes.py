@@ -155,7 +155,7 @@ def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return the integer attributes of a node, and `reverse`: whether it runs in reverse."""
+    """Return the integer attributes of a node, and `reverse`, which is 1 if it runs in reverse."""
     attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**attributes, "reverse": int(is_reverse)}
@@ -200,8 +200,8 @@ def _find_operand_roles(
 
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Add values of a graph as its outputs; loops collect values of their bodies. Return the output
-    names by value.
+    """Add values of a graph as its outputs; loops return values of their bodies as scan outputs.
+    Return the output names by value.
     """
     visible = _collect_defined_names(graph)
     probes: dict[str, str] = {}
@@ -228,7 +228,9 @@ def _collect_defined_names(graph: GraphProto) -> set[str]:
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make a loop collect the outputs of its body; return their names outside the loop."""
+    """Make the outputs of a loop body scan outputs of the loop; return their names outside the
+    loop.
+    """
     (body,) = iterate_node_bodies(node)
     former_count = len(body.output)
     inner = _add_graph_outputs(body, probe_types)

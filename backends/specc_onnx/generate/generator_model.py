@@ -238,7 +238,7 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
 
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
-    """Build the carry of the token ids; its initial value is the whole prompt."""
+    """Emit the carry of the token ids; its initial value is the whole prompt."""
     growing = context.derived.sequence_input
     ids = context.main_tensors[growing]
     default_names = (n for graph in context.parts.default_graphs for n in graph.outputs)
@@ -258,13 +258,13 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
 
 
 def emit_carry(context: GenerationContext, name: str, initial: Tensor) -> LoopCarry:
-    """Build the carry of an input of the step from its value at the first step."""
+    """Emit the carry of an input of the step from its value at the first step."""
     type = context.derived.step.inputs[name].type
     return LoopCarry(name, type, context.repeat_for_beams(initial))
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Build the carry of a state; its initial value is an output of `encode`, or empty."""
+    """Emit the carry of a state; its initial value is an output of `encode`, or empty."""
     if state.initial_output:
         initial = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis
@@ -281,14 +281,14 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 
 def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
-    """Return an encoder output, which the loop body captures from the main graph."""
+    """Emit an encoder output repeated for beams; the loop body captures it from the main graph."""
     type = context.derived.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)
 
 
 def emit_prompt_mask(context: GenerationContext) -> str | None:
-    """Return the padding mask of the prompt, bool[batch, n], or None if the model has none."""
+    """Emit the padding mask of the prompt, bool[batch, n]; return None if the model has none."""
     for name in context.parts.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])
@@ -296,8 +296,8 @@ def emit_prompt_mask(context: GenerationContext) -> str | None:
 
 
 def emit_initial_logits(context: GenerationContext) -> Tensor | None:
-    """Return the logits of the first token of a sequence without a prompt, f32[batch, vocabulary],
-    or None if every sequence needs a token.
+    """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary];
+    return None if every sequence needs a token.
     """
     name, g = context.derived.initial_logits_output, context.g
     if not context.parts.starts_from_prefix:
@@ -312,7 +312,7 @@ def emit_initial_logits(context: GenerationContext) -> Tensor | None:
 
 
 def emit_empty_prompts(context: GenerationContext) -> str | None:
-    """Emit whether each prompt contains only padding, bool[batch, 1]; return None if there is no
+    """Emit bool[batch, 1], true for prompts that contain only padding; return None if there is no
     padding mask.
     """
     mask, g = emit_prompt_mask(context), context.g

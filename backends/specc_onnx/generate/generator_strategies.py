@@ -61,7 +61,7 @@ class StrategyInputs:
         return self.scalar_names[MAX_TOKENS_INPUT]
 
     def emit_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
-        """Return the carries that token rules read: `seen` bool[batch, vocabulary] for the
+        """Emit the carries that token rules read: `seen` bool[batch, vocabulary] for the
         repetition penalty, `history` i64[batch, n] for n-grams and banned sequences.
         """
         carries = []
@@ -104,7 +104,7 @@ class StrategyInputs:
 def _emit_updated_history(
     g: Emitter, decoding: DecodingConfig, history: Sequence[str], tokens: str
 ) -> list[str]:
-    """Return the history carries updated with the new tokens, i64[batch, 1]."""
+    """Emit the history carries extended by the new tokens, i64[batch, 1]."""
     updated = []
     if decoding.has_repetition_penalty:
         updated.append(generator_token_rules.emit_seen_tokens(g, history[0], tokens))
@@ -206,7 +206,7 @@ class SingleSequenceStrategy:
         return TokenDecision(tokens, None, continues, next_carries)
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
-        """Return `tokens` i64[batch, made] and `log_probs` f32[batch, made]."""
+        """Return `tokens` i64[batch, generated] and `log_probs` f32[batch, generated]."""
         shape = (self.inputs.step_batch, GENERATED_COUNT_DIM)
         return {
             "tokens": make_typed_tensor(final_carries[1], "i64", shape),
@@ -251,7 +251,7 @@ class BeamSearchStrategy:
         return replace(decision, next_carries=[*decision.next_carries, *history])
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
-        """Return `tokens` i64[batch, best, made] and `scores` f32[batch, best], best first."""
+        """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""
         scores, tokens = final_carries[2], final_carries[3]
         best = Dim.of(self.decoding.num_return_sequences)
         if self.decoding.num_return_sequences < self.decoding.num_beams:

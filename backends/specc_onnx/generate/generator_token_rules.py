@@ -20,7 +20,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
-    """Emit which tokens each prompt i64[batch, n] contains, bool[batch, vocabulary]."""
+    """Emit bool[batch, vocabulary], true for the tokens that each prompt i64[batch, n] contains."""
     is_token, is_known = (
         g.emit_node("GreaterOrEqual", prompt, 0),
         g.emit_node("Less", prompt, vocabulary),
@@ -36,7 +36,7 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
-    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] added."""
+    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] set to true."""
     true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
     return g.emit_node("ScatterElements", seen, tokens, true, axis=1)
 
@@ -105,7 +105,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
 def emit_banned_tokens(
     g: Emitter, decoding: DecodingConfig, history: str, vocabulary: int
 ) -> list[str]:
-    """Emit for each rule which tokens it forbids, bool[batch, vocabulary]."""
+    """Emit one bool[batch, vocabulary] per rule, true for the tokens that the rule forbids."""
     masks = []
     if decoding.no_repeat_ngram_size:
         masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
@@ -122,12 +122,14 @@ def emit_banned_tokens(
 
 
 def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
-    """Emit which tokens are in a set, bool[1, vocabulary]."""
+    """Emit bool[1, vocabulary], true for the tokens of a set."""
     return g.emit_constant([[i in tokens for i in range(vocabulary)]], "bool")
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
-    """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
+    """Emit the mask of the tokens that would repeat an n-gram of the history (arXiv:1705.04304,
+    sec. 2.5).
+    """
     # Column s is the n-gram that starts at position s.
     last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
     is_repeat = g.emit_node("Equal", last_tokens, last_tokens)
@@ -142,7 +144,7 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
 def _emit_completed_sequences(
     g: Emitter, history: str, length: int, sequences: Sequence[Sequence[int]], vocabulary: int
 ) -> str:
-    """Emit which tokens would complete one of `sequences` after the end of the history."""
+    """Emit the mask of the tokens that would complete one of `sequences` after the history."""
     if length == 1:
         return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
     tail = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])

@@ -35,7 +35,8 @@ SEQUENCES_DIM = Dim.symbol("sentences")
 class BeamState(NamedTuple):
     """Loop carries of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of live beams,
     `finished_scores` and `finished_sequences` of finished beams, `is_finished` bool[s, n] for
-    finished beams that exist, and `can_improve` bool[s, 1]: whether a sequence can still improve.
+    finished beams that exist, and `can_improve` bool[s, 1], true for sequences that can still
+    improve.
     """
 
     scores: str
@@ -60,7 +61,7 @@ class BeamCandidates:
 
 
 def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
-    """Return the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
+    """Emit the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
     of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
@@ -212,7 +213,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
 def _emit_can_improve(
     step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
 ) -> str:
-    """Emit whether each sequence can still improve, bool[s, 1]. With `early_stopping` a sequence
+    """Emit bool[s, 1], true for sequences that can still improve. With `early_stopping` a sequence
     can improve while it has a live beam and fewer than `num_beams` finished beams; otherwise, while
     its best live beam scores higher than its worst finished beam.
     """

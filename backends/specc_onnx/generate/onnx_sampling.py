@@ -180,7 +180,7 @@ def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) ->
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
-    """Emit whether logits `[batch, vocab]` contain NaN or have no finite maximum, bool[batch]."""
+    """Emit bool[batch], true where logits `[batch, vocab]` have NaN or no finite maximum."""
     # Not every kernel propagates NaN through a maximum.
     has_nan = emit_cast(g, g.emit_node("IsNaN", logits), "f32")
     has_nan = g.emit_node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)

@@ -126,7 +126,7 @@ def prepare_short_parts(
 
 
 def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
-    """Recompute a mask or bias in the innermost body."""
+    """Emit a recomputed mask or bias in the innermost body."""
     return emit_recomputed_mask(g, x) if x.value else x
 
 
@@ -167,8 +167,8 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
 ) -> str:
-    """Emit whether blocked attention applies: a long sequence, few global tokens, a nonempty
-    batch.
+    """Emit bool[], true if blocked attention applies: a long sequence, few global tokens, a
+    nonempty batch.
     """
     g.facts.add_branch_length_threshold(queries, local.length_threshold)
     with g.hoist_nodes("lengths"):
@@ -231,7 +231,7 @@ def _emit_attention_blocks(
     local: LocalAttention,
     global_tokens: GlobalTokens,
 ) -> str:
-    """Emit the blocks of an attention, concatenated."""
+    """Emit a loop over the blocks of an attention; return their concatenated results."""
     b, h, n, _ = parts.grid
     e, size = parts.v.shape[3], Dim.of(local.block_size)
 
@@ -331,7 +331,7 @@ def _emit_partial_attention(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Emit attention of some queries over some keys."""
+    """Emit the attention of a span of queries over a span of keys."""
     with _enter_blocks_scope(g):
         sliced = slice_attention_parts(op, g, parts, queries, keys)
     return emit_dense_attention(op, g, sliced)

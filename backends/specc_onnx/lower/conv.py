@@ -146,7 +146,7 @@ def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
 def _emit_window_padding(
     g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str
 ) -> str:
-    """Emit a feature map (NCHW) padded with `value`."""
+    """Emit a Pad node that pads a feature map (NCHW) with `value`; return its output."""
     sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
     return g.emit_node("Pad", x, sides, g.emit_constant(value, dtype))
 

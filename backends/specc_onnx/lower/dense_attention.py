@@ -1,4 +1,4 @@
-"""Attention over all queries at once: the `Attention` operator, or products and a softmax.
+"""Dense (unblocked) attention: the `Attention` operator, or matrix products and a softmax.
 
 ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias become
 one float mask; the result is zero for queries without visible keys. `is_causal` is not used,
@@ -68,7 +68,7 @@ class AttentionResult:
 
 
 def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit attention of all queries at once."""
+    """Emit unblocked attention: one matrix product over all queries."""
     if can_fuse_attention(op, g, parts):
         return emit_fused_attention(op, g, parts)
     return emit_decomposed_attention(op, g, parts)

@@ -89,7 +89,9 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtype: str) -> str:
-    """Emit whether a remainder has the sign opposite to that of a constant divisor."""
+    """Emit a mask that is true where the sign of a remainder is opposite to that of a constant
+    divisor.
+    """
     zero = g.emit_constant(0, dtype)
     return g.emit_node("Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder)))
 

@@ -205,7 +205,7 @@ def slice_attention_parts(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionParts:
-    """Slice the operands of an attention to some queries, and some or all keys."""
+    """Slice attention operands to a span of queries, and to a span of keys or all keys."""
     mask, bias = (
         emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
         for x in (parts.mask, parts.bias)
@@ -238,8 +238,8 @@ def emit_recomputed_slice(
     recomputes_single_axis: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
-    """Recompute `x` in the innermost body for a span of queries and a span of keys (None means
-    all); `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
+    """Emit `x`, recomputed in the innermost body for a span of queries and a span of keys (None
+    means all); `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 
@@ -272,7 +272,9 @@ def emit_recomputed_slice(
 def emit_recomputed_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
-    """Recompute a mask or bias `[b, h, q, k]` for some or all queries and keys."""
+    """Emit a mask or bias `[b, h, q, k]` recomputed for a span, or for all, of the queries and
+    keys.
+    """
     shape = x.shape
     axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
     return emit_recomputed_slice(g, x, axes, (queries, keys))
@@ -290,7 +292,7 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 def _emit_head_slice(
     g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None
 ) -> Tensor:
-    """Slice `[b, h, t, d]`, or its packed form if the kernel reads the packed form."""
+    """Emit a slice of `[b, h, t, d]`, or of its packed form if the kernel reads the packed form."""
     if span is None or packed is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape
@@ -303,7 +305,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Slice a tensor along each axis that has a span."""
+    """Emit a tensor sliced along each axis that has a span."""
     axis_spans = _pair_axes_with_spans(axes, spans)
     if not axis_spans:
         return x
@@ -337,7 +339,9 @@ def _emit_contiguous_slice(g: Emitter, x: str, spans: Sequence[tuple[int, Positi
 
 
 def _emit_gathered_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Emit the global positions of an axis, followed by the positions of the span."""
+    """Emit a Gather node for the global positions of an axis, followed by the positions of the
+    span.
+    """
     global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions

@@ -195,7 +195,7 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
-    """Emit whether a mask makes every key up to the query itself visible, bool[]."""
+    """Emit bool[], true if a mask makes every key up to the query itself visible."""
     queries, keys = grid
     with g.hoist_nodes("lengths"):
         offset = g.emit_length(keys - queries)

@@ -162,7 +162,7 @@ def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[str]:
     """Lower the body for the current positions and carries; return the results of an iteration.
-    Masked positions keep the carries and collect zeros.
+    At masked positions the carries are unchanged and the scan outputs are zeros.
     """
     values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
     g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
@@ -285,8 +285,8 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
-    """Emit whether any sequence is unfinished. The result is computed by a sum, which is defined
-    for an empty batch.
+    """Emit bool[], true if any sequence is unfinished. A sum is used, because it is defined for an
+    empty batch.
     """
     count = emit_count_nonzero(g, g.emit_node("Not", done), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))

@@ -154,7 +154,7 @@ def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
     """Emit a softmax over the visible keys of the last axis. The result is zero if no key is
-    visible or all scores are -inf; with `finite` scores are known to be finite.
+    visible or all scores are -inf; with `finite`, all scores are finite.
     """
     has_mask = mask is not None and not is_always_true(mask)
     lowest = g.emit_constant(float("-inf"), dtype)

@@ -1,9 +1,9 @@
 """Lower attention around a predicted center (Luong's local-p, arXiv:1508.04025, sec. 3.2).
 
-    abs(float(j) - center[i]) <= reach
+    abs(float(j) - center[i]) <= radius
 
 A step has one query per sequence. If less than half of all keys are between the minimum and the
-maximum center, extended by the reach, only these keys are scored and summed; the other weights are
+maximum center, extended by the radius, only these keys are scored and summed; the other weights are
 zeros.
 """
 
@@ -22,7 +22,7 @@ from specc_onnx.lower.grid_slices import PositionSpan, emit_position_slice, emit
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
-"""The number of keys near the window center of any batch element."""
+"""The number of keys in the window of any batch element."""
 
 WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
 """Computes attention weights from scores and a mask."""
@@ -33,7 +33,7 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys inside the window, and `use_window_condition`, bool[]: whether only these
+    """The span of keys inside the window, and `use_window_condition`, bool[], true if only these
     keys are read.
     """
 
@@ -186,7 +186,7 @@ def emit_window_weights(
 def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit only the weights of near keys if these are few, else the weights of all keys."""
+    """Emit the weights of the window keys if these are few, else the weights of all keys."""
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 
@@ -214,7 +214,7 @@ def _emit_all_key_weights(
 
 
 def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
-    """Recompute scores or a mask for some or all keys in the innermost body."""
+    """Emit scores or a mask, recomputed in the innermost body for a span of keys or all keys."""
     return emit_recomputed_slice(
         g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis=True
     )
@@ -240,7 +240,7 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the near keys with which attention weights, or one of their factors, were computed."""
+    """Return the window keys for which attention weights, or a factor of them, were computed."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -257,6 +257,6 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
 
 
 def _set_window_length_known(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
-    """Bind the symbol for the number of near keys inside the context."""
+    """Bind the symbol for the number of window keys inside the context."""
     count = g.emit_node("Sub", window.keys.stop, window.keys.start)
     return set_length_known(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

@@ -1,7 +1,7 @@
 """Lower layers with quantized weights.
 
 int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
-`MatMulInteger`. Weight and activation scales are applied one after the other: ONNX Runtime 1.31
+`MatMulInteger`. Weight and activation scales are applied by separate `Mul` nodes: ONNX Runtime 1.31
 would fuse a product with both scales into `MatMulIntegerToFloat`, which scales the bias too.
 Group-wise weights use `MatMulNBits`, or are dequantized first.
 """

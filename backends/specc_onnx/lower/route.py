@@ -154,7 +154,9 @@ class _ExpertEmitter:
         return total
 
     def _emit_used_experts(self) -> str:
-        """Emit which experts have tokens, bool[experts + 1]; the last element means no expert."""
+        """Emit bool[experts + 1], true for the experts that have tokens; the last element means no
+        expert.
+        """
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
         ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))

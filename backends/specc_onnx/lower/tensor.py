@@ -296,7 +296,7 @@ def _emit_matrix(
 
 
 def _emit_unshared_axes_sum(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
-    """Sum a term over the axes that are not in `used_axes`."""
+    """Emit a term summed over the axes that are not in `used_axes`."""
     # Axes are summed from last to first, so that indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
         if term.axes[axis] not in used_axes:
@@ -318,7 +318,7 @@ def _emit_transposed_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> 
 def _emit_einsum_operator(
     g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
 ) -> str:
-    """Emit `Einsum`, the only operator that supports a repeated axis in one term (a diagonal)."""
+    """Emit an Einsum node; only this operator supports a repeated axis in one term (a diagonal)."""
     axis_names = dict.fromkeys(n for term in names for n in term)
     letter = dict(zip(axis_names, string.ascii_letters, strict=False))
     *operand_terms, result_term = ["".join(letter[n] for n in term) for term in (*names, out)]

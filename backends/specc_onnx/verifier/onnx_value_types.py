@@ -250,7 +250,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
-    """Return how a declared type contradicts the inferred type; return "" if it does not."""
+    """Describe the conflict of a declared and an inferred type; return "" if there is none."""
     declared_element, inferred_element = (
         declared.tensor_type.elem_type,
         inferred.tensor_type.elem_type,
