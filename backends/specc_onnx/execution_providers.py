@@ -206,14 +206,14 @@ def get_ort_provider(provider: str) -> str:
     if ort_provider_name is None:
         is_gpu = provider.lower() in ("gpu", "nvidia")
         suggestion = "cuda" if is_gpu else find_similar_name(provider, ORT_PROVIDER_NAMES)
-        known_names = f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
+        known_names = f"expected one of {format_quoted_names(ORT_PROVIDER_NAMES)}"
         raise_error(
             "E0921",
             f"unknown provider `{escape_text(provider)}`",
             helps=[format_suggestion(suggestion) if suggestion else known_names],
         )
     if provider not in installed:
-        contents = f"it has {format_quoted_names(installed)}"
+        contents = f"found: {format_quoted_names(installed)}"
         raise_missing_provider(
             provider, [f"the installed ONNX Runtime does not include it; {contents}"]
         )

@@ -271,7 +271,7 @@ def _create_session(
     if ort_provider not in session.get_providers():
         raise_missing_provider(
             provider,
-            ["it is installed, but could not be started; its driver or libraries may be missing"],
+            ["the provider is installed but did not start; check its driver and libraries"],
         )
     if provider != "cpu" and can_report_placement():
         check_node_placement(session, model, name, provider)
@@ -347,7 +347,7 @@ def _format_directory(directory: Path, name: str) -> str:
         raise_error(
             "E0923",
             f"ONNX Runtime cannot load `{escape_text(name)}`: its directory name is not UTF-8",
-            notes=[f"it is `{escape_text(path)}`"],
+            notes=[f"the directory is `{escape_text(path)}`"],
             helps=["rename the directory"],
         )
     return path
@@ -362,7 +362,7 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
 
 
 UNCHANGED_HELP = "`specc verify` checks whether the model is unchanged"
-INDEX_HELP = "an index is outside its axis: a computed index counts from 0 and is not negative"
+INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
 """Help for a `GatherND` node, which reads the position `x[:, t]`."""
 
 

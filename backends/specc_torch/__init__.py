@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     # an ImportError too, which callers with a fallback catch
     raise ModuleNotFoundError(
         "error[E0801]: the torch backend needs the package `torch`, which is not "
-        "installed: the extra `torch` brings it",
+        "installed: install the extra `torch`",
         name=error.name,
     ) from None
 

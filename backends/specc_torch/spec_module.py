@@ -208,7 +208,7 @@ def _make_initial_parameter(
             "E0503",
             f"`{name}` has the wrong shape",
             facts.span,
-            notes=[f"the spec declares {list(shape)}, got {list(tensor.shape)}"],
+            notes=[f"expected {list(shape)}, got {list(tensor.shape)}"],
         )
     return tensor.detach().clone().float()
 

@@ -166,7 +166,7 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
         if wrapped is None:
             raise_error(
                 "E0820",
-                f"`model` must be a module of specc_torch, not a {type(model).__name__}",
+                f"`model` must be a module of specc_torch, got a {type(model).__name__}",
                 helps=['build one with specc_torch.module("my.yaml")'],
             )
         inner = wrapped

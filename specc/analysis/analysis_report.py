@@ -79,7 +79,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
             receptive_fields=fields,
         )
     ahead = next((n for n, reach in fields.items() if reach.low < 0), "")
-    why = f"`{ahead}` reads later rows" if ahead else ""
+    why = f"`{ahead}` reads later positions" if ahead else ""
     return AxisCausality(symbol=symbol, is_causal=not ahead, reason=why, receptive_fields=fields)
 
 
@@ -90,7 +90,7 @@ def compute_receptive_fields(graph: Graph, flow: TimeFlow) -> dict[str, Interval
 
 
 def _format_leak_reason(graph: Graph, leak: Leak, flow: TimeFlow) -> str:
-    """Format a leak, e.g. `attend` (bert.specc:88:9): its mask is not proved to exclude later
+    """Format a leak, e.g. `attend` (bert.specc:88:9): the mask is not proved to exclude later
     positions.
     """
     primary, _ = make_leak_labels(graph, leak, flow)
@@ -255,7 +255,7 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
         f"`{time_input}` has no time axis: it has no axis after the batch whose length is a "
         "dynamic length",
         Label.at(span, f"this is {graph.inputs[time_input].type}"),
-        helps=("give it the axes [batch, length], with a length of `dims`",),
+        helps=("declare it with the axes [batch, length], where `length` is declared in `dims`",),
     )
 
 

@@ -158,7 +158,7 @@ def _check_parameters(
                 "a weight depends on it",
                 Label.at(span, f"`{name}` is {value.type}"),
                 notes=(f"`{name}` is {value.type}",),
-                helps=("give the weight a fixed number of rows and index it by position",),
+                helps=("give the weight a fixed size and index it by position",),
             )
 
 
@@ -176,10 +176,10 @@ def _check_inputs(
             span = graph.input_facts[name].span
             yield Diagnostic(
                 "E0716",
-                f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` is {own[0]} long",
+                f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` has length "
+                f"{own[0]}",
                 Label.at(
-                    span,
-                    f"unknown which of its positions belong to a new position of `{flow.symbol}`",
+                    span, f"unclear which positions belong to a new position of `{flow.symbol}`"
                 ),
                 helps=(
                     f"give `{name}` the length `{flow.symbol}`, a length of its own, "
@@ -208,7 +208,7 @@ def _check_output(
         yield Diagnostic(
             "E0716",
             f"{title}: it does not depend on `{time_input}`",
-            Label.at(span, "this stays the same whatever is generated"),
+            Label.at(span, "this does not change during generation"),
             helps=(f"compute it from `{time_input}`",),
         )
     if len(state.axes) > 1:
@@ -257,7 +257,7 @@ def make_leak_labels(
     operand = loop.node.args[loop.operand] if loop.operand is not None else None
     read = find_node_span(place, operand.node) if operand else None
     there = (
-        (Label(read, f"these are the positions it reads, along `{flow.symbol}`"),)
+        (Label(read, f"the positions that are read along `{flow.symbol}`"),)
         if read and read != span
         else ()
     )
@@ -340,12 +340,12 @@ def _iterate_default_errors(
             node, why, notes = leak.node, message.text, message.notes
             primary, others = make_leak_labels(defaults, leak, flow)
         else:
-            why = f"it is computed from `{time_input}`, which grows during generation"
+            why = f"the default is computed from `{time_input}`, which grows during generation"
             node = value.node
             notes, others = (f"a default without the axis `{symbol}` is computed once",), ()
             primary = Label.at(find_node_span(defaults, node), why)
         title = f"the default of `{name}` would change during generation: {why}"
         helps = (
-            f"compute it from earlier positions, as `cumsum(x)` is, or give `{name}` no default",
+            f"compute it from earlier positions, like `cumsum(x)`, or remove the default `{name}`",
         )
         yield node, Diagnostic("E0718", title, primary, (*others, *grows), notes, helps)

@@ -94,14 +94,14 @@ def describe_window(
     if not is_all:
         return f"this {called} reads {later_text}", help_text
     if isinstance(op, ops.ConvTranspose):
-        return "a time axis cannot be made longer", ()
+        return "a time axis cannot be lengthened", ()
     if op.stride[0] > 1 and chunk_size > 1:
         # the number of complete chunks would not match the strides
         text = f"this {called} does not return one position for every {op.stride[0]}"
         return text, help_text
     if op.stride[0] > 1:
         # a decode step would have to wait for this many positions
-        text = f"this {called} reads {op.stride[0]} new positions, and a step has one"
+        text = f"this {called} reads {op.stride[0]} new positions, but a step has one"
         return text, ("keep every position along the generated axis: `stride=1`",)
     return f"this {called} changes the number of positions", help_text
 

@@ -32,7 +32,7 @@ NORM_MESSAGE = LeakMessage(
     "this norm computes its statistics over all positions",
     helps=("normalize the features, or use a running sum",),
 )
-DELAY_HELP = ("to shift a sequence by one position use `delay(x, by=1)`",)
+DELAY_HELP = ("use `delay(x, by=1)` to shift a sequence by one position",)
 NEAREST_HELP = "use `last(x)` for the newest position, `delay(x, by=1)` for the position before"
 INDEX_MESSAGE = LeakMessage(
     "E0711",
@@ -50,11 +50,11 @@ SELECTION_MESSAGE = LeakMessage(
 )
 RATE_MISMATCH_MESSAGE = LeakMessage(
     "E0712",
-    "its keys and queries have different rates, so their positions cannot be compared",
-    ("after a stride one position stands for several",),
+    "keys and queries have different rates, so their positions cannot be compared",
+    ("after a strided op, one position represents several input positions",),
     (
-        "attend among positions after equal strides: of the longer sequence take every second "
-        "position, `x[:, 1::2]`",
+        "attend between positions with equal strides: take every second position of the longer "
+        "sequence, `x[:, 1::2]`",
     ),
 )
 CAUSAL_MASK_HELP = "add `& causal` to the mask"
@@ -121,7 +121,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
     ops.Softmax: LeakMessage(
         "E0711",
         "this softmax divides by a sum over every position",
-        helps=("to weigh keys use `attend(...)`",),
+        helps=("use `attend(...)` to weigh keys",),
     ),
     ops.LayerNorm: NORM_MESSAGE,
     ops.RMSNorm: NORM_MESSAGE,
@@ -143,7 +143,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
     ops.GridSample: LeakMessage("E0711", "this reads the whole feature map at every point"),
     ops.Roll: LeakMessage(
         "E0711",
-        "this shifts positions from the end to the start, and the end does not exist yet",
+        "this shifts positions from the end to the start, but the end does not exist yet",
         helps=DELAY_HELP,
     ),
     ops.TopK: LeakMessage(
@@ -190,7 +190,9 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
             return _make_stride_message(step)
     if (message := _describe_concat_or_slice(leak, flow)) is not None:
         return message
-    text = "this reads every position" if is_all else f"this lets position t see {later_text}"
+    text = (
+        "this reads every position" if is_all else f"this makes position t depend on {later_text}"
+    )
     return FIXED_MESSAGES.get(type(leak.node.op)) or LeakMessage("E0711", text)
 
 
@@ -273,21 +275,23 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
         return _make_prefix_message(head)
     # the analysis found a number of future positions, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
-        what = f"its mask lets a position attend to {_format_position_count(leak.offsets)}"
+        what = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
         return LeakMessage("E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,))
     doubt = explain_unproved_mask(grid)
     # all parts are bounded, so the comparisons include later positions
     if doubt is None:
         return LeakMessage(
-            "E0712", "its mask lets positions attend to all later ones", helps=(CAUSAL_MASK_HELP,)
+            "E0712",
+            "the mask lets positions attend to all later positions",
+            helps=(CAUSAL_MASK_HELP,),
         )
     if doubt.is_budget_spent:
-        what = f"the analysis of its mask did not finish: {BUDGET_NOTE}"
+        what = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
     text = get_source_text(graph, doubt.value)
     return LeakMessage(
         "E0712",
-        "its mask is not proved to exclude later positions",
+        "the mask is not proved to exclude later positions",
         (f"`{text}` does not compare positions",) if text else (),
         (CAUSAL_MASK_HELP,),
     )
@@ -310,7 +314,7 @@ def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
         return RATE_MISMATCH_MESSAGE
     doubt = explain_unproved_mask(grid)
     if leak.offsets.low == -inf and doubt and doubt.is_budget_spent:
-        text = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
+        text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", text, helps=helps)
     return LeakMessage(
         "E0712", "it contains values for later positions", _format_window_help(leak.offsets), helps

@@ -42,10 +42,10 @@ class LengthLimit:
 def format_limit_reason(table: str, max_length: int) -> str:
     """Return the reason for the length limit `max_length`, as shown in messages."""
     if table != ROPE_TABLE:
-        return f"the table `{table}` has positions for {max_length}"
+        return f"the position embedding `{table}` has {max_length} positions"
     return (
-        f"its RoPE frequencies are for sequences up to {max_length} tokens, "
-        "chosen by `--context-length` at compile time"
+        f"the RoPE frequencies were compiled for sequences of up to {max_length} tokens "
+        "(`--context-length`)"
     )
 
 

@@ -224,7 +224,7 @@ class LocalAttention:
     def __str__(self) -> str:
         """Describe the block layout for users."""
         if self.band.is_empty:
-            return f"above {self.length_threshold} positions only global queries attend to any key"
+            return f"above {self.length_threshold} positions only global queries attend to keys"
         band = f"a query attends to {self.window} keys"
         if self.window is None:
             band = "a query attends to one side"

@@ -164,7 +164,7 @@ def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
     try:
         return dim.substitute(lengths)
     except DimError as error:
-        raise_error("E0407", f"these lengths do not fit the model: {error}")
+        raise_error("E0407", f"unsupported lengths: {error}")
 
 
 def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:

@@ -22,7 +22,7 @@ axis does:
     output "mean" %3
     end
     gives
-    W0601 padded positions reach `mean`: `mean` reads them, without a mask
+    W0601 padded positions reach `mean`: `mean` reads them without a mask
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -200,9 +200,9 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     """Describe which padded positions an op reads, and return the label."""
     called, reading = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
-        how = ", those that are not padded first" if order == "sorted" else ""
+        how = ", with padded positions last" if order == "sorted" else ""
         what = f"positions are in {order} order"
-        return f"its {what}{how}", f"these {what}"
+        return f"the {what}{how}", f"these {what}"
     if leak.padding_source.is_counted:
         return _describe_count(leak)
     if leak.padding_source.is_shifted:
@@ -211,14 +211,14 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
         order = "flipped" if leak.is_reading_reversed() else "sorted"
         return f"`{called}` combines {order} positions with others", "this combines both orders"
     where = _describe_position(leak, reading)
-    return (f"`{called}` reads them{where}, without a mask", "this reads padded positions")
+    return (f"`{called}` reads them{where} without a mask", "this reads padded positions")
 
 
 def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
     sliced = isinstance(leak.node.op, ops.StridedSlice)
     which = "a slice with a step" if sliced else f"the stride of `{called}`"
     return (
-        f"with padding on the left, its length decides which positions {which} selects",
+        f"with left padding, the amount of padding determines which positions {which} selects",
         "this selects every n-th position, counted from the first",
     )
 
@@ -242,6 +242,6 @@ def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
         called = format_op_name(leak.node.op)
         return f"`{called}` reads a length that includes padding", "this reads the length"
     return (
-        "a position is counted from the start of the sequence, padding included",
+        "a position id counts from the start of the sequence, including padding",
         "this takes a position index that counts padding",
     )

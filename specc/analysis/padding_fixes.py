@@ -376,7 +376,6 @@ def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
         many = "n" if stride == 1 else f"{stride} * n"
         facts.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
     return (
-        f"multiply by `{keep}` first: of n positions that exist the "
-        f"{' and '.join(facts)} are then correct; which these are is not visible "
-        "after this op"
+        f"multiply by `{keep}` first: n valid input positions then give {' and '.join(facts)} "
+        "correct results, but later ops cannot tell which"
     )

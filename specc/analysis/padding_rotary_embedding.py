@@ -41,7 +41,7 @@ def infer_rotation(
     # An extent creates position indices and does not read its operand's values.
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
-    if (free := _is_rotation_cancelled(node, rotations)) is not None:
+    if (free := _match_cancelled_rotation(node, rotations)) is not None:
         return None if free else EXPOSED_ROTATION
     match node.op:
         case ops.Rotate(pairs):
@@ -69,7 +69,7 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
     return EXPOSED_ROTATION
 
 
-def _is_rotation_cancelled(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
+def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
     """Return True if a sum of products does not depend on the angles because both factors have the
     same rotation, or None for other ops.
     """

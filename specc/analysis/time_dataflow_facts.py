@@ -233,9 +233,9 @@ MISSING_AXES_REASON = (
 )
 UNSUPPORTED_LOOP_HELPS = (
     "loop along the time axis itself, or combine the two axes with attention",
-    "for a constant number of iterations, `repeat n in 6 { … }` does the same",
+    "use `repeat n in 6 { … }` for a constant number of iterations",
 )
-STATE_SIZE_REASON = "it resumes from a state with one entry for every position"
+STATE_SIZE_REASON = "the state of a running sum would need one entry per position"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from specc.io.safe_read import escape_text
 from specc.runtime.open_model import OpenedModel, open_compiled_model
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
-from specc.verification.verify_model import iterate_opened_rounds
+from specc.verification.verify_model import iterate_all_rounds
 from specc.visualize.architecture_diff import (
     ArchitectureDifference,
     DiffSide,
@@ -165,7 +165,7 @@ def _check_options(args: Namespace) -> None:
 
 def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
     """Run the rounds, printing one line each."""
-    rounds = iterate_opened_rounds(opened, seed=args.seed, rounds=args.rounds)
+    rounds = iterate_all_rounds(opened, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_count(rounds, "comparing rounds"):
             terminal.print_outcome(str(round))

@@ -83,7 +83,7 @@ def search_beams(
     `padding_mask` bool[batch n] is the padding mask. Each prompt is fed once for all its beams,
     which then branch.
     """
-    assert prompt.ndim == 2, "a prompt is [rows, tokens]"
+    assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
         return []
     searches = [*map(_PromptSearch, range(len(prompt)))]
@@ -93,7 +93,7 @@ def search_beams(
     lengths = count_prompt_tokens(prompt, padding_mask)
     prompt_ids = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     while True:
-        position = _locate_beams(live_searches, lengths, prompt_ids)
+        position = _get_decode_position(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
         # A finished search is removed from the batch with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
@@ -126,7 +126,7 @@ def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
     return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
-def _locate_beams(
+def _get_decode_position(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> DecodePosition:
     """Return the decode position of the beams of all searches."""
@@ -214,7 +214,7 @@ def _sort_candidates(
         [row for row, _ in unfinished],
         [beam for _, beam in unfinished],
     )
-    search.is_finished = not unfinished or _is_decided(search, settings)
+    search.is_finished = not unfinished or _is_search_final(search, settings)
 
 
 def _make_hypothesis(beam: _Beam, has_ended: bool, settings: GenerationSettings) -> BeamHypothesis:
@@ -233,7 +233,7 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
         )
 
 
-def _is_decided(search: _PromptSearch, settings: GenerationSettings) -> bool:
+def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
     """Return True if a full list of finished hypotheses is final.
 
     With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when

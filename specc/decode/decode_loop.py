@@ -46,7 +46,7 @@ def decode_steps(
     `settings.strategy` is greedy or sample (`specc.decode.beam_search` implements beam).
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
-    assert prompt.ndim == 2, "a prompt is [rows, tokens]"
+    assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
         return
     rows = np.arange(len(prompt))

@@ -84,10 +84,7 @@ def find_sequence_count_error(
         return None
     return make_conflict_error(
         f"{sequence_count} sequences are requested from a beam search of {beam_count} beams",
-        [
-            f"`num_return_sequences` is at most `num_beams`: use num_beams={sequence_count}, or "
-            f"num_return_sequences={beam_count}"
-        ],
+        [f"use num_beams={sequence_count}, or num_return_sequences={beam_count}"],
         span,
     )
 
@@ -117,10 +114,10 @@ class VocabularySizes:
         if not wrong:
             return None
         helps = (
-            "name a token of this model",
+            "use a token id of this model",
             *(("leave it out: an empty string never stops generation",) * (setting_name == "stop")),
         )
-        title = f"`{setting_name}` is {wrong[0]}, and the model's tokens are 0 to {(size or 0) - 1}"
+        title = f"`{setting_name}` must be a token id from 0 to {(size or 0) - 1}, got {wrong[0]}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
@@ -227,10 +224,9 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
     """Suggest a fix for a value that probably should disable the setting."""
     off = {
-        "temperature": "`strategy` greedy takes the most probable token, as a "
-        "temperature near 0 would",
+        "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "leave `top_p` out, or use 1, to keep all tokens",
-        "repetition_penalty": "1 disables it; more than 1 makes repetitions less likely",
+        "repetition_penalty": "use 1 to disable it, or more than 1 to penalize repetitions",
     }
     return (off[option.name],) if option.name in off and is_finite_number(value) else ()
 

@@ -69,12 +69,12 @@ def check_logits(
     finite. `sequence_indices` maps each batch index to its sequence; the default is the identity.
     """
     logits = np.asarray(logits_array, np.float32)
-    assert logits.ndim == 2, f"a stepper returns logits [rows, vocab], not {logits.shape}"
+    assert logits.ndim == 2, f"expected logits [batch, vocab], got {logits.shape}"
     maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the row is NaN
     is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
     if is_invalid.any():
         row = int(np.flatnonzero(is_invalid)[0])
-        note = f"the best of {logits.shape[1]} is {maxima[row]}"
+        note = f"the maximum of {logits.shape[1]} logits is {maxima[row]}"
         raise make_invalid_logits_error(sequence_indices[row] if sequence_indices else row, note)
     return logits
 
@@ -84,7 +84,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
-        "look for NaN in its weights",
+        "look for NaN in the weights",
     )
     return Failed(Diagnostic("E0961", title, notes=notes, helps=helps))
 

@@ -89,7 +89,7 @@ class AttentionMap:
 class AttentionMaps:
     """The attention maps of one input, and the image `u8[height, width, 3]` if there is one."""
 
-    model: str
+    model_name: str
     input_text: str
     maps: tuple[AttentionMap, ...]
     image: Bytes | None = None

@@ -34,7 +34,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
         "colors": [[int(c) for c in row] for row in COLOR_STOPS],
         "picture": _image_to_json(plot),
     }
-    title = f"Attention: {make_printable_label(plot.model, 80)}"
+    title = f"Attention: {make_printable_label(plot.model_name, 80)}"
     return render_page(
         title,
         _render_body(plot, step),
@@ -108,7 +108,7 @@ def _render_body(plot: AttentionMaps, step: int) -> str:
         else ""
     )
     return read_page_resource("attention.html").format(
-        model=escape(make_printable_label(plot.model, 80)),
+        model=escape(make_printable_label(plot.model_name, 80)),
         given=escape(make_printable_label(plot.input_text, 2000)),
         note=pooled_note,
     )

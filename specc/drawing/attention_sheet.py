@@ -69,7 +69,10 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
 
 def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
     """Draw the name of the model and its input."""
-    model, text = make_printable_label(plot.model, 60), make_printable_label(plot.input_text, 90)
+    model, text = (
+        make_printable_label(plot.model_name, 60),
+        make_printable_label(plot.input_text, 90),
+    )
     return [
         TextMark(x=MARGIN, y=MARGIN + 12, text=model, size=14, is_bold=True),
         TextMark(x=MARGIN, y=MARGIN + 27, text=text, size=10, color=FAINT),
@@ -79,7 +82,9 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
 def _describe_plot(plot: AttentionMaps) -> str:
     """Return the alternative text of the plot: the first maps and their sizes."""
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
-    return make_printable_label(f"{make_printable_label(plot.model, 60)}: {'; '.join(maps)}", 500)
+    return make_printable_label(
+        f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
+    )
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
@@ -99,7 +104,7 @@ def _draw_block(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Side:
+class _AxisLayout:
     """One axis of a map: the cell size along it, and the labels that fit."""
 
     axis: MapAxis
@@ -146,8 +151,8 @@ def _get_ordinal_suffix(number: int) -> str:
 def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelBlock:
     cells, step = max_pool_map(attention.get_masked_weights(), MAX_CELLS)
     cell = _get_cell_size(max(cells.shape[1:]), max_heads)
-    query_side = _Side(axis=attention.query_axis, cell=cell, step=step)
-    key_side = _Side(axis=attention.key_axis, cell=cell, step=step)
+    query_side = _AxisLayout(axis=attention.query_axis, cell=cell, step=step)
+    key_side = _AxisLayout(axis=attention.key_axis, cell=cell, step=step)
     # key labels are horizontal only if the widest fits above its own cells
     is_rotated = key_side.measure_widest_label() > cell * key_side.label_interval - 2
     top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
@@ -188,7 +193,7 @@ def _draw_head_title(head: int) -> list[Mark]:
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
-def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> None:
+def _draw_query_axis(block: PanelBlock, query_side: _AxisLayout, height: float) -> None:
     """Draw the query labels next to each row of panels, and the caption of the query axis next to
     the first row.
     """
@@ -210,7 +215,7 @@ def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) 
     yield BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
 
 
-def _draw_query_labels(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
+def _draw_query_labels(side: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
     """Draw the labels of queries."""
     for n, label in side.list_labels():
         # a label for several cells is centered over them
@@ -220,7 +225,7 @@ def _draw_query_labels(side: _Side, x: float, y: float, height: float) -> Iterat
         yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")
 
 
-def _draw_key_labels(side: _Side, x: float, y: float, *, is_rotated: bool) -> Iterator[Mark]:
+def _draw_key_labels(side: _AxisLayout, x: float, y: float, *, is_rotated: bool) -> Iterator[Mark]:
     for n, label in side.list_labels():
         middle = x + (n + 0.5) * side.cell
         base = middle + side.size * 0.35 if is_rotated else middle

@@ -170,7 +170,7 @@ class LastPositionBuilder:
                         return operand_index, (a, axis)
         return None
 
-    def build(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
+    def build_position(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
         """Build the last position in another graph; `new_values` maps values of the full graph to
         values of that graph.
         """
@@ -320,7 +320,7 @@ class EncoderBuilder:
     def build_output(self, target: InitialValue) -> Value:
         """Build a result, restricted to the requested positions."""
         if target.is_last_position and target.axis is not None:
-            return self.last_positions[target.value].build(self.b, self.new_values)
+            return self.last_positions[target.value].build_position(self.b, self.new_values)
         value, axis = self.new_values[target.value], target.axis
         if target.is_sum and axis is not None:
             value = self.b.add_op(ops.Reduce("sum", axis), value)

@@ -47,7 +47,6 @@ from dataclasses import dataclass
 from math import inf
 
 from specc.analysis.causality import find_time_symbol
-from specc.incremental.cross_axis_loop_steps import build_loop_step
 from specc.incremental.encoder_graph import (
     InitialValue,
     build_encoder_graph,
@@ -59,6 +58,7 @@ from specc.incremental.graph_boundary import (
     find_folded_batch_axis,
     remove_unused_inputs,
 )
+from specc.incremental.non_time_axis_loops import build_loop_step
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
@@ -131,7 +131,7 @@ class StepGraphBuilder:
         self.states = StepStates(draft=self.draft, names=self.names)
         self.static_inputs: dict[str, Value] = {}
 
-    def build(self) -> Graph:
+    def build_graph(self) -> Graph:
         """Build inputs, live nodes in order, outputs and next states."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
@@ -358,7 +358,7 @@ def derive_step_graph(
     if first_token_output and not has_first_result(graph, plan.flow, first_token_output):
         first_token_output = ""
     # A state stays an input even if no node reads it, because the runtime always passes it.
-    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.states))
+    step = remove_unused_inputs(built.build_graph(), frozenset(s.name for s in built.states.states))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_length_inputs(step, graph, fixed)
     return DerivedStep(

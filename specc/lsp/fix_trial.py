@@ -22,7 +22,7 @@ class FixEdit:
     end: int
     text: str
 
-    def apply(self, text: str) -> str:
+    def apply_to_text(self, text: str) -> str:
         """Return the text after the edit."""
         return text[: self.start] + self.text + text[self.end :]
 
@@ -37,7 +37,7 @@ class FixTrial:
 
     def removes_diagnostic(self, edit: FixEdit) -> bool:
         """Return True if an edit removes the diagnostic without a new error."""
-        result = self._analyze_graph(edit.apply(self.analysis.source.text))
+        result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
         key = self.diagnostic.code, self.diagnostic.title
         if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):

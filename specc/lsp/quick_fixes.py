@@ -306,7 +306,9 @@ def find_quick_fixes(
     """Return up to MAX_SUGGESTIONS suggested edits that remove a diagnostic."""
     trial = FixTrial(analysis, diagnostic, unsaved or {})
     text, found = analysis.source.text, dict[str, FixEdit]()
-    tried = {e.apply(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)}
+    tried = {
+        e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
+    }
     for edit in islice(tried.values(), MAX_TRIED):
         # the first successful edit of each title is the most likely one
         if edit.title not in found and trial.removes_diagnostic(edit):

@@ -308,8 +308,8 @@ class SpeccLanguageServer:
     def _publish_crash(self, uri: str, version: int, error: Exception) -> None:
         start = lsp.Position(0, 0)
         text = (
-            f"specc stopped in the middle of this text: {type(error).__name__}; this is "
-            "a bug in specc, please report it with the text"
+            f"internal error: {type(error).__name__}; this is a bug in specc, please report it "
+            "with the text"
         )
         lsp_diagnostic = lsp.Diagnostic(
             range=lsp.Range(start, start),

@@ -225,7 +225,10 @@ def run_with_attention(
     answer = attended.decode_generated_text()
     text = f"{attended.describe_inputs()} → {answer}" if answer else attended.describe_inputs()
     attention_maps = AttentionMaps(
-        model=model.manifest.name, input_text=text, maps=tuple(maps), image=attended.get_image()
+        model_name=model.manifest.name,
+        input_text=text,
+        maps=tuple(maps),
+        image=attended.get_image(),
     )
     return AttentionRun(attention_maps, results, rows)
 

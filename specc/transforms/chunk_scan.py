@@ -66,7 +66,7 @@ def compute_in_chunks(
     rows = _ChunkedOperands(b, recurrence, given.keep, length, rank).split_operands(whole)
     start = _transpose_state(b, recurrence, given.initial_carries[0])
     masks = _add_masks(b, recurrence.read_key is not None)
-    body = _ChunkBody(Builder(), rank).build(rows, start, masks)
+    body = _ChunkBodyBuilder(Builder(), rank).build_body(rows, start, masks)
     final, *collected = b.add_node(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
     joined = [_join_chunks(b, y, given.keep, length) for y in collected]
     return (_transpose_state(b, recurrence, final), *joined)
@@ -168,12 +168,12 @@ def _compare_blocks(b: Builder, fn: str, row: Value, column: Value, size: int) -
 
 
 @dataclass(frozen=True)
-class _ChunkBody(CellBuilder):
+class _ChunkBodyBuilder(CellBuilder):
     """The body of the loop over chunks: matrices are [*lead, 64, x], states [*lead, k, v]."""
 
     rank: int
 
-    def build(
+    def build_body(
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
         """Build the body for the operands of the loop."""
@@ -273,7 +273,7 @@ class _Decays:
 
     @classmethod
     def from_logarithms(
-        cls, body: _ChunkBody, log_decay: Value | None, lower: Value, strict: Value
+        cls, body: _ChunkBodyBuilder, log_decay: Value | None, lower: Value, strict: Value
     ) -> "_Decays":
         """Compute the decays from their logarithms, [*lead, 64, 1]."""
         b, axis = body.b, body.rank - 2
@@ -288,6 +288,6 @@ class _Decays:
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))
 
-    def decay_state(self, body: _ChunkBody, x: Value) -> Value:
+    def decay_state(self, body: _ChunkBodyBuilder, x: Value) -> Value:
         """Return the state before the chunk, decayed to each position."""
         return x if self.total is None else body.add_op("mul", self.total, x)

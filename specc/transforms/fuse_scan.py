@@ -52,7 +52,7 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
         bound = _match_cell(cell, row, states, next_states)
         # There is at most one match, because no two cells compute the same function.
         if bound is not None:
-            return _FusedLoop(b, op, [a for a in args if a], cell, bound).build_results(row)
+            return _LoopFusion(b, op, [a for a in args if a], cell, bound).build_results(row)
     return None
 
 
@@ -199,7 +199,7 @@ def _match_operands(
     return found
 
 
-class _FusedLoop:
+class _LoopFusion:
     """A loop over a cell, converted to a recurrent layer and the other outputs of the loop."""
 
     def __init__(

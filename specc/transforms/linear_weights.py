@@ -166,12 +166,12 @@ class _ValueUsers:
             return None
         if self.names[value] not in self.rounded:
             return None
-        is_transposed = self._is_view_transposed(reader.args[1])
+        is_transposed = self._match_transposed_view(reader.args[1])
         if is_transposed is None or not self._is_only_reader(value, result):
             return None
         return self.names[value], is_transposed
 
-    def _is_view_transposed(self, view: Value | None) -> bool | None:
+    def _match_transposed_view(self, view: Value | None) -> bool | None:
         """Return True if a view of a weight is transposed; return None for other views, such as
         slices.
         """

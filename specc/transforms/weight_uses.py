@@ -56,13 +56,13 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
     terms = [term.split() for term in left.split(",")]
     for rows, matrix in ((0, 1), (1, 0)) if len(terms) == 2 else ():
         if len(terms[matrix]) == 2 and terms[rows]:
-            is_transposed = _is_matrix_transposed(terms[rows], terms[matrix], right.split())
+            is_transposed = _match_transposed_matrix(terms[rows], terms[matrix], right.split())
             if is_transposed is not None:
                 return MatrixProduct(rows, matrix, is_transposed)
     return None
 
 
-def _is_matrix_transposed(
+def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
     """Return True if a product reads its matrix transposed; return None for other einsums."""

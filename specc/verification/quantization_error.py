@@ -206,8 +206,7 @@ class QuantizationComparison:
                 if value > limits.get(measure, np.inf):
                     raise_error(
                         "E0856",
-                        f"`{name}` lost more than it may: {measure} {value:.2e}, at "
-                        f"most {limits[measure]:g}",
+                        f"`{name}` exceeds its limit: {measure} {value:.2e} > {limits[measure]:g}",
                         notes=[f"{measure} is {ERROR_MEASURES[measure]}"],
                         helps=["quantize fewer weights: `--quantize-exclude PATTERN`"],
                     )
@@ -221,7 +220,7 @@ class QuantizationComparison:
             raise_error(
                 "E0857",
                 "the two models have different inputs or outputs",
-                notes=[f"only in one: {', '.join(n for n, _ in {*one} ^ {*other})}"],
+                notes=[f"present in only one model: {', '.join(n for n, _ in {*one} ^ {*other})}"],
                 helps=["compile both from one spec, with the same config"],
             )
 

@@ -29,7 +29,7 @@ class QuantizedMatMuls:
     """
 
     session: Computation | None = None
-    products: tuple[QuantizedMatMul, ...] = ()
+    matmuls: tuple[QuantizedMatMul, ...] = ()
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
@@ -44,42 +44,42 @@ class QuantizedMatMuls:
         """Compare the quantized products of one run. Return the text that is appended to the line
         of the round. Raise E0855 if a product differs.
         """
-        if self.session is None or not self.products:
+        if self.session is None or not self.matmuls:
             return ""
         results = self.session.run(inputs)
-        worst = compare_quantized_matmuls(self.products, results, sizes_text)
-        return f"; {len(self.products)} roundings and products too, worst {worst:.1e}"
+        worst = compare_quantized_matmuls(self.matmuls, results, sizes_text)
+        return f"; {len(self.matmuls)} quantized products agree, worst difference {worst:.1e}"
 
 
 def compare_quantized_matmuls(
-    products: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
+    matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
     """Return the largest relative error of the products. Raise E0855 with `sizes_text` if it
     exceeds the tolerance.
     """
     worst = 0.0
-    for product in products:
-        values_by_role = {role: results[name] for role, name in product.value_names.items()}
+    for matmul in matmuls:
+        values_by_role = {role: results[name] for role, name in matmul.value_names.items()}
         if not values_by_role["y"].size:
             continue
-        error = _compute_matmul_error(product, values_by_role)
+        error = _compute_matmul_error(matmul, values_by_role)
         worst = max(worst, error)
         if not error <= RELATIVE_TOLERANCE:
             raise_error(
                 "E0855",
                 f"a quantized matrix product differs by {error:.1e} of its largest value",
-                notes=[f"`{product.value_names['y']}`, a {product.operator}", sizes_text],
+                notes=[f"`{matmul.value_names['y']}`, a {matmul.operator}", sizes_text],
                 helps=[
-                    "this processor multiplies integers differently; compile "
-                    "with `--quantize int8-weights`, or report it"
+                    "compile with `--quantize int8-weights`, or report the difference: this "
+                    "processor multiplies integers differently"
                 ],
             )
     return worst
 
 
-def _compute_matmul_error(product: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
+def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
     x, y = values_by_role["x"], values_by_role["y"]
-    match product.operator:
+    match matmul.operator:
         # Integers are compared relative to their range, so that an error of one is far above the
         # tolerance.
         case "QuantizeLinear":
@@ -91,11 +91,11 @@ def _compute_matmul_error(product: QuantizedMatMul, values_by_role: Mapping[str,
             return _compute_per_tensor_error(values_by_role)
         case "DynamicQuantizeLSTM":
             expected = compute_integer_lstm(
-                values_by_role, reverse=bool(product.attributes["reverse"])
+                values_by_role, reverse=bool(matmul.attributes["reverse"])
             )
             expected, y = expected.reshape(-1, expected.shape[-1]), y.reshape(-1, y.shape[-1])
         case "MatMulNBits":
-            return _compute_group_matmul_error(values_by_role, product.attributes)
+            return _compute_group_matmul_error(values_by_role, matmul.attributes)
         case kind:
             w = _get_first_iteration(values_by_role["w"]).astype(np.float64)
             w = w.T if kind == "QGemm" else w

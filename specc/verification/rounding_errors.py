@@ -312,13 +312,13 @@ def _raise_overflow(graph: Graph, value: Value, number: float, use: str = "") ->
     if form:
         helps = [
             "compile with `--dtype bf16`, which has the range of f32",
-            "or without `--dtype`, in f32",
+            "compile in f32, without `--dtype`",
         ]
     raise_error(
         "E0980",
         f"a value of `{escape_text(where)}` overflows {dtype}",
         notes=[
-            f"it is {number:.4g}{use}, and the largest of {dtype} is "
+            f"the value is {number:.4g}{use}, but the maximum of {dtype} is "
             f"{form.max_value if form else MAX_FLOAT32:.5g}"
         ],
         helps=helps,

@@ -34,7 +34,7 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
     if expected.dtype.kind in "ib":
         mismatch_count = int((result != expected).sum())
         description = (
-            f"`{name}` differs from the reference in {mismatch_count} places"
+            f"`{name}` differs from the reference at {mismatch_count} positions"
             if mismatch_count
             else ""
         )
@@ -58,8 +58,8 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
         f"`{name}` differs from the reference by {size:.1e} of its largest value, "
         f"more than {RELATIVE_TOLERANCE:g}",
         (
-            f"largest at [{position_text}]: {float(result[position]):.7g} where the reference has "
-            f"{float(expected[position]):.7g}",
+            f"largest difference at [{position_text}]: got {float(result[position]):.7g}, "
+            f"expected {float(expected[position]):.7g}",
         ),
     )
 
@@ -80,9 +80,9 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
         return ""
     position = tuple(int(n) for n in np.argwhere(wrong)[0])
     position_text = ", ".join(map(str, position))
-    count_text = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "at one position"
+    count_text = f"at {int(wrong.sum())} positions" if wrong.sum() > 1 else "at one position"
     got, reference = float(result[position]), float(expected[position])
-    return f"{count_text}, first at [{position_text}]: {got} where the reference has {reference}"
+    return f"{count_text}, first at [{position_text}]: got {got}, expected {reference}"
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:

@@ -55,7 +55,7 @@ def iterate_generated_rounds(
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
     if graph is None or generator is None:
-        reason = "an older version compiled it without the graph that it decodes"
+        reason = "an older version compiled the model without the graph that it decodes"
         yield VerificationRound(
             is_compared=False, is_agreeing=None, note=f"not compared, because {reason}"
         )

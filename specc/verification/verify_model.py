@@ -236,17 +236,14 @@ def _raise_undecided(names: list[str]) -> NoReturn:
         "E0932",
         f"{results}: too sensitive to rounding to be compared",
         notes=[
-            f"in float64 itself more than {MAX_INFORMATIVE_BOUND:g} of the largest value changes "
-            "at most positions when every value changes by as much as float32 rounding "
-            "may change it"
+            "even in float64, perturbing every value by the size of a float32 rounding error "
+            f"changes most positions by more than {MAX_INFORMATIVE_BOUND:g} of the largest value"
         ],
-        helps=[
-            "look for a difference of nearly equal numbers, or for numbers of a very large size"
-        ],
+        helps=["look for differences of nearly equal numbers, or for very large numbers"],
     )
 
 
-def iterate_opened_rounds(
+def iterate_all_rounds(
     opened: OpenedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Verify a model file or all graphs of a package. Raise E0930 for a difference, and E0932 for
@@ -271,7 +268,7 @@ def _iterate_single_file_rounds(
     decodes = model.manifest.decoding is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
-    reason = "it writes to buffers that only its package describes"
+    reason = "the model writes to buffers that only its package describes"
     return iter(
         (
             VerificationRound(

@@ -284,7 +284,7 @@ def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     for name, counts in totals.items():
         before, after = (format_dim_formula(count, {}) for count in counts)
         if before != after:
-            yield ArchitectureChange(kind="in all", path=name, change=f"{before} → {after}")
+            yield ArchitectureChange(kind="total", path=name, change=f"{before} → {after}")
 
 
 def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
@@ -296,7 +296,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
             change = f"{left.strip()} → {right.strip()}"
             yield ArchitectureChange(kind="wiring", path="first", change=change)
             return
-    yield ArchitectureChange(kind="wiring", path="length", change="one has more operations")
+    yield ArchitectureChange(kind="wiring", path="length", change="one graph has more operations")
 
 
 def format_difference(a: DiffSide, b: DiffSide, difference: ArchitectureDifference) -> list[str]:

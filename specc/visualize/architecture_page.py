@@ -105,8 +105,8 @@ class _Anchors:
 
     def format_line_link(self, line: SpecLine) -> str:
         """Render a link to a source line."""
-        where = f"{escape(make_printable_label(line.file, 80))}:{line.number}"
-        return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
+        where = f"{escape(make_printable_label(line.file, 80))}:{line.line_number}"
+        return f'<a href="#s{self.files[line.file]}-{line.line_number}">{where}</a>'
 
 
 def _render_head(view: ArchitectureView) -> str:

@@ -98,7 +98,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
         empty_piece if n in frame_ports else _draw_item(item, block, is_expanded)
         for n, item in items
     ]
-    rows = _give_ports_own_rows(_arrange_rows(flow), flow, frame_ports)
+    rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, frame_ports)
     skip_edges = _assign_lanes(flow, rows)
     outermost = max(skip_edges.values(), default=-1)
     # the same space is free on the right, which centers the layout
@@ -145,7 +145,7 @@ def _find_port_indices(flow: BlockFlow) -> set[int]:
     return found
 
 
-def _give_ports_own_rows(
+def _move_ports_to_own_rows(
     rows: Sequence[Sequence[int]], flow: BlockFlow, frame_ports: set[int]
 ) -> list[list[int]]:
     """Move the input on the frame to a row above all others, and the output to a row below all

@@ -36,7 +36,7 @@ class SpecLine:
     """A line of a spec: file name, line number and text."""
 
     file: str
-    number: int
+    line_number: int
     text: str
 
 
@@ -157,7 +157,7 @@ class _BlockBuilder:
                 if (name, number) not in listed:
                     listed.add((name, number))
                     text = span.source.line(number).strip()
-                    yield SpecLine(file=name, number=number, text=text)
+                    yield SpecLine(file=name, line_number=number, text=text)
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:

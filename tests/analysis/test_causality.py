@@ -83,7 +83,7 @@ def test_mask_with_one_later_position() -> None:
     (fault,) = get_causality_errors(
         build, apply_attention(build, x, build.add_op(ops.Compare("le"), j, ahead))
     )
-    assert fault.title.endswith("its mask lets a position attend to 1 later position")
+    assert fault.title.endswith("the mask lets a position attend to 1 later position")
     assert fault.notes == ("q - k can be as low as -1 here",)
     assert fault.helps == ("add `& causal` to the mask",)
 
@@ -228,5 +228,5 @@ def test_mask_beyond_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         cached.cache_clear()
     assert fault.code == "E0712"
     assert fault.title.endswith(
-        "the analysis of its mask did not finish: 50 000 values were visited"
+        "the analysis of the mask did not finish: 50 000 values were visited"
     )

@@ -72,7 +72,7 @@ def test_verify_step_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     alone = Path(shutil.copy(step, tmp_path / "alone.onnx"))
     assert main(["verify", str(alone), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert "it writes to buffers" in found["rounds"][0]["note"]
+    assert "the model writes to buffers" in found["rounds"][0]["note"]
     assert found["agrees"] is None
     assert main(["verify", str(alone), "--strict"]) == 5
     assert "error[E0933]: nothing was compared" in capsys.readouterr().err

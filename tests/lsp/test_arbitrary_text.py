@@ -70,7 +70,7 @@ def check_all_features(seed: int, names: tuple[str, ...]) -> None:
     list(protocol.to_document_symbols(known, lines))
     for fault in known.diagnostics[:1]:
         for edit in find_quick_fixes(known, fault):
-            assert edit.apply(text) != text
+            assert edit.apply_to_text(text) != text
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -117,7 +117,7 @@ HEAD = "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, 
 def test_advice_becomes_a_quick_fix(wrong: str, right: str | None) -> None:
     known = analyze_document(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
     fault = known.diagnostics[0]
-    made = [edit.apply(known.source.text) for edit in find_quick_fixes(known, fault)]
+    made = [edit.apply_to_text(known.source.text) for edit in find_quick_fixes(known, fault)]
     assert made == ([] if right is None else [f"{HEAD}  {right}\n}}\n"])
 
 

@@ -78,7 +78,7 @@ def check_fix_helps(path: Path, fault: Diagnostic, edit: FixEdit) -> None:
     text = path.read_text(encoding="utf-8")
     before, after = (
         sum(d.count for _, d in list(_find_all_diagnostics(path, t)) if _is_same_message(d, fault))
-        for t in (text, edit.apply(text))
+        for t in (text, edit.apply_to_text(text))
     )
     assert after < before, (fault.title, edit)
 

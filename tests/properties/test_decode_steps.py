@@ -20,7 +20,7 @@ from support.random_loop_graphs import make_loop_graph
 
 import specc_numpy
 from specc.analysis.causality import check_causality
-from specc.incremental import cross_axis_loop_steps, position_demand, step_graph, step_plan
+from specc.incremental import non_time_axis_loops, position_demand, step_graph, step_plan
 from specc.incremental.state_selection import select_cached_values
 from specc.incremental.step_plan import StepDraft, StepPlan
 from specc.incremental.step_states import StepStates
@@ -187,18 +187,18 @@ def _ignore_loop_bodies(*given: Any) -> list[Value]:
 
 MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
     "states of turns that are not run are zeros": (
-        cross_axis_loop_steps,
+        non_time_axis_loops,
         "replace",
         _keep_early_exit,
     ),
     "nothing is kept inside": (step_plan, "select_cached_values", _ignore_loop_bodies),
-    "states begin as zeros": (cross_axis_loop_steps, "stack_initial_values", lambda *_: {}),
+    "states begin as zeros": (non_time_axis_loops, "stack_initial_values", lambda *_: {}),
     "a turn begins as the carry behind it": (
-        cross_axis_loop_steps._ClosedBody,
+        non_time_axis_loops._ClosedBody,
         "from_loop",
-        lambda loop: cross_axis_loop_steps._ClosedBody(dict.fromkeys(loop.inputs, loop.inputs[-1])),
+        lambda loop: non_time_axis_loops._ClosedBody(dict.fromkeys(loop.inputs, loop.inputs[-1])),
     ),
-    "states begin anew": (cross_axis_loop_steps, "stack_loop_state", lambda state, *_: state),
+    "states begin anew": (non_time_axis_loops, "stack_loop_state", lambda state, *_: state),
 }
 
 

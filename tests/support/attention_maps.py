@@ -48,7 +48,7 @@ def make_attention_map(
 
 def make_attention_maps(*maps: AttentionMap, image=None, model="m", text="a text") -> AttentionMaps:
     """Return the attention maps of one run of a model."""
-    return AttentionMaps(model=model, input_text=text, maps=maps, image=image)
+    return AttentionMaps(model_name=model, input_text=text, maps=maps, image=image)
 
 
 def make_image_attention(

@@ -7,7 +7,7 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.open_model import OpenedModel
 from specc.verification.verify_model import (
-    iterate_opened_rounds,
+    iterate_all_rounds,
     iterate_package_rounds,
     iterate_rounds,
 )
@@ -25,4 +25,4 @@ def list_package_lines(package: ModelPackage, **options: Any) -> Iterator[str]:
 
 def list_opened_lines(opened: OpenedModel, *, seed: int, rounds: int) -> Iterator[str]:
     """Return the lines of a file or package."""
-    return map(str, iterate_opened_rounds(opened, seed=seed, rounds=rounds))
+    return map(str, iterate_all_rounds(opened, seed=seed, rounds=rounds))

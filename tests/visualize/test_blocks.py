@@ -85,7 +85,7 @@ def test_blocks_have_source_lines() -> None:
     lines = [line for block in root.walk_blocks() for line in block.lines]
     assert {line.file for line in lines} >= {"vit.specc"}
     for line in lines:
-        assert line.number >= 1
+        assert line.line_number >= 1
         assert line.text
     norm = find_block(root, "vit.layernorm")
     assert norm.description.startswith("`(x - mean) / sqrt(var + eps) * g + b`")

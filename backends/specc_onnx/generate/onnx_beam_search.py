@@ -98,7 +98,7 @@ class BeamSearchStep:
     limit: str
 
     @property
-    def candidates(self) -> int:
+    def candidate_count(self) -> int:
         """Return the number of candidate continuations per sequence and step."""
         # Each beam may finish with each stop token; `num_beams` other candidates remain.
         wanted = max(2, 1 + len(self.decoding.stop)) * self.decoding.num_beams
@@ -127,7 +127,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
         step, g.emit_node("GatherElements", candidates.parents, indices, axis=1), n
     )
     parents = g.emit_node("Div", parents, beams_per_logit_row)
-    sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidates)
+    sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
     is_open = _emit_can_improve(step, scores, finished_scores, is_finished)
     is_invalid = g.emit_node(
@@ -161,7 +161,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
     is_live = g.emit_node("Greater", state, NO_SCORE)
     total = g.emit_node("Where", is_live, g.emit_node("Add", log_probs, state), NO_SCORE)
     total = g.emit_node("Reshape", total, [-1, n * step.vocabulary])
-    scores, indices = g.emit_nodes("TopK", 2, total, [step.candidates], axis=1)
+    scores, indices = g.emit_nodes("TopK", 2, total, [step.candidate_count], axis=1)
     parents, tokens = (g.emit_node(kind, indices, step.vocabulary) for kind in ("Div", "Mod"))
     state = _emit_gathered_beams(step, step.state.sequences, parents, n)
     sequences = g.emit_node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
@@ -177,7 +177,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
     """Emit the best finished hypotheses, including those that finish in this step."""
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
-    leading = g.emit_constant([[c < n for c in range(step.candidates)]], "bool")
+    leading = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
     ends_now = g.emit_node(
         "And", g.emit_node("And", candidates.is_finished, leading), step.state.can_improve
     )
@@ -200,7 +200,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
     is_beam_finished = emit_cast(
         g, g.emit_node("GatherElements", is_beam_finished, indices, axis=1), "bool"
     )
-    finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidates)
+    finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
     finished_sequences = g.emit_node(
         "Where",
         emit_unsqueeze(g, is_beam_finished, 2),

@@ -32,7 +32,7 @@ def check_sampling_opset(opset: int) -> None:
         raise_error(
             "E0821",
             f"sampling is not supported at opset {opset}",
-            notes=["random numbers need `BitwiseXor`, which came with opset 18"],
+            notes=["random numbers need `BitwiseXor`, which opset 18 introduced"],
             helps=[
                 f"leave out `--opset` for the default, {onnx_targets.DEFAULT_OPSET}, or decode "
                 f"greedily"

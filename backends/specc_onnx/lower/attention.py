@@ -73,23 +73,25 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     """Return the plan of blocked attention, or the reason why blocked attention does not apply."""
     queries, keys = parts.grid[2:]
     if not g.target.uses_blocked_attention:
-        return f"blocks are not for {g.target.name}"
-    if g.site.is_used[1]:
-        return "its weights are read"
+        return f"{g.target.name} does not use blocked attention"
+    if g.site.used_mask[1]:
+        return "the attention weights are used"
     if queries != keys:
-        return "queries and keys are on two axes, or of a step"
+        return "query and key lengths differ"
     if parts.grid[1].number is None or parts.v.shape[3].number is None:
-        return "its width or number of heads is dynamic"
+        return "the head size or the number of heads is dynamic"
     padding_masks = [value for value, side in g.facts.padding_sides.items() if side]
     mask = parts.mask.value if parts.mask else None
     blocks = plan_mask_blocks(mask, queries, keys, padding_masks)
     if blocks is None:
-        return "its mask shows keys that are far away"
+        return "the mask has no local window"
     # A position embedding may limit the length.
     max_length = g.facts.max_lengths.get(queries.name or "", inf)
     if max_length <= blocks.length_threshold:
         threshold = blocks.length_threshold
-        return f"blocks are faster above {threshold} positions, the maximum is {max_length}"
+        return (
+            f"blocks are only faster above {threshold} positions, but the maximum is {max_length}"
+        )
     return blocks
 
 

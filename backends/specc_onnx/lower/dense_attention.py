@@ -78,7 +78,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> boo
     """Return True if the standard operator `Attention` can compute this attention."""
     # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
     # NaN for a query without visible keys.
-    dtypes = {parts.q.dtype, *(["weights"] if g.site.is_used[1] else [])}
+    dtypes = {parts.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
     return (
         g.has_operator("Attention")
         and parts.sinks is None
@@ -176,7 +176,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     if packed is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
     # If the weights (the fourth output) have no users, the kernel need not materialize them.
-    count, outputs = (2, 4) if g.site.is_used[1] else (1, 1)
+    count, outputs = (2, 4) if g.site.used_mask[1] else (1, 1)
     if count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
     operands = packed or (parts.q, parts.k, parts.v)

@@ -68,7 +68,7 @@ class LoweringSite:
 
     scopes: tuple[str, ...] = ()
     types: tuple[Type, ...] = ()
-    is_used: tuple[bool, ...] = ()
+    used_mask: tuple[bool, ...] = ()
     needs_accurate_sigmoid: bool = False
 
     @property

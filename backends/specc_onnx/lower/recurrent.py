@@ -186,7 +186,7 @@ class GateOrder:
     """The order of gates in ONNX, and the gate whose weights are negated, if any."""
 
     order: Sequence[int]
-    negated: int | None = None
+    negated_index: int | None = None
 
 
 def emit_ordered_weights(
@@ -225,8 +225,8 @@ def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis
     size = divide_dims_exactly(weights.shape[axis], count)
     sizes = g.emit_shape([size] * count)
     parts = list(g.emit_nodes("Split", count, weights, sizes, axis=axis))
-    if gate_order.negated is not None:
-        parts[gate_order.negated] = g.emit_node("Neg", parts[gate_order.negated])
+    if gate_order.negated_index is not None:
+        parts[gate_order.negated_index] = g.emit_node("Neg", parts[gate_order.negated_index])
     return g.emit_node("Concat", *(parts[n] for n in gate_order.order), axis=axis)
 
 
@@ -251,7 +251,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `GRU`; the weights of an update gate that selects the new state are negated."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
-    gates = GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
+    gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
     layer = _RecurrentLayer(g, op, args, gates)
     return _emit_layer(layer, "GRU", feature, linear_before_reset=int(not feature))

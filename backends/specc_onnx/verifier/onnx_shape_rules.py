@@ -107,7 +107,9 @@ def _bind_length(
 ) -> None:
     known = bound.setdefault(name, lengths)
     if known != lengths:
-        raise OperandMismatchError(f"`{name}` is {known}, but {lengths} by {source}")
+        raise OperandMismatchError(
+            f"conflicting lengths of `{name}`: {known}, but {lengths} from {source}"
+        )
 
 
 def _compute_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
@@ -216,7 +218,7 @@ def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     sizes = list(shape)
     longest, sizes[axis] = sizes[axis], None if count is None else int(count.item())
     if longest is not None and (sizes[axis] or 0) > longest:
-        raise OperandMismatchError(f"top-{sizes[axis]} of {longest}")
+        raise OperandMismatchError(f"k is {sizes[axis]}, but the axis has length {longest}")
     return [make_tensor_type(element, sizes), make_tensor_type(TensorProto.INT64, sizes)]
 
 
@@ -231,7 +233,7 @@ def _check_reshape_count(
         return
     known = [d for d in after if d is not None]
     if len(known) == len(after) and prod(before) != prod(known):
-        raise OperandMismatchError(f"{before} cannot become {known}")
+        raise OperandMismatchError(f"cannot reshape {before} elements to {known}")
 
 
 CONTRIB_SHAPE_RULES: Mapping[tuple[str, str], ShapeRule] = {

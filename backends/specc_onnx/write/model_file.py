@@ -139,7 +139,7 @@ class OnnxModelFile:
                     f"the weights `{escape_text(name)}` of `{escape_text(str(self.path))}` "
                     f"cannot be read",
                     notes=[escape_text(str(error))[:300]],
-                    helps=["the file next to the model may be missing or truncated: compile again"],
+                    helps=["compile again: the file next to the model may be missing or truncated"],
                 )
         return weights
 
@@ -291,7 +291,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
         raise_error(
             "E0926",
             f"`{escape_text(str(path))}` is not an ONNX model",
-            helps=["`specc compile SPEC -o MODEL.onnx` compiles one"],
+            helps=["compile one: `specc compile SPEC -o MODEL.onnx`"],
         )
     return OnnxModelFile(path, model)
 

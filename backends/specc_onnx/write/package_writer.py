@@ -213,7 +213,9 @@ def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
             else "a file that no package of specc wrote"
         )
         raise_not_replaceable(
-            path, f"it is {description}", "use another directory with -o, or --force to replace it"
+            path,
+            f"the file is {description}",
+            "use another directory with -o, or --force to replace it",
         )
 
 

@@ -110,7 +110,7 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
         raise_error(
             "E0823",
             f"{total / 2**30:.1f} GiB of weights exceed the limit of one ONNX file",
-            notes=["such a file can hold 2 GiB"],
+            notes=["the limit is 2 GiB"],
             helps=[
                 "leave out `--weights-as inline` to write the weights to a file next to the model"
             ],
@@ -168,7 +168,7 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directo
     unlinked = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
     if unlinked:
         reasons = list(plan.copy_reasons.values()) or [
-            "no file next to the output stores them in this layout and dtype"
+            "no checkpoint next to the output stores them in this layout and dtype"
         ]
         raise_error(
             "E0824",
