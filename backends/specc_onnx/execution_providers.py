@@ -285,8 +285,8 @@ def check_node_placement(
         )
         raise_error(
             "E0923",
-            f"{provider} cannot compute all of `{escape_text(name)}`, and specc does not fall back "
-            "to the CPU",
+            f"{provider} cannot run all nodes of `{escape_text(name)}`, and specc does not fall "
+            "back to the CPU",
             notes=[f"assigned to the CPU: {nodes}{omitted}"],
             helps=[
                 *(

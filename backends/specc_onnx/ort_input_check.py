@@ -23,13 +23,13 @@ def prepare_ort_input(
     """
     if slot is None:
         helps = suggest_similar_name(
-            name, required, f"its inputs are {format_quoted_names(required)}"
+            name, required, f"expected one of {format_quoted_names(required)}"
         )
-        raise_error("E0910", f"the model has no input called `{escape_text(name)}`", helps=helps)
+        raise_error("E0910", f"unknown model input `{escape_text(name)}`", helps=helps)
     if name not in inputs:
         raise_error(
             "E0910",
-            f"the input `{name}` is missing",
+            f"missing model input `{name}`",
             helps=[f"pass {format_quoted_names(required)}"],
         )
     array = np.asarray(inputs[name])
@@ -72,7 +72,7 @@ def check_input_lengths(slots: Mapping[str, TensorSlot], arrays: Mapping[str, Ar
                         f"`{declared}` is {expected} in `{other}` but {length} in `{name}`",
                         notes=[
                             f"axis {other_axis + 1} of `{other}` and axis {axis + 1} of "
-                            f"`{name}` must be equally long"
+                            f"`{name}` must have equal lengths"
                         ],
                     )
 

@@ -292,7 +292,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
         raise_error(
             "E0923",
             title,
-            notes=["it computes in bf16, which has no CPU kernels"],
+            notes=["the model computes in bf16, for which there are no CPU kernels"],
             helps=[
                 "run it on a GPU: `--execution-provider cuda`",
                 "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",

@@ -77,7 +77,7 @@ def _check_no_input_missing(
     for name, value in graph.inputs.items():
         if name not in inputs and value in read:
             names = _format_quoted(graph.inputs)
-            raise_error("E0910", f"the input `{name}` is missing", helps=[f"pass {names}"])
+            raise_error("E0910", f"missing model input `{name}`", helps=[f"pass {names}"])
 
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
@@ -85,8 +85,8 @@ def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
     kind (`f`, `i` or `b`).
     """
     if name not in graph.inputs:
-        helps = [f"its inputs are {_format_quoted(graph.inputs)}"]
-        raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
+        helps = [f"expected one of {_format_quoted(graph.inputs)}"]
+        raise_error("E0910", f"unknown model input `{name}`", helps=helps)
     wanted = graph.inputs[name].dtype
     expected = KIND_BY_DTYPE[wanted]
     if kind != expected and (kind, expected) not in (("i", "f"), ("i", "q")):

@@ -117,7 +117,7 @@ def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _In
         if spec.name in missing and not spec.is_optional:
             findings.add_error(
                 "E0910",
-                f"the input `{spec.name}` is missing",
+                f"missing model input `{spec.name}`",
                 helps=[f"pass an array {_format_type(spec)} with this name"],
             )
 

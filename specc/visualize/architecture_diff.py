@@ -156,7 +156,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
     if isinstance(node.op, ops.Attend):
         q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
         yield "heads", _count_heads(q[1], k[1])
-        yield "sees", describe_visible_keys(node)
+        yield "attends to", describe_visible_keys(node)
 
 
 def _count_heads(queries: Dim, keys: Dim) -> str:

@@ -70,7 +70,7 @@ def test_names():
     assert misspelled.helps == ("did you mean `source`?",)
     unknown, missing = get_errors([SOURCE], {"zebra": make_ids(1, 1)})
     assert unknown.title == "the model has no input `zebra`"
-    assert missing.title == "the input `source` is missing"
+    assert missing.title == "missing model input `source`"
 
 
 def test_ranks():

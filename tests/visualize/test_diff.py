@@ -55,8 +55,8 @@ def test_equal_specs_have_no_difference(tmp_path: Path) -> None:
     [
         ("act=gelu", "act=relu", ArchitectureChange(kind="block", path="h.0 … 2.mlp", change="activation gelu → relu")),
         ("eps=1e-5", "eps=1e-6", ArchitectureChange(kind="block", path="h.0 … 2.norm", change="layer norm eps 1e-05 → 1e-06")),
-        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", path="h.0 … 2.attn", change="sees itself and all positions before → itself and 3 positions before")),
-        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", path="h.0 … 2.attn", change="sees itself and all positions before → all positions visible in a mask")),
+        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", path="h.0 … 2.attn", change="attends to itself and all positions before → itself and 3 positions before")),
+        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", path="h.0 … 2.attn", change="attends to itself and all positions before → all positions visible in a mask")),
         ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", ArchitectureChange(kind="removed", path="h.0 … 2.mlp", change="")),
         ("return x", "return layer_norm(x, eps=1e-5) @ last", ArchitectureChange(kind="added", path="last", change="")),
         ("size=11", "size=12", ArchitectureChange(kind="block", path="table", change="weight [11 × 8] → [12 × 8]")),
@@ -81,7 +81,7 @@ def test_config_changes_and_their_effects(tmp_path: Path) -> None:
     assert ("block", "h.0 … 2.attn", "heads 2 → 4") in told
     # 4 d² + 4 d of the projections, 2 d of the norm, 2 · 16 d + 16 + d of the network
     layer = 4 * 64 + 32 + 16 + 256 + 24
-    assert ("in all", "weights", f"{88 + 3 * layer:,} → {88 + 5 * layer:,}".replace(",", " ")) in told  # fmt: skip
+    assert ("total", "weights", f"{88 + 3 * layer:,} → {88 + 5 * layer:,}".replace(",", " ")) in told  # fmt: skip
 
 
 def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_unlike_models_are_called_so() -> None:
     )
     found = diff_architectures(a, b)
     assert found.reason.startswith("these are unrelated models")
-    assert {c.kind for c in found.changes} == {"input", "result", "in all"}
+    assert {c.kind for c in found.changes} == {"input", "result", "total"}
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def check_opset(opset: int) -> None:
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise_error(
             "E0821",
-            f"opset {opset} is not supported, only {MIN_OPSET} to {MAX_OPSET}",
+            f"unsupported opset {opset}: expected {MIN_OPSET} to {MAX_OPSET}",
             helps=[f"leave out `--opset` for the default, {DEFAULT_OPSET}"],
         )
 

@@ -50,8 +50,8 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"ids": GOOD["ids"]}, r"E0910\]: the input `scale` is missing"),
-        ({**GOOD, "more": np.ones(1)}, r"E0910\]: the model has no input called `more`"),
+        ({"ids": GOOD["ids"]}, r"E0910\]: missing model input `scale`"),
+        ({**GOOD, "more": np.ones(1)}, r"E0910\]: unknown model input `more`"),
         (
             {**GOOD, "ids": np.ones((1, 2))},
             r"E0907\]: the input `ids` is float64, expected integers",

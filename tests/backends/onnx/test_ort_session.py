@@ -62,10 +62,10 @@ def test_all_or_selected_outputs_by_name() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"left": make_f32(3, 2)}, "E0910: the input `right` is missing"),
+        ({"left": make_f32(3, 2)}, "E0910: missing model input `right`"),
         (
             {"left": make_f32(3, 2), "right": make_f32(3, 2), "rihgt": make_f32(1)},
-            "E0910: the model has no input called `rihgt`",
+            "E0910: unknown model input `rihgt`",
         ),
         (
             {"left": make_f32(3, 2), "right": make_f32(1, 2)},
