@@ -35,7 +35,7 @@ MODEL_GROUPS = (
         "mixtral mpt nemotron olmo olmo2 olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe "
         "qwen3 qwen3_moe qwen3_next qwen3_5_text "
         "phimoe gemma3n_text gemma4_text "
-        "apertus biogpt bitnet cohere2_moe ctrl diffllama dots1 gpt_bigcode gpt_neox_japanese "
+        "apertus biogpt bitnet cohere2_moe ctrl dbrx diffllama dots1 gpt_bigcode gpt_neox_japanese "
         "granitemoe_swa minicpm3 nanochat "
         "persimmon hunyuan_v1_dense hunyuan_v1_moe "
         "minimax modernbert_decoder xglm zamba2 recurrent_gemma llama4_text nemotron_h seed_oss "
@@ -55,8 +55,8 @@ MODEL_GROUPS = (
     ),
     (
         "Vision",
-        "beit convnext deformable_detr deit depth_anything detr digits dinov2 dinov3_convnext "
-        "dinov3_vit dpt efficientnet ijepa mask2former mobilenet_v1 mobilenet_v2 mobilevit "
+        "beit bit convnext cvt deformable_detr deit depth_anything detr digits dinov2 dinov3_convnext "
+        "dinov3_vit dpt efficientnet focalnet ijepa levit mask2former mobilenet_v1 mobilenet_v2 mobilevit "
         "poolformer pvt_v2 regnet resnet rt_detr sam segformer swin timesformer upernet "
         "videomae vit vit_mae vit_segmenter vitpose yolos",
     ),

@@ -37,6 +37,11 @@ YARN = {
     "beta_fast": 8.0, "beta_slow": 0.5,
 }  # fmt: skip
 SHARP = {"mscale": 0.7, "mscale_all_dim": 0.4}
+DBRX: dict[str, Any] = {
+    "vocab_size": 31, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64, "pad_token_id": 30, "bos_token_id": 0,
+    "eos_token_id": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 500.0, "clip_qkv": 8}, "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 5, "moe_top_k": 2},
+}  # fmt: skip
 
 
 def case(family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any) -> ModelCase:
@@ -72,6 +77,7 @@ FIRST = {
         logits_scaling=2.0,
     ),
     "Glm4Moe": case("Glm4Moe", LATENT | {"num_key_value_heads": 2, "head_dim": 16}),
+    "Dbrx": case("Dbrx", DBRX),
 }
 """The smallest configuration of each family."""
 OTHERS = {
@@ -129,6 +135,13 @@ OTHERS = {
     "deepseek_v3, yarn as released": case(
         "DeepseekV3", LATENT, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
     ),
+    "dbrx, clamped": case(
+        "Dbrx", DBRX, attn_config={"kv_n_heads": 4, "rope_theta": 500.0, "clip_qkv": 0.4},
+        ffn_config={"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 3, "moe_normalize_expert_weights": 2.0, "ffn_act_fn": {"name": "gelu"}},
+    ),
+    "dbrx, weights of experts as they are": case(
+        "Dbrx", DBRX, attn_config={"rope_theta": 500.0, "clip_qkv": 2}, ffn_config={"ffn_hidden_size": 20, "moe_top_k": 2, "moe_normalize_expert_weights": None},
+    ),
     "deepseek_v3, plain layers alone": case("DeepseekV3", LATENT, first_k_dense_replace=3),
 }  # fmt: skip
 
@@ -183,7 +196,7 @@ def test_generation(family: str, tmp_path: Path) -> None:
 
 ASKED = ("Mixtral", "Qwen3Moe", "Qwen2Moe")
 CLASSIFIERS = [
-    f for f in FIRST if f not in ("Olmoe", "GraniteMoe", "Glm4Moe", "FlexOlmo", "MiniMaxM2")
+    f for f in FIRST if f not in ("Olmoe", "GraniteMoe", "Glm4Moe", "FlexOlmo", "MiniMaxM2", "Dbrx")
 ]
 HEADS = [
     *((f, "Model") for f in FIRST),

@@ -120,6 +120,26 @@ EFFICIENT: dict[str, Any] = {
     "depthwise_padding": [2],
     "hidden_dim": 64,
 }
+BIT: dict[str, Any] = {
+    "embedding_size": 8,
+    "hidden_sizes": [16, 32, 40, 32],
+    "depths": [1, 2, 1, 1],
+    "num_groups": 4,
+}
+CVT: dict[str, Any] = {"embed_dim": [8, 12, 16], "num_heads": [1, 3, 2], "depth": [1, 2, 3]}
+FOCAL: dict[str, Any] = {
+    "embed_dim": 8,
+    "depths": [1, 2],
+    "focal_levels": [2, 3],
+    "focal_windows": [3, 5],
+}
+LEVIT: dict[str, Any] = {
+    "image_size": 64,
+    "hidden_sizes": [16, 24, 32],
+    "num_attention_heads": [2, 3, 2],
+    "depths": [1, 2, 1],
+    "key_dim": [8, 8, 8],
+}
 MOBILE_VIT: dict[str, Any] = {
     "hidden_sizes": [8, 12, 16],
     "neck_hidden_sizes": [4, 4, 6, 8, 8, 12, 10],
@@ -322,6 +342,43 @@ CASES = {
         config="EfficientNetConfig", model="EfficientNetModel", size=(40, 40), results=BASE,
         settings={**EFFICIENT, "image_size": 40, "pooling_type": "max", "hidden_act": "relu", "depth_coefficient": 1.0, "depthwise_padding": [],
                   "width_coefficient": 0.07, "hidden_dim": 88, "squeeze_expansion_ratio": 0.5}),
+    "bit": Seen(config="BitConfig", model="BitForImageClassification", size=(45, 40), given={"image": [45, 40]}, settings={**CLASSES, **BIT}),
+    "bit base, SAME padding": Seen(
+        config="BitConfig", model="BitModel", size=(47, 50), given={"image": [47, 50]}, results=BASE,
+        settings=BIT | {"global_padding": "SAME", "embedding_dynamic_padding": True, "hidden_act": "gelu", "output_stride": 16}),
+    "bit, bottleneck layers": Seen(
+        config="BitConfig", model="BitForImageClassification", size=(48, 40), given={"image": [48, 40]},
+        settings={**CLASSES, **BIT, "layer_type": "bottleneck", "output_stride": 4, "depths": [1, 2, 2, 2]}),
+    "bit, bottleneck layers, SAME padding": Seen(
+        config="BitConfig", model="BitModel", size=(41, 50), given={"image": [41, 50]}, results=BASE,
+        settings=BIT | {"layer_type": "bottleneck", "global_padding": "SAME", "output_stride": 8, "num_groups": 2}),
+    "cvt": Seen(config="CvtConfig", model="CvtForImageClassification", size=(45, 40), given={"image": [45, 40]}, settings={**CLASSES, **CVT}),
+    "cvt base": Seen(config="CvtConfig", model="CvtModel", size=(48, 64), given={"image": [48, 64]}, settings=CVT | {"stride_kv": [1, 2, 1]},
+                     results=("last_hidden_state", "cls_token_value")),
+    "cvt, other sizes": Seen(
+        config="CvtConfig", model="CvtForImageClassification", size=(48, 40), given={"image": [48, 40]},
+        settings={**CLASSES, **CVT, "qkv_bias": [False, True, False], "mlp_ratio": [2.5, 1.0, 3.0],
+                  "kernel_qkv": [3, 5, 3], "padding_q": [1, 2, 1], "padding_kv": [1, 2, 0]}),
+    "cvt, [CLS] in two stages": Seen(
+        config="CvtConfig", model="CvtForImageClassification", size=(40, 40), given={"image": 40},
+        settings={**CLASSES, **CVT, "embed_dim": [8, 16, 16], "num_heads": [1, 4, 2], "cls_token": [False, True, True], "patch_sizes": [5, 3, 2]}),
+    "focalnet": Seen(config="FocalNetConfig", model="FocalNetForImageClassification", size=(33, 40), settings={**CLASSES, **FOCAL, "image_size": [33, 40]}),
+    "focalnet base, post-norm": Seen(
+        config="FocalNetConfig", model="FocalNetModel", size=(45, 64), results=BASE,
+        settings=FOCAL | {"image_size": [45, 64], "use_post_layernorm": True, "use_post_layernorm_in_modulation": True, "normalize_modulator": True,
+                          "use_layerscale": True, "use_conv_embed": True, "hidden_act": "relu", "mlp_ratio": 1.5}),
+    "focalnet, modulation norm": Seen(
+        config="FocalNetConfig", model="FocalNetForImageClassification", size=(32, 48),
+        settings={**CLASSES, **FOCAL, "image_size": [32, 48], "use_post_layernorm_in_modulation": True, "use_layerscale": True, "patch_size": 3}),
+    "focalnet paints": Seen(config="FocalNetConfig", model="FocalNetForMaskedImageModeling", size=(32, 32), squares=64, results=("reconstruction",),
+                            settings=FOCAL | {"image_size": 32, "encoder_stride": 8}),
+    "levit": Seen(config="LevitConfig", model="LevitForImageClassification", size=(64, 64), settings={**CLASSES, **LEVIT}),
+    "levit, teacher": Seen(
+        config="LevitConfig", model="LevitForImageClassificationWithTeacher", size=(80, 80),
+        results=("logits", "cls_logits", "distillation_logits"),
+        settings={**CLASSES, **LEVIT, "image_size": 80, "key_dim": [8, 4, 6], "mlp_ratio": [2, 3, 1], "attention_ratio": [1, 2, 3]}),
+    "levit base": Seen(config="LevitConfig", model="LevitModel", size=(48, 48), results=BASE,
+                       settings=LEVIT | {"image_size": 48, "patch_size": 16, "kernel_size": 5, "padding": 2, "depths": [1, 2, 1], "mlp_ratio": [0, 2, 2]}),
     "upernet, swin": Seen(
         config="UperNetConfig", model="UperNetForSemanticSegmentation", size=(32, 40), given={"image": [32, 40], "backbone__image": [32, 40]},
         settings={**CLASSES, "hidden_size": 6, "backbone_config": {
@@ -395,7 +452,9 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
     theirs = randomize_weights(getattr(transformers, case.model)(config)).eval()
     source = torch.Generator().manual_seed(0)
     for module in theirs.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):  # statistics of a fresh model say nothing
+        if isinstance(
+            module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d
+        ):  # statistics of a fresh model say nothing
             module.running_mean.normal_(generator=source)
             module.running_var.uniform_(0.5, 2.0, generator=source)
     theirs.save_pretrained(tmp_path)

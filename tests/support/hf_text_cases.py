@@ -573,6 +573,17 @@ DECODERS = {
     ),
     "olmoe": make_causal_lm_case("Olmoe", **{**EXPERT_SIZES, "num_experts": 4}),
     "granitemoe": make_causal_lm_case("GraniteMoe", **{**EXPERT_SIZES, "num_local_experts": 4}),
+    "dbrx": RecordedCase(
+        case=ModelCase(
+            config="DbrxConfig", model="DbrxForCausalLM", sides=("left", "right"), position_ids=True,
+            tiny={
+                "vocab_size": VOCAB, "d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 64, "eos_token_id": 2,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+                "attn_config": {"kv_n_heads": 1, "rope_theta": 500.0, "clip_qkv": 2},
+                "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 4, "moe_top_k": 2},
+            },
+        )
+    ),
     "glm4_moe": make_causal_lm_case("Glm4Moe", **{**MLA_SIZES, "head_dim": 8}),
     "deepseek_v2": make_causal_lm_case("DeepseekV2", **{**MLA_SIZES, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": make_causal_lm_case("DeepseekV3", **MLA_SIZES),

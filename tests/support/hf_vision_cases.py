@@ -260,6 +260,24 @@ VISION = {
         num_attention_heads=[1, 2], sr_ratios=[2, 1], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], num_labels=3,
     ),
     "timesformer": make_vision_case("Timesformer", "ForVideoClassification", frames=2, **VISION_SIZES, num_frames=2),
+    "bit": replace(
+        make_vision_case("Bit", size=16, channels=1, num_channels=1, embedding_size=4, hidden_sizes=[8, 8], depths=[1, 1], num_groups=2, num_labels=3),
+        sets={"image": 16},
+    ),
+    "cvt": replace(
+        make_vision_case(
+            "Cvt", size=16, channels=1, num_channels=1, embed_dim=[4, 6], num_heads=[1, 2], depth=[1, 2], cls_token=[False, True], num_labels=3,
+        ),
+        sets={"image": 16},
+    ),
+    "focalnet": make_vision_case(
+        "FocalNet", size=8, channels=1, num_channels=1, image_size=8, patch_size=2, embed_dim=4, depths=[1, 1], focal_levels=[1, 2],
+        focal_windows=[3, 3], num_labels=3,
+    ),
+    "levit": make_vision_case(
+        "Levit", size=32, channels=1, num_channels=1, image_size=32, hidden_sizes=[8, 8, 12], num_attention_heads=[2, 2, 2], depths=[1, 1, 1],
+        key_dim=[4, 4, 4], num_labels=3,
+    ),
     "mobilenet_v1": make_vision_case(
         "MobileNetV1", size=32, channels=1, num_channels=1, image_size=32, depth_multiplier=0.02, min_depth=2, num_labels=3,
     ),

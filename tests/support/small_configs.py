@@ -222,6 +222,33 @@ FAMILIES: dict[str, dict[str, object]] = {
         "backbone.heads": [1, 1, 2, 2],
         "backbone.window": 2,
     },
+    "bit": {"image": 16, "stem_width": 4, "widths": [8, 16], "depths": [1, 2], "groups": 2},
+    "cvt": {
+        "image": 16,
+        "widths": [4, 8],
+        "depths": [1, 2],
+        "heads": [1, 2],
+        "has_cls": "[false, true]",
+        "qkv_bias": "[true, true]",
+    },
+    "dbrx": TRANSFORMER_SIZES
+    | {"kv_heads": 1, "experts": 4, "experts_per_token": 2, "stop": [2], "clip_qkv": 2.0},
+    "focalnet": {
+        "image": 8,
+        "channels": 2,
+        "embed_dim": 4,
+        "depths": [1, 2],
+        "focal_levels": [1, 2],
+        "focal_windows": [3, 3],
+        "encoder_stride": 8,
+    },
+    "levit": {
+        "image": 32,
+        "widths": [8, 12, 16],
+        "heads": [1, 2, 2],
+        "depths": [1, 1, 2],
+        "key_dims": [4, 4, 4],
+    },
     "mobilenet_v1": {"image": 32, "multiplier": 0.1, "least": 4},
     "mobilevit": {
         "image": 32,
