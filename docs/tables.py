@@ -55,10 +55,10 @@ MODEL_GROUPS = (
     ),
     (
         "Vision",
-        "beit bit convnext cvt deformable_detr deit depth_anything detr digits dinov2 dinov3_convnext "
-        "dinov3_vit dpt efficientnet focalnet ijepa levit mask2former mobilenet_v1 mobilenet_v2 mobilevit "
-        "poolformer pvt_v2 regnet resnet rt_detr sam segformer swin timesformer upernet "
-        "videomae vit vit_mae vit_segmenter vitpose yolos",
+        "beit bit convnext cvt deformable_detr deit depth_anything detr digits dinov2 "
+        "dinov3_convnext dinov3_vit dpt efficientnet focalnet ijepa levit mask2former "
+        "mobilenet_v1 mobilenet_v2 mobilevit poolformer pvt_v2 regnet resnet rt_detr sam "
+        "segformer swin timesformer upernet videomae vit vit_mae vit_segmenter vitpose yolos",
     ),
     (
         "Audio",
@@ -238,7 +238,8 @@ def render_codes_page() -> str:
 API = {
     "specc": {
         "specc/api.py": ("check", "compile"),
-        "specc/model.py": ("load", "Model"),
+        "specc/model_loading.py": ("load",),
+        "specc/model.py": ("Model",),
         "specc/runtime/open_model.py": ("OpenedModel.close", "OpenedModel.weights"),
         "specc/runtime/generation_stream.py": ("GenerationStream", "GenerationResult"),
         "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
