@@ -8,14 +8,13 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_max_lengths, find_min_lengths
-from specc.analysis.value_ranges import find_constant_fraction, skip_views
 from specc.artifact.generation_facts import GenerationMetadata
-from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
 from specc.ir.model import PAST_LENGTH_INPUT
+from specc.runtime.index_ranges import find_compared_ids, find_index_ranges
 from specc.runtime.steppers import NUMPY_DTYPES
 
 SampleInputs: TypeAlias = Callable[
@@ -114,7 +113,7 @@ def make_random_inputs(
     `density` also applies to padding masks: no padding at 1, almost all padding near 0.
     """
     env = _add_derived_lengths(graph, sizes)
-    looked_up, compared = find_shortest_tables(graph, env), find_compared_ids(graph)
+    ranges, compared = find_index_ranges(graph, env), find_compared_ids(graph)
     made: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.type.shape)
@@ -125,80 +124,36 @@ def make_random_inputs(
             made[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
             special = compared.get(value, ())
-            ids = _sample_ids(shape, facts.upper_bound, looked_up.get(value), special, rng, density)
+            ids = _sample_ids(shape, facts.upper_bound, ranges.get(value), special, rng, density)
             made[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
     return made
 
 
-def find_shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
-    """Return the number of rows of the smallest table that each integer input indexes, even if
-    transformed.
-
-    `embedding(max(ids, 0))` bounds `ids`, although `ids` itself is not an index. Loop bodies are
-    skipped: scanned inputs have their own bound.
-    """
-    reached = {v: {v} for v in graph.inputs.values() if _is_integer(v)}
-    shortest: dict[Value, int] = {}
-    for node, results in graph.nodes:
-        if table := _find_table_lookup(node):
-            ids, rows = table[0], table[1].evaluate(sizes)
-            for value in reached.get(ids, ()):
-                shortest[value] = min(shortest.get(value, rows), rows)
-        # Floats are not ids, even if they are computed from ids.
-        sources = set().union(*(reached.get(a, ()) for a in node.args if a))
-        reached |= {result: sources for result in results if _is_integer(result)}
-    return shortest
-
-
-def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
-    """Return the numbers that a graph compares integer inputs with for equality."""
-    found: dict[Value, list[int]] = {}
-    for node, _ in graph.nodes:
-        if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
-            for operand, other in (node.args, node.args[::-1]):
-                ids, number = skip_views(operand, ops.Cast), find_constant_fraction(other)
-                if ids is not None and ids.node is None and number is not None:
-                    found.setdefault(ids, []).append(int(number))
-    return found
-
-
-def _is_integer(value: Value) -> bool:
-    return value.type.dtype in ("i64", "i32")
-
-
-def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
-    """Return the ids of a table lookup and the table's rows."""
-    match node.op:
-        case ops.Embedding():
-            return node.op.ids(node), node.op.table(node).type.shape[0]
-        case ops.Gather(axis=axis):
-            return node.op.ids(node), node.op.table(node).type.shape[axis]
-    return None
-
-
 def _sample_ids(
     shape: tuple[int, ...],
     upper_bound: Dim | None,
-    table_size: int | None,
+    index_range: range | None,
     special_ids: Sequence[int],
     rng: np.random.Generator,
     density: float,
 ) -> Array:
-    """Sample integers below a declared bound, or indices of a table of `table_size` that include
-    `special_ids`.
-    """
+    """Sample integers below a declared bound, or of `index_range`, including `special_ids`."""
     bound = upper_bound.number if upper_bound is not None else None
     # ids that are modified on their way to a table have no bound of their own
-    plain = min(table_size, MAX_PLAIN_INT) if table_size else int(rng.choice(PLAIN_INT_BOUNDS))
-    limit = bound or plain
-    ids = rng.integers(0, limit, shape)
+    if index_range:
+        allowed = index_range[:MAX_PLAIN_INT]
+    else:
+        allowed = range(int(rng.choice(PLAIN_INT_BOUNDS)))
+    allowed = range(bound) if bound else allowed
+    ids = rng.integers(allowed.start, allowed.stop, shape)
     if ids.size > 1:  # include the last and the first id
-        ids.flat[0], ids.flat[-1] = limit - 1, 0
+        ids.flat[0], ids.flat[-1] = allowed.stop - 1, allowed.start
     if upper_bound is None and density < DEFAULT_DENSITY:
         ids *= rng.random(shape) < density  # an integer mask
-    if valid := [n for n in special_ids if n < (bound or table_size or n + 1)]:
+    known = range(bound) if bound else index_range
+    if valid := [n for n in special_ids if not known or n in known]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
     return ids
 

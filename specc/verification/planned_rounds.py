@@ -11,13 +11,13 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import iterate_nested_nodes
+from specc.runtime.index_ranges import find_index_ranges
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     DEFAULT_DENSITY,
     SampleInputs,
     choose_lengths,
-    find_shortest_tables,
     make_random_inputs,
 )
 from specc.verification.length_coverage import (
@@ -190,7 +190,7 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
 def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
     """Return the integer inputs from which indices of tables are computed."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
-    return find_shortest_tables(graph, env).keys()
+    return find_index_ranges(graph, env).keys()
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:

@@ -104,6 +104,20 @@ def test_definition_outside_of_yaml_items(key: str, item: str) -> None:
     assert helps == (f"write it as an entry of `items:`: `- {item}: …`",)
 
 
+@pytest.mark.parametrize("word", ["input", "inputs", "output", "outputs"])
+def test_inputs_outside_of_a_graph(word: str) -> None:
+    key = word.removesuffix("s").removesuffix("put")
+    for text in (
+        f"specc 1\nmodel m\ndims batch\n{word} {{\n  x: float[batch]\n}}\n",
+        f"specc: 1\nmodel: m\ndims: [batch]\n{word}: {{x: 'float[batch]'}}\n",
+    ):
+        with pytest.raises(Failed) as failed:
+            check_spec(open_spec(Source("m.yaml" if ":" in text[:6] else "m.specc", text)))
+        (help_text,) = failed.value.diagnostics[0].helps
+        assert "of a graph" in help_text or "belong to a graph" in help_text
+        assert f"`{key}:`" in help_text or "graph main(" in help_text
+
+
 @pytest.mark.parametrize("path", ["m.safetensors", "pytorch_model.bin", "a/b.PT"])
 def test_weights_file_as_spec_is_rejected(path: str) -> None:
     with pytest.raises(Failed) as failed:

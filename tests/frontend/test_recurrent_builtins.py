@@ -107,6 +107,24 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
 
 
 @pytest.mark.parametrize(
+    ("call", "operand"),
+    [
+        ("gru(x, hidden=hidden, reset=after, layers=2, start={}) @ e", "s[:1]"),
+        ("rnn(x, hidden=hidden, layers=2, start={}) @ e", "s[:1]"),
+        ("lstm(x, hidden=hidden, layers=2, start={0}, start_cell={0}) @ e", "s[:1]"),
+        ("attend({}, x, x, mask=all)", "x[:1]"),
+        ("attend(x, {0}, {0}, mask=all)", "x[:1]"),
+    ],
+)
+def test_operands_of_batch_size_1_broadcast(call: str, operand: str, tmp_path: Path) -> None:
+    batch = f"expand({operand}, axis=0, length=batch)"
+    plain, expanded = (spec(tmp_path, call.format(x)) for x in (operand, batch))
+    inputs = {"x": np.ones((2, 3, 3)), "keep": np.ones((2, 3), bool), "s": np.ones((2, 2, 5))}
+    made = [run_reference(m, sample_spec_weights(plain), inputs)["y"] for m in (plain, expanded)]
+    np.testing.assert_array_equal(*made)
+
+
+@pytest.mark.parametrize(
     ("call", "code", "said"),
     [
         ("gru(x, hidden=hidden) @ e", "E0211", "needs the option `reset`"),

@@ -70,6 +70,23 @@ def test_rope_function_matches_config_json(
     assert said.frequencies
 
 
+@pytest.mark.parametrize("part", [3, 7, 15])
+def test_odd_width_rotates_one_more_feature(part: int, tmp_path: Path) -> None:
+    """transformers has `ceil(part / 2)` frequencies `theta ** (-2 n / part)`, e.g. for
+    `Glm4MoeConfig()`: 0.5 of 42 features."""
+    path = tmp_path / "m.specc"
+    path.write_text(
+        SPEC.format(source="", usual="rope(theta=100.0)").replace("=half", f"=half, dim={part}")
+    )
+    (made,) = (
+        n.op
+        for n, _ in elaborate_spec(open_spec(str(path))).graph.nodes
+        if isinstance(n.op, ops.RopeAngles)
+    )
+    assert made.dim == part + 1
+    assert made.frequencies == pytest.approx([100.0 ** (-n / part) for n in range(0, part, 2)])
+
+
 SHORT, LONG = [1.0 + n / 4 for n in range(8)], [2.0 + n for n in range(8)]
 SWITCHED = (
     f"rope(theta=100.0, kind=longrope, factor=4.0, original=16, divisors={SHORT}, beyond={LONG})"

@@ -15,7 +15,7 @@ from specc.frontend.builtins.attention_normalizers import (
     match_score_rank,
     normalize_scores,
 )
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, CallSite, expand_batch, register_builtin
 from specc.frontend.builtins.tensor import make_filled_tensor
 from specc.frontend.mask_and_bias_definitions import (
     GridIndices,
@@ -74,7 +74,11 @@ def attend(
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
-    with_heads = [_expand_to_heads(site, x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    batch = next((x.shape[0] for x in (q, k, v) if x.shape and x.shape[0] != 1), ONE)
+    with_heads = [
+        expand_batch(site, _expand_to_heads(site, x, name), batch)
+        for x, name in ((q, "q"), (k, "k"), (v, "v"))
+    ]
     query_axis = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
     grid_indices = make_grid_indices(site.context, (with_heads[0], query_axis), (with_heads[1], 2))
     mask_grid = evaluate_mask_option(site, mask, grid_indices, len(q.shape))

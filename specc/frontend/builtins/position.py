@@ -228,7 +228,8 @@ def rotate(
 
     `pairs=half` rotates feature n with n + d/2 (transformers' `rotate_half`),
     `interleaved` rotates 2n with 2n + 1 (the original RoPE). `dim` rotates only the first
-    `dim` features (partial rotary). `at` is int[batch, length] or int[length]; or a list
+    `dim` features (partial rotary), and one more if `dim` is odd. `at` is
+    int[batch, length] or int[length]; or a list
     with the position ids of each axis, such as `[t, h, w]` (M-RoPE, arXiv:2409.12191). Then
     `sections` is the number of feature pairs of each axis, and `order` their order:
     `contiguous`, first all pairs of the first axis; `interleaved`, the axes in turn, where
@@ -253,9 +254,12 @@ def rotate(
     frequencies, factor = _compute_frequencies(site, rope, width, lengths, order)
     max_length = get_max_rope_length(rope)
     pair_axes = _assign_pair_axes(lengths, order)
-    angles = ops.RopeAngles(
-        width, cast_to_attribute(rope.theta), factor, frequencies, max_length, pair_axes
-    )
+    theta = cast_to_attribute(rope.theta)
+    if width.number and width.number % 2 and rope.kind == "default" and dim is not None:
+        # transformers rotates one more feature, with the frequencies of the odd width
+        frequencies = tuple(theta ** (-n / width.number) for n in range(0, width.number, 2))
+        width += 1
+    angles = ops.RopeAngles(width, theta, factor, frequencies, max_length, pair_axes)
     cos, sin = site.add_node(angles, *ids)
     return site.add_op(ops.Rotate(pairs), x, cos, sin)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, CallSite, expand_batch, register_builtin
 from specc.frontend.parameter_kinds import Activation
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
@@ -182,7 +182,7 @@ class _LayerStack:
         # each layer has its own weights, so that the number of layers must be known
         count = site.require_count(self.layers, "layers")
         states_by_option = [
-            self._make_initial_states(state, count * len(directions), index)
+            self._make_initial_states(state, count * len(directions), index, x.shape[0])
             for state, index in zip(initial_states, ("start", "start_cell"), strict=False)
         ]
         final_states: list[tuple[Tensor, ...]] = []
@@ -240,13 +240,14 @@ class _LayerStack:
         return operands
 
     def _make_initial_states(
-        self, start: Tensor | None, count: int, option: str
+        self, start: Tensor | None, count: int, option: str, batch: Dim
     ) -> list[Tensor | None]:
         """Return the initial state of each layer and direction; a single one may be [batch,
-        hidden].
+        hidden]. Batch size 1 broadcasts.
         """
         if start is None:
             return [None] * count
+        start = expand_batch(self.site, start, batch)
         # the usual form for a single layer
         if len(start.shape) == 2 and count == 1:
             return [start]

@@ -322,6 +322,12 @@ def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
     site.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
 
 
+def expand_batch(site: CallSite, x: Tensor, batch: Dim) -> Tensor:
+    """Expand a tensor of batch size 1 to the batch size of other operands."""
+    is_single = len(x.shape) > 1 and x.shape[0] == 1 and batch != 1
+    return site.add_op(ops.Expand(0, batch), x) if is_single else x
+
+
 @register_builtin(name="float")
 def float_(site: CallSite, x: Anything) -> EvalResult:
     """Convert a number, or the elements of a tensor, to floating point."""

@@ -69,6 +69,12 @@ def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool
     return token.text in FUNCTION_KEYWORDS and "BLOCK" in error.expected_terminals
 
 
+def _is_port_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
+    """Return True if an item of the file is named like the inputs or outputs of a graph."""
+    return token.text in PORT_WORDS and "BLOCK" in error.expected_terminals
+
+
+PORT_WORDS = ("input", "inputs", "output", "outputs")
 FUNCTION_KEYWORDS = ("def", "fn", "func", "function", "class", "module", "layer", "fun")
 
 
@@ -124,6 +130,11 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         _is_function_keyword,
         "define a function with `block f(x: float[...]) -> float[...] {{ … }}`, and the model with "
         "`graph`",
+    ),
+    (
+        _is_port_item,
+        "inputs and outputs belong to a graph: `graph main(x: float[batch, 4]) -> "
+        "(y: float[batch, 4]) {{ … }}`",
     ),
     (_is_untyped_value, "declare a type: `name: int = 8`; an instance sets `name = 8`"),
     (

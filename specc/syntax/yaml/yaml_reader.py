@@ -41,6 +41,7 @@ KEY_SYNONYMS = {
     **dict.fromkeys(("description", "docs", "summary"), "doc"),
     **dict.fromkeys(("expr", "expression", "value", "definition"), "is"),
     "otherwise": "else",
+    "name": "model",
 }
 """Keys of specs, by the words of other formats."""
 
@@ -150,6 +151,9 @@ class YamlReader(ErrorCollector):
         hint = format_suggestion(meant) if meant else f"{subject} takes: {format_name_list(names)}"
         if "items" in names and (item := find_similar_name(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
+        elif "items" in names and synonym in ("in", "out"):
+            entry_text = f"{{graph: main, {synonym}: {{…}}, …}}"
+            hint = f"write it as `{synonym}:` of a graph: `items: [{entry_text}]`"
         self.report_error(
             "E0201", f"{subject} has no key `{entry.name}`", entry.key.span, "unknown key", hint
         )

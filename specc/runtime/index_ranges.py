@@ -1,0 +1,107 @@
+"""Find the values of integer inputs for which all table lookups of a graph are valid."""
+
+from collections.abc import Mapping
+
+from specc.analysis.value_ranges import find_constant_fraction, skip_views
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+
+Shift = tuple[Value, int, int]
+"""An input, a sign and an offset: the value is `sign * input + offset`."""
+
+
+def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
+    """Return the valid values of each integer input from which an index of a table is computed.
+
+    The indices `x + 1` and `-x` are inverted. For other computations, `embedding(max(ids, 0))`,
+    the values are the rows of the smallest table. Loop bodies are skipped: scanned inputs have
+    their own bound.
+    """
+    integers = [v for v in graph.inputs.values() if _is_integer(v)]
+    sources: dict[Value, set[Value]] = {v: {v} for v in integers}
+    shifts: dict[Value, Shift] = {v: (v, 1, 0) for v in integers}
+    ranges: dict[Value, range] = {}
+    for node, results in graph.nodes:
+        if table := _find_table_lookup(node):
+            ids, rows = table[0], range(table[1].evaluate(sizes))
+            for source in sources.get(ids, ()):
+                valid = _invert_shift(shifts[ids], rows) if ids in shifts else rows
+                ranges[source] = _intersect_ranges(ranges.get(source), valid)
+        # Floats are not ids, even if they are computed from ids.
+        reached = set().union(*(sources.get(a, ()) for a in node.args if a))
+        sources |= {result: reached for result in results if _is_integer(result)}
+        if shift := _shift_operand(node, shifts, sizes):
+            shifts[results[0]] = shift
+    return ranges
+
+
+def _shift_operand(
+    node: Node, shifts: Mapping[Value, Shift], sizes: Mapping[str, int]
+) -> Shift | None:
+    """Return the shift of a view, a negation, or a sum with a number, else None."""
+    op, (first, second, *_) = node.op, (*node.args, None, None)
+    if first in shifts and (op.view or isinstance(op, ops.Cast) or op == ops.Pointwise("neg")):
+        source, sign, offset = shifts[first]
+        return (source, -sign, -offset) if isinstance(op, ops.Pointwise) else shifts[first]
+    if op not in (ops.Arith("add"), ops.Arith("sub")):
+        return None
+    factor = 1 if op == ops.Arith("add") else -1
+    for x, other in ((first, second), (second, first)):
+        number = _find_number(other, sizes)
+        if x in shifts and number is not None:
+            source, sign, offset = shifts[x]
+            if x is first:
+                return source, sign, offset + factor * number
+            return source, factor * sign, factor * offset + number
+    return None
+
+
+def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
+    """Return the integer that all elements are equal to: a constant, or a length."""
+    seen = skip_views(value, ops.Cast)
+    if seen is not None and seen.node and isinstance(seen.node.op, ops.Size):
+        return seen.node.op.length.evaluate(sizes)
+    number = find_constant_fraction(value)
+    return None if number is None else int(number)
+
+
+def _invert_shift(shift: Shift, rows: range) -> range:
+    """Return the inputs whose shifted value is a row; without negative ones if possible."""
+    _, sign, offset = shift
+    low, high = sorted((sign * (rows.start - offset), sign * (rows.stop - 1 - offset)))
+    return range(max(low, 0), high + 1) if high > 0 else range(low, high + 1)
+
+
+def _intersect_ranges(known: range | None, valid: range) -> range:
+    """Return the numbers in both ranges, or the shorter range if there is none."""
+    if known is None:
+        return valid
+    both = range(max(known.start, valid.start), min(known.stop, valid.stop))
+    return both or min(known, valid, key=len)
+
+
+def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
+    """Return the numbers that a graph compares integer inputs with for equality."""
+    found: dict[Value, list[int]] = {}
+    for node, _ in graph.nodes:
+        if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
+            for operand, other in (node.args, node.args[::-1]):
+                ids, number = skip_views(operand, ops.Cast), find_constant_fraction(other)
+                if ids is not None and ids.node is None and number is not None:
+                    found.setdefault(ids, []).append(int(number))
+    return found
+
+
+def _is_integer(value: Value) -> bool:
+    return value.type.dtype in ("i64", "i32")
+
+
+def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
+    """Return the ids of a table lookup and the table's rows."""
+    match node.op:
+        case ops.Embedding():
+            return node.op.ids(node), node.op.table(node).type.shape[0]
+        case ops.Gather(axis=axis):
+            return node.op.ids(node), node.op.table(node).type.shape[axis]
+    return None
