@@ -41,19 +41,18 @@ def _shift_operand(
 ) -> Shift | None:
     """Return the shift of a view, a negation, or a sum with a number, else None."""
     op, (first, second, *_) = node.op, (*node.args, None, None)
-    if first in shifts and (op.view or isinstance(op, ops.Cast) or op == ops.Pointwise("neg")):
-        source, sign, offset = shifts[first]
-        return (source, -sign, -offset) if isinstance(op, ops.Pointwise) else shifts[first]
+    left, right = (shifts.get(x) if x else None for x in (first, second))
+    if left and (op.view or isinstance(op, ops.Cast)):
+        return left
+    if left and op == ops.Pointwise("neg"):
+        return left[0], -left[1], -left[2]
     if op not in (ops.Arith("add"), ops.Arith("sub")):
         return None
     factor = 1 if op == ops.Arith("add") else -1
-    for x, other in ((first, second), (second, first)):
-        number = _find_number(other, sizes)
-        if x in shifts and number is not None:
-            source, sign, offset = shifts[x]
-            if x is first:
-                return source, sign, offset + factor * number
-            return source, factor * sign, factor * offset + number
+    if left and (number := _find_number(second, sizes)) is not None:
+        return left[0], left[1], left[2] + factor * number
+    if right and (number := _find_number(first, sizes)) is not None:
+        return right[0], factor * right[1], factor * right[2] + number
     return None
 
 
