@@ -227,10 +227,7 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
         "E0922",
         f"the provider `{provider}` is not available",
         notes=notes,
-        helps=[
-            "use `--execution-provider cpu`",
-            f"see {page} for how to install another ONNX Runtime",
-        ],
+        helps=["use `--execution-provider cpu`", f"install another ONNX Runtime: see {page}"],
     )
 
 

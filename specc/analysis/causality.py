@@ -192,7 +192,7 @@ def _make_unsupported_loop_error(flow: TimeFlow, loop: UnsupportedLoop) -> Diagn
     span = find_node_span(loop.graph, loop.node)
     return Diagnostic(
         "E0717",
-        f"no step can be derived along `{flow.symbol}`: {loop.reason}",
+        f"cannot derive a decode step along `{flow.symbol}`: {loop.reason}",
         Label.at(span, f"`{format_op_name(loop.node.op)}`: {loop.reason}"),
         helps=UNSUPPORTED_LOOP_HELPS,
     )
@@ -217,7 +217,7 @@ def _check_output(
         if reach.low < 0:
             yield Diagnostic(
                 "E0712",
-                f"{title}: it contains values for later positions",
+                f"{title}: the result contains values for later positions",
                 Label.at(span, "this has a value for every pair of positions"),
                 helps=(format_zero_keys_help(value.rank, max(state.axes)),),
             )

@@ -317,7 +317,10 @@ def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
         text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", text, helps=helps)
     return LeakMessage(
-        "E0712", "it contains values for later positions", _format_window_help(leak.offsets), helps
+        "E0712",
+        "the result contains values for later positions",
+        _format_window_help(leak.offsets),
+        helps,
     )
 
 

@@ -229,7 +229,7 @@ def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
 POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
 PREFIX_REASON = "this loop over another axis selects fixed positions of a prefix"
 MISSING_AXES_REASON = (
-    "the part of the time axis that this loop carries has fewer axes than the loop runs along"
+    "this loop computes a value along the time axis that has no axis to stack its states on"
 )
 UNSUPPORTED_LOOP_HELPS = (
     "loop along the time axis itself, or combine the two axes with attention",

@@ -157,7 +157,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
     names = [option.name for option in GENERATION_OPTIONS]
     for name in given_settings:
         if name not in OPTIONS_BY_NAME:
-            yield make_unknown_setting_error(name, names, "setting of generation called")
+            yield make_unknown_setting_error(name, names, "generation setting")
     for name, value in given_settings.items():
         if name in OPTIONS_BY_NAME and (
             fault := find_value_error(OPTIONS_BY_NAME[name], name, value)

@@ -149,7 +149,7 @@ def check_spec_settings(
             span = span_by_name.get(f"{setting_name} name", default_span)
             found.append(
                 make_unknown_setting_error(
-                    setting_name, list(GENERAL_OPTIONS), "setting of `generate` called", span
+                    setting_name, list(GENERAL_OPTIONS), "setting of `generate`", span
                 )
             )
         elif setting_name == "strategy":
@@ -205,7 +205,7 @@ def _find_option_error(
         helps = (f"write {kind}({example})",)
         return Diagnostic("E0731", title, _make_label(spans.get("strategy")), helps=helps)
     if setting_name not in known:
-        noun = f"option of the strategy `{kind}` called"
+        noun = f"option of the strategy `{kind}`"
         return make_unknown_setting_error(
             setting_name, list(known), noun, spans.get(f"strategy.{setting_name} name", span)
         )

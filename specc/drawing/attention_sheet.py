@@ -133,7 +133,7 @@ class _AxisLayout:
     def format_caption(self, axis_name: str) -> str:
         """Return the caption of an axis."""
         n = self.label_interval * self.step
-        note = f"; every {n}{_get_ordinal_suffix(n)} is named" if n > 1 else ""
+        note = f"; every {n}{_get_ordinal_suffix(n)} is labeled" if n > 1 else ""
         return f"{axis_name}: {self.axis.caption}{note}"
 
     def measure_widest_label(self) -> float:

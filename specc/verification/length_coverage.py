@@ -66,9 +66,9 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             longer = LengthThreshold(threshold.length * share, threshold.stride * share)
             found.setdefault(symbol, set()).add(longer)
 
-    positions: dict[Value, frozenset[_CountedPositions]] = {}
+    positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_nested_nodes(graph):
-        counted = _find_counted_positions(node, positions)
+        counted = _find_position_counts(node, positions)
         if counted:
             positions |= dict.fromkeys(results, counted)
             for number in _iterate_constants(node):
@@ -119,26 +119,26 @@ COUNT_SHARE = 4
 
 
 @dataclass(frozen=True)
-class _CountedPositions:
+class _PositionCount:
     """Positions along an axis of this length; one in `positions_per_count` is counted."""
 
     length: Dim
     positions_per_count: int = 1
 
 
-def _find_counted_positions(
-    node: Node, known_positions: dict[Value, frozenset[_CountedPositions]]
-) -> frozenset[_CountedPositions]:
+def _find_position_counts(
+    node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
+) -> frozenset[_PositionCount]:
     """Return the axes whose positions the results of a node count."""
     match node.op:
         case ops.Range(length):
-            return frozenset((_CountedPositions(length),))
+            return frozenset((_PositionCount(length),))
         case ops.Extent(axis):
             x = node.args[0]
-            return frozenset((_CountedPositions(x.shape[axis]),)) if x else frozenset()
+            return frozenset((_PositionCount(x.shape[axis]),)) if x else frozenset()
         case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
             length = node.get_operand().type.shape[axis]
-            return frozenset((_CountedPositions(length, COUNT_SHARE),))
+            return frozenset((_PositionCount(length, COUNT_SHARE),))
     if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
         return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
     return frozenset()

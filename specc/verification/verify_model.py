@@ -25,9 +25,9 @@ from specc.runtime.random_inputs import (
     make_step_sampler,
 )
 from specc.verification.length_coverage import find_skipped_lengths
-from specc.verification.planned_rounds import iterate_round_inputs
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
+from specc.verification.round_plans import iterate_round_inputs
 from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
     PerturbedRun,

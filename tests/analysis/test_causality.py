@@ -128,7 +128,7 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
         ),
     ),
     "this scan runs backwards": ("E0715", lambda b, x: apply_scan(b, x, True)),
-    "it contains values for later positions": (
+    "the result contains values for later positions": (
         "E0712",
         lambda b, x: b.add_op(ops.MatMul(), b.add_op(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
     ),
@@ -195,7 +195,7 @@ def test_attention_weights_of_a_causal_mask() -> None:
         == []
     )
     (fault,) = get_causality_errors(build, build.add_op(ops.Einsum("b q d, b k d -> b q k"), x, x))
-    assert fault.title.endswith("it contains values for later positions")
+    assert fault.title.endswith("the result contains values for later positions")
 
 
 def test_time_axis_follows_the_batch_axis() -> None:

@@ -110,7 +110,7 @@ def test_all_labels_of_short_sequences(count, heads):
     drawing = draw_attention_maps(make_attention_maps(given_))
     for name in names:
         assert list_texts(drawing).count(name) >= 2
-    assert not any("is named" in text for text in list_texts(drawing))
+    assert not any("is labeled" in text for text in list_texts(drawing))
 
 
 @pytest.mark.parametrize("count", [MAX_LEGIBLE + 50, 400, 3000])

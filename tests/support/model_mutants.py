@@ -18,7 +18,7 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
-from specc.verification.planned_rounds import iterate_round_inputs
+from specc.verification.round_plans import iterate_round_inputs
 from specc.verification.rounding_errors import (
     PerturbedRun,
     compute_position_error_bounds,

@@ -91,7 +91,7 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     if default is None:
         raise_error(
             "E0944",
-            f"the default of `{name}` reads other positions of `{growing}` than the generated one",
+            f"the default of `{name}` reads positions of `{growing}` other than the generated one",
             notes=["a standalone generator has only the newest token"],
             helps=["compile a package: --graphs step", f"compute `{name}` from one token"],
         )
