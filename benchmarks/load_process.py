@@ -170,8 +170,8 @@ def started() -> float:
     """Return the start time of this process in seconds since the epoch."""
     with open("/proc/self/stat", encoding="ascii") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
-    with open("/proc/stat", encoding="ascii") as file:
-        boot = next(int(line.split()[1]) for line in file if line.startswith("btime"))
+    # `btime` in /proc/stat has whole seconds only
+    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return boot + ticks / os.sysconf("SC_CLK_TCK")
 
 

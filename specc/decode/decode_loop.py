@@ -70,7 +70,8 @@ def decode_steps(
             seen[rows, chosen] = True
         for text, token in zip(sequences, chosen, strict=False):
             text.append(int(token))
-        ended = ended | np.isin(tokens, settings.stop)
+        if settings.stop:
+            ended = ended | np.isin(tokens, settings.stop)
         if observer is not None:
             ended = ended | observer(tokens, ended.copy())
         yield DecodeStep(tokens, scores, ended.copy())

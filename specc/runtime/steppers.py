@@ -33,9 +33,13 @@ NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
 }
 """NumPy dtype of the element types of states and prompts."""
 MIN_BUFFER_POSITIONS = 64
-"""Initial capacity of a KV buffer, in positions."""
+"""Minimum capacity of a KV buffer, in positions; the first capacity is a multiple of it."""
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
+FREE_SHARE = 4
+"""A prompt gets at least a free position per this number of its own. Twice the capacity would use
+as much memory again as the prompt, since all of a buffer is in memory.
+"""
 
 
 class FullForwardStepper:
@@ -127,10 +131,13 @@ class KVCacheStepper:
             _select_newest(made[first].numpy()) if (first := metadata.first_token_output) else None
         )
         self.results: dict[str, Array] = {}
-        self.buffers = tuple(s for s in metadata.states if s.name in metadata.in_place_states)
+        names = metadata.in_place_states
+        self.buffers = tuple(s for s in metadata.states if s.name in names)
+        self.other_states = tuple(s for s in metadata.states if s.name not in names)
+        self.state_outputs = frozenset(s.next_output for s in metadata.states)
         self.past_length = 0
         self.bound_run: BoundRun | None = None
-        self.bound_values: tuple[DeviceTensor, ...] = ()
+        self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
         """Feed tokens i64[batch n] → logits f32[batch vocab]; with n = 0, the initial logits."""
@@ -159,28 +166,36 @@ class KVCacheStepper:
         """Run the step on the new positions of `chunk`."""
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
-        new_states = {s.name: results.pop(s.next_output) for s in self.metadata.states}
-        # the output is the same memory as the buffer, but the runtime does not own it, so the
-        # returned array must not replace the buffer
-        buffers = {s.name: self.states[s.name] for s in self.buffers}
-        self.states = {**new_states, **buffers}
+        # the output of a buffer is the same memory, but the runtime does not own it, so the
+        # returned tensor must not replace the buffer
+        for state in self.other_states:
+            self.states[state.name] = results[state.next_output]
         # copied: the next step writes to the same location
-        self.results = {name: np.array(v.numpy()) for name, v in results.items()}
+        self.results = {
+            name: np.array(value.numpy())
+            for name, value in results.items()
+            if name not in self.state_outputs
+        }
 
     def _run_step(self, inputs: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
         """Run the step on these inputs and the states."""
         if not self.buffers:
             return self.session.run_on_device({**inputs, **self.static_inputs, **self.states})
-        bound = {**self.static_inputs, **{s.name: self.states[s.name] for s in self.buffers}}
-        unbound_states = {n: v for n, v in self.states.items() if n not in bound}
-        # since the last binding, batch elements may have been selected and buffers may have grown
-        is_bound = all(a is b for a, b in zip(bound.values(), self.bound_values, strict=False))
-        if self.bound_run is None or not is_bound:
+        # other mappings replace these when batch elements are selected
+        is_bound = self.bound_run is not None and all(
+            a is b
+            for a, b in zip((self.static_inputs, self.states), self.bound_mappings, strict=True)
+        )
+        if not is_bound:
+            buffers = {s.name: self.states[s.name] for s in self.buffers}
             into = {s.next_output: self.states[s.name] for s in self.buffers}
-            count = len(self.inputs.tokens)
-            self.bound_run = self.session.bind(bound, {**into, **self._allocate_outputs(count)})
-            self.bound_values = (*bound.values(),)
-        return self.bound_run.run({**inputs, **unbound_states})
+            outputs = {**into, **self._allocate_outputs(len(self.inputs.tokens))}
+            self.bound_run = self.session.bind({**self.static_inputs, **buffers}, outputs)
+            self.bound_mappings = (self.static_inputs, self.states)
+        assert self.bound_run is not None
+        return self.bound_run.run(
+            {**inputs, **{s.name: self.states[s.name] for s in self.other_states}}
+        )
 
     def _allocate_outputs(self, batch_size: int) -> DeviceTensors:
         """Preallocate the outputs whose shape is the same at every step."""
@@ -211,17 +226,23 @@ class KVCacheStepper:
         return inputs
 
     def _grow_buffers(self, count: int) -> None:
-        """Grow the KV buffers for `count` more time steps, at least doubling their length."""
+        """Grow the KV buffers for `count` more time steps: a quarter of free positions after a
+        prompt, at least twice the length later.
+        """
         needed = self.past_length + count
         # all buffers are as long as the first
-        if self.states[self.buffers[0].name].shape()[2] >= needed:
+        former_length = self.states[self.buffers[0].name].shape()[2]
+        if former_length >= needed:
             return
+        if self.past_length:
+            length = max(needed, 2 * former_length)
+        else:
+            length = needed + max(needed // FREE_SHARE, MIN_FREE_POSITIONS)
+        length += -length % MIN_BUFFER_POSITIONS
+        self.bound_run = None
         for state in self.buffers:
             buffer = self.states[state.name]
             shape = buffer.shape()
-            length = max(shape[2], MIN_BUFFER_POSITIONS)
-            while length < needed + (0 if self.past_length else MIN_FREE_POSITIONS):
-                length *= 2
             # positions after the filled ones are masked, but must not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
             more = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
@@ -231,6 +252,7 @@ class KVCacheStepper:
     def reorder(self, indices: Ints) -> None:
         """Reorder batch elements and the KV cache: element r continues `indices[r]`."""
         self.inputs.reorder(indices)
+        self.bound_run = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}
         self.states = {n: self._gather_tensor(v, axes[n], indices) for n, v in self.states.items()}
         for name, value in self.static_inputs.items():

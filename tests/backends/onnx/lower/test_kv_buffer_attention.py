@@ -77,6 +77,16 @@ def test_full_buffer_doubles_its_capacity(tmp_path: Path) -> None:
     assert lengths == {64, 128, 256}
 
 
+@pytest.mark.parametrize(("prompt_length", "capacity"), [(1, 64), (32, 64), (33, 128), (200, 256)])
+def test_first_buffer_is_a_quarter_longer_than_the_prompt(
+    prompt_length: int, capacity: int, tmp_path: Path
+) -> None:
+    ids = np.ones((1, prompt_length), np.int64)
+    made = prefill_stepper(open_generator(tmp_path, **GPT2), ids)
+    made.step(ids)
+    assert made.states[made.buffers[0].name].shape()[2] == capacity
+
+
 def test_next_step_does_not_change_former_logits(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 17, (2, 4))
     made = prefill_stepper(open_generator(tmp_path, **GPT2), ids[:, :1])
