@@ -70,8 +70,7 @@ def decode_steps(
             seen[rows, chosen] = True
         for text, token in zip(sequences, chosen, strict=False):
             text.append(int(token))
-        if settings.stop:
-            ended = ended | np.isin(tokens, settings.stop)
+        ended = ended | np.isin(tokens, settings.stop)
         if observer is not None:
             ended = ended | observer(tokens, ended.copy())
         yield DecodeStep(tokens, scores, ended.copy())

@@ -182,32 +182,16 @@ class KVCacheStepper:
         if not self.buffers:
             return self.session.run_on_device({**inputs, **self.static_inputs, **self.states})
         # other mappings replace these when batch elements are selected
-        is_bound = self.bound_run is not None and all(
-            a is b
-            for a, b in zip((self.static_inputs, self.states), self.bound_mappings, strict=True)
-        )
-        if not is_bound:
+        mappings = (self.static_inputs, self.states)
+        is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
+        if self.bound_run is None or not is_bound:
             buffers = {s.name: self.states[s.name] for s in self.buffers}
             into = {s.next_output: self.states[s.name] for s in self.buffers}
-            outputs = {**into, **self._allocate_outputs(len(self.inputs.tokens))}
+            outputs = {**into, **_allocate_outputs(self, len(self.inputs.tokens))}
             self.bound_run = self.session.bind({**self.static_inputs, **buffers}, outputs)
-            self.bound_mappings = (self.static_inputs, self.states)
-        assert self.bound_run is not None
-        return self.bound_run.run(
-            {**inputs, **{s.name: self.states[s.name] for s in self.other_states}}
-        )
-
-    def _allocate_outputs(self, batch_size: int) -> DeviceTensors:
-        """Preallocate the outputs whose shape is the same at every step."""
-        states = {s.next_output for s in self.metadata.states}
-        outputs: DeviceTensors = {}
-        for name, value in self.graph.outputs.items():
-            sizes = [batch_size if d == self.batch_size else d.number for d in value.type.shape]
-            lengths = [n for n in sizes if n is not None]
-            if name not in states and len(lengths) == len(sizes):
-                empty = np.zeros(lengths, NUMPY_DTYPES[value.type.dtype])
-                outputs[name] = self.session.copy_to_device(empty)
-        return outputs
+            self.bound_mappings = mappings
+        others = {s.name: self.states[s.name] for s in self.other_states}
+        return self.bound_run.run({**inputs, **others})
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
@@ -226,19 +210,13 @@ class KVCacheStepper:
         return inputs
 
     def _grow_buffers(self, count: int) -> None:
-        """Grow the KV buffers for `count` more time steps: a quarter of free positions after a
-        prompt, at least twice the length later.
-        """
+        """Grow the KV buffers for `count` more time steps."""
         needed = self.past_length + count
         # all buffers are as long as the first
         former_length = self.states[self.buffers[0].name].shape()[2]
         if former_length >= needed:
             return
-        if self.past_length:
-            length = max(needed, 2 * former_length)
-        else:
-            length = needed + max(needed // FREE_SHARE, MIN_FREE_POSITIONS)
-        length += -length % MIN_BUFFER_POSITIONS
+        length = _choose_buffer_length(needed, former_length)
         self.bound_run = None
         for state in self.buffers:
             buffer = self.states[state.name]
@@ -266,6 +244,30 @@ class KVCacheStepper:
         if value.shape()[axis] == len(indices) and np.array_equal(indices, np.arange(len(indices))):
             return value
         return self.session.gather(value, axis, indices)
+
+
+def _choose_buffer_length(needed: int, former_length: int) -> int:
+    """Return the capacity of a buffer: a quarter of free positions after a prompt, at least twice
+    the former length later.
+    """
+    if former_length:
+        length = max(needed, 2 * former_length)
+    else:
+        length = needed + max(needed // FREE_SHARE, MIN_FREE_POSITIONS)
+    return length + -length % MIN_BUFFER_POSITIONS
+
+
+def _allocate_outputs(stepper: KVCacheStepper, batch_size: int) -> DeviceTensors:
+    """Preallocate the outputs whose shape is the same at every step."""
+    outputs: DeviceTensors = {}
+    for name, value in stepper.graph.outputs.items():
+        shape = value.type.shape
+        sizes = [batch_size if d == stepper.batch_size else d.number for d in shape]
+        lengths = [n for n in sizes if n is not None]
+        if name not in stepper.state_outputs and len(lengths) == len(sizes):
+            empty = np.zeros(lengths, NUMPY_DTYPES[value.type.dtype])
+            outputs[name] = stepper.session.copy_to_device(empty)
+    return outputs
 
 
 def make_initial_states(
