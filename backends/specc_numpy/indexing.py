@@ -72,7 +72,8 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         length = x.shape[axis]
         if length < 1 or size < 1:
             raise_error("E0912", f"cannot resize an axis of length {length} to {size}")
-        # An explicit scale factor is used as given, not the ratio of rounded lengths.
+        # An explicit scale factor is used unchanged, because the ratio of rounded lengths differs
+        # from it.
         step = 1 / op.factors[n] if op.factors else length / size
         if not op.interpolates:
             x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)

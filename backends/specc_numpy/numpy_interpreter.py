@@ -49,7 +49,7 @@ def evaluate_nodes(
     result_hook: ResultHook | None = None,
 ) -> dict[Value, Array]:
     """Return the `requested` values. Parameters are converted when they are first read.
-    `result_hook` may replace each node result, also inside loops.
+    `result_hook` may replace each node result, including results inside loops.
     """
     active_hook = result_hook or _CURRENT_HOOK.get()
 

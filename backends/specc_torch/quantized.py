@@ -128,7 +128,7 @@ def _round_per_tensor(x: Tensor) -> Tensor:
 
 
 def _round_group(group: Tensor, rounding: str) -> Tensor:
-    """Quantize and dequantize with one scale per row, computed in float32."""
+    """Quantize and dequantize groups with one scale each, computed in float32."""
     if not group.shape[-1]:
         return group
     group32 = group.float()

@@ -34,7 +34,7 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 @dataclass(frozen=True)
 class ForwardContext:
     """Context of one forward pass: the length of each symbol, the dtype of floats, the device, and
-    whether the module is in training mode.
+    the training mode of the module.
     """
 
     lengths: Mapping[str, int]

@@ -52,7 +52,7 @@ def module(
 
     `model(pixel_values=x)` returns the outputs by name. The arguments are those of
     `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
-    weights that the spec names; otherwise from the seed 0. Raise what `specc.compile` raises.
+    weights that the spec names; otherwise from the seed 0. Raise the errors of `specc.compile`.
     """
     check_argument_kinds(ARGUMENT_KINDS, locals())  # only the arguments are local names here
     opened_spec = open_spec_argument(
@@ -152,7 +152,7 @@ def save(
 
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
-    """Raise now what `save` would raise for this path: E0811, E0816, E0833."""
+    """Raise the errors of `save` for this path before training: E0811, E0816, E0833."""
     resolve_output_path(path, TRAINED_WEIGHTS_OUTPUT, force=force)
 
 

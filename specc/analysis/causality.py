@@ -8,7 +8,7 @@ The proof is local. Each op on the way to the outputs must be causal by itself, 
 generation position t + 1 of an intermediate value does not exist yet, independent of later ops. So
 the reported op is the cause.
 
-Attention without a mask sees every key, including later ones; the `flip` next to it, which no
+Attention without a mask attends to every key, including later ones; the `flip` next to it, which no
 output reads, is not reported:
 
     $ causality x y

@@ -1,4 +1,4 @@
-"""Messages for causality errors: what the op reads and what to write instead.
+"""Messages for causality errors: the positions that the op reads, and the code to write instead.
 
 A message says that a mask includes later positions only if a comparison of position ids implies
 this; otherwise it says that causality was not proved.

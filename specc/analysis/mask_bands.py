@@ -16,7 +16,7 @@ fail but never be wrong.
 Positions are counted in time, from the end of the prefix of their axis
 (`specc.analysis.time_axis`), and two intervals are found. On the keys' side only keys of time
 >= 0 are considered: the lower end is the causality proof. On the queries' side only queries of
-time >= 0 are considered, since steps compute no others: the upper end is the look-back. So with
+time >= 0 are considered, since steps compute no others: the upper end is the lookback. So with
 a prefix of `m` keys and queries `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
 Both sides of a comparison are written as linear functions of `q` and `k`; `k <= q` and `q < k +
@@ -157,7 +157,7 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     back queries at times >= 0 attend.
     """
     if queries.is_empty:
-        # only prefix positions read keys; to read positions after the prefix they would look ahead
+        # only prefix positions read keys; reading positions after the prefix would be a lookahead
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL

@@ -56,7 +56,7 @@ def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # each named axis is a loop, whether it is kept or summed
+    # each named axis, kept or summed, is a loop
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):

@@ -159,8 +159,8 @@ def _infer_types(node: Node) -> tuple[Type, ...]:
 
 
 def get_repeat_count(node: Node, axis: int) -> int | None:
-    """Return how many times a nearest `resize` repeats each position of an axis, or None for other
-    ops, or if rounding in float32 may select other positions.
+    """Return the number of times that a nearest `resize` repeats each position of an axis. Return
+    None for other ops, or if rounding in float32 may select other positions.
     """
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
@@ -187,8 +187,8 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return how many positions an op adds before and after those of an operand, negative if it
-    drops positions, or None for other ops.
+    """Return the numbers of positions that an op adds before and after those of an operand,
+    negative for dropped positions, or None for other ops.
     """
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:

@@ -312,9 +312,9 @@ class PaddingWalk:
         return is_padding_exposed(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim) -> bool:
-        """Return True if the index of a valid position selects that position on an axis, however
-        much padding precedes it: not in a table, after positions that are always valid, or among
-        repeated positions.
+        """Return True if the index of a valid position selects that position on an axis,
+        independent of the amount of padding before it. This is False for tables, after positions
+        that are always valid, and among repeated positions.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths

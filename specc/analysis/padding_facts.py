@@ -133,7 +133,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
     shifted: dict[str, Any] = {
         name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
     }
-    # The location of rotated features is not tracked into or out of a body.
+    # The axis of rotated features is not tracked into or out of a loop body.
     turned = replace(facts.rotation, feature_axis=None) if facts.rotation else None
     return replace(
         facts,
@@ -151,7 +151,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # For ranks in one value and positions in the other, nothing is known about the result.
+        # If one value has ranks and the other positions, no fact about the result is known.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -209,7 +209,7 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return for each operand whether a fact holds where the result's `axis` is padded."""
+        """Return one bool per operand: True if a fact holds where the result's `axis` is padded."""
         found: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             known: frozenset[int] = getattr(facts, fact)
@@ -217,7 +217,7 @@ class PaddedResult:
         return found
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return for each operand whether it has the axis; the others are broadcast along it."""
+        """Return one bool per operand: True if it has the axis, False if it is broadcast."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:

@@ -1,10 +1,11 @@
 """Prove that padded positions do not affect an op.
 
 The op must read zeros there, or mask constants for a maximum or softmax; or it must not read padded
-positions, because a mask excludes them or because they are out of its reach. An axis consists of
-always-valid positions, the positions of a padded sequence, and further always-valid positions. A
-window across their borders has the same result with and without padding if padded positions and the
-positions added next to them hold the same constant (`PaddingFacts.fill_constants`).
+positions, because a mask excludes them or because they are outside its receptive field. An axis
+consists of always-valid positions, the positions of a padded sequence, and further always-valid
+positions. A window across their borders has the same result with and without padding if padded
+positions and the positions added next to them hold the same constant
+(`PaddingFacts.fill_constants`).
 """
 
 from collections.abc import Iterator
@@ -61,7 +62,8 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
     """Return True if no padded position is read: padding is left of the newest position or of
-    positions that only look ahead, or right of positions that only look back.
+    positions that only read later positions, or right of positions that only read earlier
+    positions.
     """
     dependence = read.dependence
     is_left = read.padding_side == "left" and dependence.max_offset == 0

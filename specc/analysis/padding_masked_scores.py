@@ -90,7 +90,7 @@ def _get_fill_number(node: Node) -> float | None:
 
 
 def _has_no_mask_constants(padded_result: PaddedResult, n: int, axis: int) -> bool:
-    """Return True if an operand contains no mask constants, also where `axis` is padded."""
+    """Return True if an operand contains no mask constants, including where `axis` is padded."""
     rows = padded_result.operand_facts[n]
     if rows.has_extremes or rows.can_be_nan:
         return False

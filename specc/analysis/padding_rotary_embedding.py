@@ -75,7 +75,7 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
     """
     match node.op:
         case ops.Attend():
-            # A rotated value or mask reaches the result; rotations of queries and keys cancel.
+            # A rotated value or mask changes the result, but rotations of queries and keys cancel.
             alone = not any(rotations[2:])
             return alone and _is_matched_product(rotations[0], rotations[1], 3, 3)
         case ops.MatMul():

@@ -114,7 +114,8 @@ def _find_extreme_axes(
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
-        # If batch and positions are merged, neither the last position nor "at least one" is known.
+        # If batch and positions are merged, no fact about the last position, or about at least one
+        # position, holds.
         return replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
     return facts
 
@@ -155,7 +156,8 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_axes:
-            # A masked loop collects zeros at skipped positions; a carry has no such axis.
+            # The scan outputs of a masked loop are zero at skipped positions; a carry has no such
+            # axis.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
         case ops.MixtureOfExperts() as op if (
@@ -221,8 +223,8 @@ def _are_other_operands_finite(padded_result: PaddedResult, zero: list[bool]) ->
 
 
 def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
-    """Return True if the result is zero at padded positions, given which operands are zero there
-    (`zero`) and which have padded positions (`has_padding`).
+    """Return True if the result is zero at padded positions. `zero` states which operands are zero
+    there, `has_padding` which operands have padded positions.
     """
     node = padded_result.node
     match node.op:

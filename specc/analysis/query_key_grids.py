@@ -1,7 +1,7 @@
 """View a value as a grid over query and key positions, through views and broadcasts.
 
 Input: a value and its query and key axes. A view moves axes, so its operand is the same grid
-with other axis indices: a value `[n, n]` before an `insert` at 0 is seen along its axes 0 and 1,
+with other axis indices: a value `[n, n]` before an `insert` at 0 is viewed along its axes 0 and 1,
 the result along 1 and 2.
 
 Recursive rules over grids are generators: a rule yields the questions whose answers it needs,
@@ -246,7 +246,7 @@ class TraversalBudget:
         return self.remaining_steps < 0
 
     def spend_step(self) -> bool:
-        """Count a query against the budget; return whether it may be evaluated."""
+        """Count a query against the budget; return True if it may be evaluated."""
         self.remaining_steps -= 1
         return not self.is_spent
 

@@ -42,7 +42,9 @@ class TimeState:
 
     @property
     def is_first_only(self) -> bool:
-        """True if the value depends only on the first position and so never changes afterwards."""
+        """True if the value depends only on the first position, so that it never changes
+        afterwards.
+        """
         return not (self.axes or self.is_newest or self.is_all or self.first_offsets.is_empty)
 
 
@@ -128,8 +130,8 @@ def _iterate_loop_leaks(
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
     # Carries and captures are the same at all positions of a loop: if they depend on time, a
-    # position sees later ones. A value that the first position determines is available at every
-    # position, but not before the first.
+    # position depends on later ones. A value that the first position determines is available at
+    # every position, but not before the first.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
             yield Leak(node, "captured", n)

@@ -188,8 +188,8 @@ def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange
 
 
 def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
-    """Bound one branch of a `where` whose condition compares it with a constant, also after the
-    addition of a constant: `where(x > 0, x + 1, …)`.
+    """Bound one branch of a `where` whose condition compares the branch with a constant, or the
+    value to which the branch adds a constant: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:

@@ -100,7 +100,7 @@ def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
 
 
 def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Sequence[int]], bool]:
-    """Return a predicate on whether tokens contain a stop string, for beam search."""
+    """Return a predicate for beam search that is true if tokens contain a stop string."""
     wanted = tuple(stop_strings)
     return lambda tokens: find_stop_string(decode(tokens), wanted) is not None
 

@@ -190,7 +190,7 @@ def build_loop_step(
         op,
         body=body,
         scanned_count=op.scanned_count + len(declared),
-        # A finished iteration still outputs values that later iterations may look back at.
+        # A finished iteration still outputs values that later iterations may read.
         unfrozen_output_count=0 if op.end_condition_index == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]

@@ -1,4 +1,4 @@
-"""Compute how many earlier positions of each value the next step needs.
+"""Compute the number of earlier positions of each value that the next step needs.
 
 Input: a graph that is causal along a symbol, and its `TimeFlow`, which states which axes of each
 value are indexed by that symbol ("time axes"). This module does not build graphs.
@@ -9,8 +9,8 @@ outputs to the inputs: an op that reads `hi` positions back adds `hi`. The need 
 maximum of the needs of its consumers.
 
 In the example only the newest result is requested, and a convolution has kernel size 3. It reads 2
-positions back, so its operand is needed at 2 more positions; `tanh`, which does not look back, is
-needed only at the newest position:
+positions back, so its operand is needed at 2 more positions; `tanh`, which reads no earlier
+positions, is needed only at the newest position:
 
     $ demand x y=newest
     graph "g"

@@ -110,7 +110,7 @@ def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
     if layout.rate == 1 or need <= 0 or need == inf:
         return need
     if layout.prefix_length.number is None:
-        return inf  # for other values it is unknown whether they include prefix positions
+        return inf  # for other values they may or may not include prefix positions
     lacking = need - layout.prefix_length.number
     if lacking <= layout.rate:
         return need
@@ -295,8 +295,8 @@ class NonTimeAxisLoop:
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
     """Add the positions of a carry that the body reads to the demand on the carry, which has as
-    many positions before as after an iteration. The body caches earlier positions that it looks
-    back at, if possible.
+    many positions before as after an iteration. The body caches the earlier positions that it
+    reads, if possible.
     """
     for axis, need in input_demand.items():
         need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf

@@ -141,8 +141,8 @@ class _ValueUsers:
         return all(a in self.names and self.of[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the weights that `result` is multiplied by, and whether each is transposed. Return
-        None if `result` has other users or a weight is used in both layouts.
+        """Return the weights that `result` is multiplied by, each with True if it is transposed.
+        Return None if `result` has other users or a weight is used in both layouts.
         """
         maps: dict[str, bool] = {}
         for reader in self.of.get(result, ()):
@@ -155,7 +155,7 @@ class _ValueUsers:
         return maps
 
     def _get_weight(self, reader: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the weight that a linear layer multiplies `result` by, and whether it is
+        """Return the weight that a linear layer multiplies `result` by, with True if it is
         transposed. Return None for other users, unquantized weights, and weights with other users.
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:

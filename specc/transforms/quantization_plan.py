@@ -87,8 +87,8 @@ def choose_weight_formats(
     """Choose the quantization format of each weight of a simplified graph.
 
     `ties` maps a tied weight to the weight that it shares. `layout` is the layout in which the
-    target's kernels read groups; `quantizes_activations` states whether these kernels quantize
-    activations; `has_integer_lstm` states whether the target has an integer LSTM.
+    target's kernels read groups; `quantizes_activations` is True if these kernels quantize
+    activations, `has_integer_lstm` if the target has an integer LSTM.
     """
     loops = expand_recurrent_layers(graph)
     every = collect_weight_uses(loops)

@@ -88,7 +88,9 @@ def find_viewed_weight(value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A quantized weight: its codes and scales, and whether the current view is transposed."""
+    """A quantized weight: its codes and scales, and the orientation of the current view
+    (`is_transposed`).
+    """
 
     codes: Value
     scales: Value

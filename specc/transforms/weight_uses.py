@@ -19,7 +19,9 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """The operand indices of activations and matrix, and whether the matrix is `[in, out]`."""
+    """The operand indices of activations and matrix, and the layout of the matrix: `[in, out]` if
+    `is_transposed`.
+    """
 
     activation_operand: int
     matrix_operand: int

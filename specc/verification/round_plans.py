@@ -32,7 +32,7 @@ MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute further subgraphs."""
 LONG_AXIS_LENGTHS = (40, 20)
 """Lengths of all axes in rounds that test discrete decisions (argmax, rounding), the preferred one
-first. Long axes are needed because few values are close enough to a decision to show a difference.
+first. Long axes are needed because only values close to a decision boundary produce a difference.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
 """Range of constants that clip values, such as 6 in `relu6`. Larger constants are used as infinity.
@@ -44,7 +44,7 @@ INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
 LARGE_BATCH_SIZE = 200
 """Batch size for indices computed from several integer inputs. Only a few combinations of small
-integers, such as two zeros, show a difference.
+integers, such as two zeros, produce a difference.
 """
 
 MASK_BATCH_SIZE = 32

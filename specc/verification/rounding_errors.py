@@ -19,11 +19,11 @@ from specc.verification.tolerance import compute_relative_change, count_unexplai
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
 ROUNDING_PERTURBATIONS = 4
-"""Size of a perturbation in units of roundoff. Larger than 1, so that a choice between nearly equal
-values changes in some sample if kernels may choose differently.
+"""Size of a perturbation in units of roundoff: larger than 1, so that at least one sample changes
+each choice between nearly equal values that kernels may make differently.
 """
 SAFETY_FACTOR = 8
-"""Error bounds are this multiple of the largest change in any sample. Errors of compiled models
+"""Ratio of the error bounds to the largest change in any sample. Errors of compiled models
 were 0.1 to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
 with outlier rows; up to 200 positions): kernels also round inside an inner product."""
 SAMPLE_COUNT = 4

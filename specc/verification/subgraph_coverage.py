@@ -52,7 +52,7 @@ class SubgraphCoverage:
         return coverage
 
     def run(self, inputs: Mapping[str, Array]) -> bool:
-        """Run the model; return whether a subgraph was executed for the first time."""
+        """Run the model; return True if a subgraph was executed for the first time."""
         if self.session is None:
             return False
         missing_count = len(self.unexecuted_subgraphs)

@@ -68,7 +68,7 @@ def draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _PiecePlacement:
-    """A piece at its position: its corner, the top and bottom of its row, and whether it is the
+    """A piece at its position: its corner, the top and bottom of its row, and `is_leftmost` for the
     first piece of its row.
     """
 

@@ -74,8 +74,8 @@ def assign_final_names(
     preferred_names: Mapping[str, str],
     taken: set[str],
 ) -> None:
-    """Add the final names of all nodes and values, also inside bodies, to `names`: the preferred
-    name, numbered if it is taken.
+    """Add the final names of all nodes and values, including those inside bodies, to `names`: the
+    preferred name, numbered if it is taken.
     """
     for node in nodes:
         final_name = make_unique_name(preferred_names.get(node.name, node.name), taken)
@@ -95,7 +95,7 @@ def assign_final_names(
 
 
 def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Rename nodes and values, also inside subgraphs."""
+    """Rename nodes and values, including those inside subgraphs."""
     for node in nodes:
         node.name = names.get(f"node {node.name}", node.name)
         _rename_list(node.input, names)

@@ -58,7 +58,7 @@ class LoopCarry:
 @dataclass(frozen=True, slots=True)
 class TokenDecision:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
-    (None without beams), whether generation continues, bool[], and the carries after the step.
+    (None without beams), `can_continue` bool[], and the carries after the step.
     """
 
     tokens: str

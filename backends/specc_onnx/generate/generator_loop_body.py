@@ -80,7 +80,7 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid; return None if all
-    tokens are valid. Raise E0944 if the default reads other inputs than the token.
+    tokens are valid. Raise E0944 if the default reads inputs other than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.

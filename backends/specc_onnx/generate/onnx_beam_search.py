@@ -138,7 +138,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     has_failed = g.emit_node(
         "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
     )
-    # NaN logits end the search of all sequences; the caller sees a score of NaN.
+    # NaN logits end the search of all sequences; the returned score is NaN.
     continues = g.emit_node(
         "And", _emit_any(g, is_open, 0), g.emit_node("Not", _emit_any(g, has_failed, 0))
     )

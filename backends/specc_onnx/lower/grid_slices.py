@@ -165,7 +165,7 @@ def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
 
 
 def _map_grid_axes(dependences: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
-    """Return the axes of an operand that become the given axes of the result."""
+    """Return the axes of an operand that become `axes` of the result."""
     query, key = (None if a is None else _map_operand_axis(dependences, operand, a) for a in axes)
     return query, key
 
