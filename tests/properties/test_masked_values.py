@@ -27,7 +27,10 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Type
 Wanted = Callable[[Graph], Iterator[Value]]
 ROWS = 6
 GRAPHS = 20
-MANY = pytest.mark.parametrize("many", [GRAPHS, pytest.param(300, marks=pytest.mark.slow)])
+MANY = pytest.mark.parametrize(
+    "many",
+    [7, pytest.param(GRAPHS, marks=pytest.mark.parity), pytest.param(300, marks=pytest.mark.slow)],
+)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 

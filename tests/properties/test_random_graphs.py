@@ -60,7 +60,7 @@ def find_failure(seed: int, draw: Callable[[int], Graph] = make_random_graph) ->
     return ""
 
 
-@pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25)))
+@pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25), stride=5))
 def test_proofs_about_random_graphs_are_true(start: int) -> None:
     faults = [f for seed in range(start, start + 25) if (f := find_failure(seed))]
     assert not faults
@@ -118,7 +118,7 @@ def test_batch_elements_are_proved_and_are_independent(draw: Callable[[int], Gra
 
 
 SIDES = ("left", "right")
-SHORT = [(make_random_graph, side, 150, 6) for side in SIDES]
+SHORT = [(make_random_graph, side, 60, 2) for side in SIDES]
 PADDED = [
     pytest.param(draw, side, *numbers, marks=pytest.mark.parity)
     for side in SIDES
@@ -202,21 +202,24 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "first_seed"),
     [
-        "conv reads nothing ahead",
-        "conv looks back one row too few",
-        "delay is row for row",
-        "a softmax is row for row",
-        "a running sum is row for row",
-        "every mask is causal",
-        "not is forgotten",
+        ("conv reads nothing ahead", 0),
+        ("conv looks back one row too few", 24),
+        ("delay is row for row", 11),
+        ("a softmax is row for row", 7),
+        ("a running sum is row for row", 32),
+        ("every mask is causal", 5),
+        ("not is forgotten", 16),
     ],
 )
-def test_a_planted_mistake_is_detected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_planted_mistake_is_detected(
+    monkeypatch: pytest.MonkeyPatch, name: str, first_seed: int
+) -> None:
+    """`first_seed` detected the mistake before."""
     plant_mistake(monkeypatch, name)
     dependence.find_op_dependences.cache_clear()
-    found = any(find_failure(seed) for seed in range(GRAPHS))
+    found = any(find_failure(seed) for seed in (first_seed, *range(GRAPHS)))
     monkeypatch.undo()
     dependence.find_op_dependences.cache_clear()
     assert found

@@ -34,7 +34,7 @@ def compare_range(start: int, stop: int) -> None:
     assert sum(bool(f.effect) for f in warned) >= MIN_SHARE * len(warned)
 
 
-@pytest.mark.parametrize("many", [SPECS // 4, pytest.param(SPECS, marks=pytest.mark.parity)])
+@pytest.mark.parametrize("many", [SPECS // 8, pytest.param(SPECS, marks=pytest.mark.parity)])
 def test_a_proof_is_not_contradicted(many: int) -> None:
     compare_range(0, many)
 
@@ -104,7 +104,16 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
-FIRST_SEEDS = {"no value is infinite": 290}
+FIRST_SEEDS = {
+    "added positions stay beside those that exist": 43,
+    "a slice loses nothing that is known": 26,
+    "no divisor is zero": 16,
+    "no value is infinite": 290,
+    "added positions hold the number at padded ones": 43,
+    "valid positions stay in place when sorted": 54,
+    "zero times NaN is zero": 16,
+    "the ends of a window are zero": 6,
+}
 """Seeds that detect a mistake after many that do not; they are tried first."""
 
 

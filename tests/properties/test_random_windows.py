@@ -118,7 +118,7 @@ def find_failure(seed: int, side: str) -> bool | None:
 
 @pytest.mark.parametrize(
     "many",
-    [100, pytest.param(300, marks=pytest.mark.parity), pytest.param(3000, marks=pytest.mark.slow)],
+    [50, pytest.param(300, marks=pytest.mark.parity), pytest.param(3000, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_without_a_warning_padding_has_no_effect(side: str, many: int) -> None:
@@ -147,15 +147,16 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "side"),
+    ("mistake", "side", "first_seed"),
     [
-        ("a stride leaves nothing padded", "right"),
-        ("nothing is shifted", "left"),
-        ("every mean is clean behind zeros", "right"),
+        ("a stride leaves nothing padded", "right", 24),
+        ("nothing is shifted", "left", 57),
+        ("every mean is clean behind zeros", "right", 145),
     ],
 )
 def test_planted_mistakes_are_detected(
-    mistake: str, side: str, monkeypatch: pytest.MonkeyPatch
+    mistake: str, side: str, first_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`first_seed` detected the mistake before."""
     plant_mistake(monkeypatch, mistake)
-    assert any(find_failure(seed, side) for seed in range(400))
+    assert any(find_failure(seed, side) for seed in (first_seed, *range(400)))
