@@ -44,7 +44,7 @@ def quantized_lstm(
     operands = ops.RecurrentOperands.from_operands(args, quantized=True)
     scales = operands.scales
     assert scales is not None
-    batch, size = len(operands.sequence), len(operands.state_weights)
+    batch, size = len(operands.sequence), len(operands.recurrent_weights)
     is_valid = (
         np.ones(operands.sequence.shape[:2], bool) if operands.keep is None else operands.keep
     )
@@ -58,8 +58,8 @@ def quantized_lstm(
     masked_input = np.where(is_valid[..., None], operands.sequence, 0.0)
     x = np.take_along_axis(masked_input, order[..., None], 1)
     counts = is_valid.sum(1, keepdims=True)
-    sums = round_per_tensor(x) @ (operands.weights * scales[0])
-    for b in (operands.bias, operands.state_bias):
+    sums = round_per_tensor(x) @ (operands.input_weights * scales[0])
+    for b in (operands.input_bias, operands.recurrent_bias):
         sums = sums if b is None else sums + b
     previous_output = h = (
         np.zeros((batch, size)) if operands.initial_state is None else operands.initial_state
@@ -68,7 +68,7 @@ def quantized_lstm(
     hidden_states = np.zeros((*operands.sequence.shape[:2], size))
     for step in range(counts.max(initial=0)):
         gates = sums[:, step] + round_per_tensor(previous_output) @ (
-            operands.state_weights * scales[1]
+            operands.recurrent_weights * scales[1]
         )
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
         # a finished sequence keeps its state and contributes zeros

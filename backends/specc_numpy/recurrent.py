@@ -27,26 +27,26 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
             POINTWISE_FUNCTIONS[op.activation](_project_inputs_and_state(x, inputs, states[0])),
         )
 
-    return _run_cell(step, x, x.state_weights.shape[1:], op.reverse)
+    return _run_cell(step, x, x.recurrent_weights.shape[1:], op.reverse)
 
 
 @evaluate
 def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
-    size = x.state_weights.shape[1]
-    b_n = None if x.state_bias is None else x.state_bias[2 * size :]
+    size = x.recurrent_weights.shape[1]
+    b_n = None if x.recurrent_bias is None else x.recurrent_bias[2 * size :]
 
     def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        r_x, z_x, n_x = np.split(apply_linear(inputs, x.weights, x.bias), 3, axis=1)
-        r_h, z_h, n_h = np.split(apply_linear(h, x.state_weights, x.state_bias), 3, axis=1)
+        r_x, z_x, n_x = np.split(apply_linear(inputs, x.input_weights, x.input_bias), 3, axis=1)
+        r_h, z_h, n_h = np.split(apply_linear(h, x.recurrent_weights, x.recurrent_bias), 3, axis=1)
         r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
         # Implementations differ in where the reset gate applies: before the product in
         # arXiv:1406.1078, after it in cuDNN.
         resets_after = op.reset == "after"
         state_term = (
-            r * n_h if resets_after else apply_linear(r * h, x.state_weights[2 * size :], b_n)
+            r * n_h if resets_after else apply_linear(r * h, x.recurrent_weights[2 * size :], b_n)
         )
         n = np.tanh(n_x + state_term)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
@@ -66,15 +66,15 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
         out, new = apply_lstm_gates(_project_inputs_and_state(x, inputs, h), c, x.peepholes)
         return out if x.projection is None else apply_linear(out, x.projection, None), new
 
-    return _run_cell(step, x, [x.state_weights.shape[1], len(x.weights) // 4], op.reverse)
+    return _run_cell(step, x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4], op.reverse)
 
 
 def _project_inputs_and_state(
     x: ops.RecurrentOperands[Array], inputs: Array, state: Array
 ) -> Array:
     """Return `W x + b + U h + c`."""
-    return apply_linear(inputs, x.weights, x.bias) + apply_linear(
-        state, x.state_weights, x.state_bias
+    return apply_linear(inputs, x.input_weights, x.input_bias) + apply_linear(
+        state, x.recurrent_weights, x.recurrent_bias
     )
 
 
@@ -139,5 +139,5 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         select_value=select_unpadded,
         is_all_true=lambda carry: bool(carry.all()),
     )
-    types = [value.type for value in op.get_collected_outputs()]
+    types = [value.type for value in op.get_scan_outputs()]
     return (*carries, *(stack(*each) for each in zip(collected, types, strict=True)))

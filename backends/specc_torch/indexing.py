@@ -14,7 +14,6 @@ from specc.ir.runtime_lengths import (
     evaluate_stride,
     evaluate_top_k,
 )
-from specc_torch.tensor import make_full
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
@@ -122,6 +121,11 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
     points = grid.reshape(len(grid), grid.shape[1:-1].numel(), 1, 2)
     sampled = functional.grid_sample(x, points, op.mode, op.padding_mode, op.align_corners)
     return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])
+
+
+def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
+    """Return a constant tensor like `x`, whose `axis` is replaced by axes of these lengths."""
+    return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 
 def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:

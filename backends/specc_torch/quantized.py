@@ -58,11 +58,11 @@ def quantized_lstm(
         is_valid[..., None], operands.sequence, torch.zeros_like(operands.sequence)
     )
     x = masked_input.take_along_dim(order[..., None], 1)
-    sums = _round_per_tensor(x) @ (operands.weights.to(x.dtype) * scales[0])
-    for b in (operands.bias, operands.state_bias):
+    sums = _round_per_tensor(x) @ (operands.input_weights.to(x.dtype) * scales[0])
+    for b in (operands.input_bias, operands.recurrent_bias):
         sums = sums if b is None else sums + b
-    state_matrix = operands.state_weights.to(x.dtype) * scales[1]
-    zeros = operands.sequence.new_zeros(batch, len(operands.state_weights))
+    state_matrix = operands.recurrent_weights.to(x.dtype) * scales[1]
+    zeros = operands.sequence.new_zeros(batch, len(operands.recurrent_weights))
     previous_output = h = zeros if operands.initial_state is None else operands.initial_state
     c = zeros if operands.initial_cell is None else operands.initial_cell
     counts = is_valid.sum(1, keepdim=True)

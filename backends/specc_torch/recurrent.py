@@ -24,10 +24,10 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     x = ops.RecurrentOperands.from_operands(args)
 
     def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        from_state = linear(states[0], x.state_weights, x.state_bias)
+        from_state = linear(states[0], x.recurrent_weights, x.recurrent_bias)
         return (ACTIVATION_FUNCTIONS[op.activation](inputs + from_state),)
 
-    states = _list_initial_states(x, x.state_weights.shape[1:])
+    states = _list_initial_states(x, x.recurrent_weights.shape[1:])
     # PyTorch has no fused layer for the sigmoid.
     if _can_use_torch_layer(x) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
@@ -39,16 +39,18 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
 def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
-    size = x.state_weights.shape[1]
-    b_n = None if x.state_bias is None else x.state_bias[2 * size :]
+    size = x.recurrent_weights.shape[1]
+    b_n = None if x.recurrent_bias is None else x.recurrent_bias[2 * size :]
 
     def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = states
         r_x, z_x, n_x = inputs.chunk(3, dim=1)
-        r_h, z_h, n_h = linear(h, x.state_weights, x.state_bias).chunk(3, dim=1)
+        r_h, z_h, n_h = linear(h, x.recurrent_weights, x.recurrent_bias).chunk(3, dim=1)
         r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
         resets_after = op.reset == "after"
-        state_term = r * n_h if resets_after else linear(r * h, x.state_weights[2 * size :], b_n)
+        state_term = (
+            r * n_h if resets_after else linear(r * h, x.recurrent_weights[2 * size :], b_n)
+        )
         n = torch.tanh(n_x + state_term)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
@@ -68,11 +70,11 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
 
     def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = states
-        gates = inputs + linear(h, x.state_weights, x.state_bias)
+        gates = inputs + linear(h, x.recurrent_weights, x.recurrent_bias)
         out, c = apply_lstm_gates(gates, c, x.peepholes)
         return out if x.projection is None else linear(out, x.projection), c
 
-    states = _list_initial_states(x, [x.state_weights.shape[1], len(x.weights) // 4])
+    states = _list_initial_states(x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4])
     # PyTorch's layer has no peepholes; projections run step by step here too.
     if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
         return _run_torch_layer(torch.lstm, x, states, op.reverse)
@@ -105,11 +107,13 @@ def _run_torch_layer(
     reverse: bool,
 ) -> tuple[Tensor, ...]:
     """Run a fused PyTorch layer; with `reverse`, the sequence is flipped before and after it."""
-    parameters = [x.weights, x.state_weights]
-    biases = x.bias, x.state_bias
+    parameters = [x.input_weights, x.recurrent_weights]
+    biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):
         # the layer takes both biases or none
-        parameters += [x.weights.new_zeros(len(x.weights)) if b is None else b for b in biases]
+        parameters += [
+            x.input_weights.new_zeros(len(x.input_weights)) if b is None else b for b in biases
+        ]
     initial_states = [s[None] for s in states]
     sequence = x.sequence.flip(1) if reverse else x.sequence
     state = initial_states[0] if len(initial_states) == 1 else initial_states
@@ -127,7 +131,7 @@ def _run_cell(
     """Run a cell over all positions. Return all outputs and the final states. Masked positions do
     not change the states.
     """
-    projected = linear(x.sequence, x.weights, x.bias)
+    projected = linear(x.sequence, x.input_weights, x.input_bias)
     batch, steps, _ = projected.shape
     outputs: list[Tensor] = []
     for t in reversed(range(steps)) if reverse else range(steps):
@@ -177,7 +181,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
         select_value=select_unpadded,
         is_all_true=lambda carry: bool(carry.all()),
     )
-    types = [value.type for value in op.get_collected_outputs()]
+    types = [value.type for value in op.get_scan_outputs()]
     return (
         *carries,
         *(

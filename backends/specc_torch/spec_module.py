@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import format_repr, group_thousands
+from specc.diagnostics.render import format_repr, format_thousands
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.graph_interpreter import bind_inputs, check_input_kind
@@ -67,7 +67,7 @@ class SpecModule(nn.Module):
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.parameters())
         return format_repr(
-            f"module {self.graph.format_signature()}, {group_thousands(count)} parameters"
+            f"module {self.graph.format_signature()}, {format_thousands(count)} parameters"
         )
 
     # Dynamo would trace the interpreter itself, which takes minutes for a model of one layer

@@ -1,7 +1,7 @@
 """Elementwise ops, reductions and reshapes in PyTorch."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from specc.ir.runtime_lengths import (
     number_einsum_axes,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_torch.indexing import check_tensor_indices
+from specc_torch.indexing import check_tensor_indices, make_full
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 TORCH_FUNCTIONS = (
@@ -154,11 +154,6 @@ def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
     padding_length = min(op.steps, length)
     padding = make_full(x, op.axis, (padding_length,), op.fill_value)
     return torch.cat([padding, x.narrow(op.axis, 0, length - padding_length)], dim=op.axis)
-
-
-def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a constant tensor like `x`, whose `axis` is replaced by axes of these lengths."""
-    return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 
 REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {

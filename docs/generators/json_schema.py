@@ -19,7 +19,7 @@ from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.lsp.hover import KEYWORD_NODES
 from specc.syntax import ast
 from specc.syntax.yaml import yaml_keys, yaml_values
@@ -48,8 +48,8 @@ NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
 def build_json_schema() -> Schema:
     """Return the JSON Schema of YAML specs."""
     parents = {
-        name: config_schema(build_program(SpecLibrary().open(name), SpecLibrary()))
-        for name in list_builtin_specs()
+        name: config_schema(build_program(SpecLibrary().open_spec(name), SpecLibrary()))
+        for name in find_builtin_specs()
     }
     shared = _shared(parents)
     return {

@@ -8,7 +8,7 @@ from specc.frontend.builtins import BUILTINS
 from specc.frontend.spec_modules import Program
 from specc.library.spec_files import SpecLibrary
 from specc.syntax import ast
-from specc.syntax.dsl.expression_printer import print_expression
+from specc.syntax.dsl.expression_printer import format_expression
 from specc.syntax.yaml.yaml_config import IGNORED_KEYS
 
 Schema: TypeAlias = Mapping[str, object]
@@ -116,7 +116,7 @@ def _described(field: ast.Field, words: Sequence[str]) -> Schema:
 
 def _about(field: ast.Field) -> str:
     """Return the schema of a config value with its default and description."""
-    default = f"{print_expression(field.default)} unless said" if field.default else ""
+    default = f"{format_expression(field.default)} unless said" if field.default else ""
     return "; ".join(filter(None, (field.doc, default))) or "no default"
 
 

@@ -31,7 +31,7 @@ EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
-ZERO_LENGTH = Dim.of(0)
+ZERO_LENGTH = Dim.from_value(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

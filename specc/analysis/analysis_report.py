@@ -254,7 +254,7 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
         "E0702",
         f"`{time_input}` has no time axis: it has no axis after the batch whose length is a "
         "dynamic length",
-        Label.at(span, f"this is {graph.inputs[time_input].type}"),
+        Label.from_span(span, f"this is {graph.inputs[time_input].type}"),
         helps=("declare it with the axes [batch, length], where `length` is declared in `dims`",),
     )
 

@@ -158,7 +158,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     end_condition = starts[op.end_condition_index]
     carried = zip(op.get_next_carries(), starts, strict=True)
     outside = op.map_captures(node.args)
-    ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.unfrozen_output_count]
+    ended = op.get_scan_outputs()[: len(op.get_scan_outputs()) - op.unfrozen_output_count]
     empty = [_find_finished_value(value, end_condition) for value in ended]
     return all(
         _find_finished_value(after, end_condition) is before for after, before in carried
@@ -186,7 +186,7 @@ def _make_warning(graph: Graph, containing_graph: Graph, node: Node, symbol: str
         "W0602",
         f"`{format_op_name(node.op)}` mixes elements along `{symbol}`: each result depends on "
         f"the others",
-        Label.at(span, "batch elements are mixed here"),
+        Label.from_span(span, "batch elements are mixed here"),
         notes=(f"{outputs} may differ between a batch of one and a larger batch",),
         helps=("operate along another axis",),
         severity="warning",

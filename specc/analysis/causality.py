@@ -156,7 +156,7 @@ def _check_parameters(
                 "E0716",
                 f"`{output}` cannot be generated along `{flow.symbol}`: the size of "
                 "a weight depends on it",
-                Label.at(span, f"`{name}` is {value.type}"),
+                Label.from_span(span, f"`{name}` is {value.type}"),
                 notes=(f"`{name}` is {value.type}",),
                 helps=("give the weight a fixed size and index it by position",),
             )
@@ -178,7 +178,7 @@ def _check_inputs(
                 "E0716",
                 f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` has length "
                 f"{own[0]}",
-                Label.at(
+                Label.from_span(
                     span, f"unclear which positions belong to a new position of `{flow.symbol}`"
                 ),
                 helps=(
@@ -193,7 +193,7 @@ def _make_unsupported_loop_error(flow: TimeFlow, loop: UnsupportedLoop) -> Diagn
     return Diagnostic(
         "E0717",
         f"cannot derive a decode step along `{flow.symbol}`: {loop.reason}",
-        Label.at(span, f"`{format_op_name(loop.node.op)}`: {loop.reason}"),
+        Label.from_span(span, f"`{format_op_name(loop.node.op)}`: {loop.reason}"),
         helps=UNSUPPORTED_LOOP_HELPS,
     )
 
@@ -208,7 +208,7 @@ def _check_output(
         yield Diagnostic(
             "E0716",
             f"{title}: it does not depend on `{time_input}`",
-            Label.at(span, "this does not change during generation"),
+            Label.from_span(span, "this does not change during generation"),
             helps=(f"compute it from `{time_input}`",),
         )
     if len(state.axes) > 1:
@@ -218,7 +218,7 @@ def _check_output(
             yield Diagnostic(
                 "E0712",
                 f"{title}: the result contains values for later positions",
-                Label.at(span, "this has a value for every pair of positions"),
+                Label.from_span(span, "this has a value for every pair of positions"),
                 helps=(format_zero_keys_help(value.rank, max(state.axes)),),
             )
 
@@ -251,7 +251,7 @@ def make_leak_labels(
     while loop.body_leak:
         place, loop = loop.body_leak
     span = find_node_span(place, loop.node) or find_node_span(graph, leak.node)
-    primary = Label.at(
+    primary = Label.from_span(
         span, f"`{format_op_name(loop.node.op)}`: {describe_leak(place, loop, flow).text}"
     )
     operand = loop.node.args[loop.operand] if loop.operand is not None else None
@@ -343,7 +343,7 @@ def _iterate_default_errors(
             why = f"the default is computed from `{time_input}`, which grows during generation"
             node = value.node
             notes, others = (f"a default without the axis `{symbol}` is computed once",), ()
-            primary = Label.at(find_node_span(defaults, node), why)
+            primary = Label.from_span(find_node_span(defaults, node), why)
         title = f"the default of `{name}` would change during generation: {why}"
         helps = (
             f"compute it from earlier positions, like `cumsum(x)`, or remove the default `{name}`",

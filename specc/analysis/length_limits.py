@@ -17,7 +17,7 @@ from specc.ir.length_constraints import (
     ROPE_TABLE,
     collect_length_constraints,
     iterate_nested_nodes,
-    iterate_table_limits,
+    iterate_position_limits,
     list_nonnegative_dims,
 )
 
@@ -118,7 +118,7 @@ def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
     """Yield each limit of a length that is monotone in its symbols, with that length."""
     names = {value: name for name, value in graph.parameters.items()}
-    for table_limit in iterate_table_limits(graph):
+    for table_limit in iterate_position_limits(graph):
         if not _is_monotone(table_limit.length):
             continue
         span = next(iter(graph.get_origin(table_limit.node).spans), None)

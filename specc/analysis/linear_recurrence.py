@@ -32,7 +32,7 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
     if not simple or op.body.parameters:
         return None
     state, update = op.split_body_inputs().initial_carries[0], op.get_next_carries()[0]
-    reads = [_match_read(v, update) for v in op.get_collected_outputs()]
+    reads = [_match_read(v, update) for v in op.get_scan_outputs()]
     axes = {key_axis for key_axis, _ in filter(None, reads)}
     if state.dtype != "f32" or state.rank < 3 or len(axes) != 1 or None in reads:
         return None

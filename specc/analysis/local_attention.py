@@ -214,12 +214,12 @@ class LocalAttention:
         tokens.
         """
         if self.band.is_empty:
-            return Dim.of(0)
+            return Dim.from_value(0)
         if self.window is None:
             # Blocks at one end attend only to each other; blocks at the other end attend to all
             # positions.
             return floor_divide_dims(length + self.block_size, 2)
-        return Dim.of(self.block_size + self.window - 1)
+        return Dim.from_value(self.block_size + self.window - 1)
 
     def __str__(self) -> str:
         """Describe the block layout for users."""

@@ -27,7 +27,7 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
     # the result has the output width in every weight layout
-    (made, *_) = op.infer(*types)
+    (made, *_) = op.infer_result_types(*types)
     return multiply_dims(types[0].shape) * made.shape[-1]
 
 
@@ -51,7 +51,7 @@ def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type])
     """Count one dot product with a filter per output element. The weight's first axis counts
     filters; each has the input channels of its group.
     """
-    (made, *_) = op.infer(*types[:2], None)
+    (made, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(made.shape) * multiply_dims(types[1].shape[1:])
 
 
@@ -90,7 +90,9 @@ def _count_lstm(op: ops.Lstm, types: list[Type]) -> Dim:
     projection = (types[2].shape[1], hidden)
     # Omitted operands have no type here, so positions are ambiguous: the projection is the last
     # operand, and the one with this shape.
-    mapped = b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.of(0)
+    mapped = (
+        b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.from_value(0)
+    )
     return _count_recurrent(op, types) + mapped
 
 
@@ -129,7 +131,7 @@ def count_blocked_multiply_adds(node: Node, blocks: LocalAttention) -> Dim:
 def count_multiply_adds(node: Node) -> Dim:
     """Return the multiply-adds of one node, or 0 for cheap ops."""
     cost = COST_FUNCTIONS.get(type(node.op))
-    return cost(node.op, [a.type for a in node.operands]) if cost else Dim.of(0)
+    return cost(node.op, [a.type for a in node.operands]) if cost else Dim.from_value(0)
 
 
 def count_parameters(graph: Graph) -> Dim:
@@ -198,9 +200,9 @@ class SummaryNode:
     name: str
     type: Type | None = None
     op: str = ""
-    parameter_count: Dim = Dim.of(0)
-    multiply_adds: Dim = Dim.of(0)
-    saved_multiply_adds: Dim = Dim.of(0)
+    parameter_count: Dim = Dim.from_value(0)
+    multiply_adds: Dim = Dim.from_value(0)
+    saved_multiply_adds: Dim = Dim.from_value(0)
     parts: dict[str, "SummaryNode"] = field(default_factory=dict)
     repeats: int = 1
     members: tuple[str, ...] = ()
@@ -258,7 +260,7 @@ def _create_ordered_parts(graph: Graph, root: SummaryNode) -> None:
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
-        if node.op.heavy or weights.intersection(node.args):
+        if node.op.is_heavy or weights.intersection(node.args):
             _get_or_add_part(root, graph.get_scope(node))
 
 
@@ -268,7 +270,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
     part.type = type
     # A part is named after its most expensive op, not after the reshapes around it.
-    if node.op.heavy or not part.op:
+    if node.op.is_heavy or not part.op:
         part.op = node.op.spec_name
     return part
 
@@ -281,7 +283,7 @@ def _count_saved_multiply_adds(
     # If a length is unlimited, the input can be long enough.
     rows = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or rows <= blocks.length_threshold:
-        return Dim.of(0)
+        return Dim.from_value(0)
     return count_multiply_adds(node) - count_blocked_multiply_adds(node, blocks)
 
 

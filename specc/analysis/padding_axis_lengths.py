@@ -47,7 +47,7 @@ class PaddingOffsets:
 
     def count_positions_after(self, length: Dim) -> Dim:
         """Return the number of positions after those that may be padded."""
-        return self._counts_after.get(length, Dim.of(0))
+        return self._counts_after.get(length, Dim.from_value(0))
 
     @cached_property
     def _counts_after(self) -> Mapping[Dim, Dim]:
@@ -204,7 +204,7 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
 def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
     """Return the offsets of the positions that the padding mask `keep` describes."""
     padded_length = keep.shape[-1]
-    before, twice = {padded_length: Dim.of(0)}, set[Dim]()
+    before, twice = {padded_length: Dim.from_value(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
     for node, _ in iterate_nested_nodes(graph):
         for length, place in _iterate_result_axes(node, before, padded_length, graph.min_lengths):

@@ -184,6 +184,6 @@ def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
     if isinstance(op, ops.Extent | ops.Range | ops.Constant):
         return True
     plain = isinstance(op, ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or)
-    return (plain or op.view) and all(
+    return (plain or op.is_view) and all(
         is_computed_from_positions(a, depth + 1) for a in value.node.operands
     )

@@ -142,7 +142,7 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
     return Diagnostic(
         "W0601",
         f"padded positions reach `{leak.output}`: {how}",
-        Label.at(leak.get_span(node), what),
+        Label.from_span(leak.get_span(node), what),
         _label_added_positions(leak, node),
         helps=(fix,) if fix else (),
         severity="warning",

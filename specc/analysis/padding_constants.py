@@ -127,7 +127,7 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
 
 def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
     # A view keeps its operand's values; position indices that it creates are new.
-    shows = node.op.view and not isinstance(node.op, ops.Extent)
+    shows = node.op.is_view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
 
 

@@ -162,7 +162,7 @@ class PaddingWalk:
     ) -> PaddedRead:
         """Return the description of a dependence that reads padded positions."""
         length = get_read_length(node, dependence)
-        before = self.offsets.offsets.get(length, Dim.of(0))
+        before = self.offsets.offsets.get(length, Dim.from_value(0))
         return PaddedRead(
             node=node,
             dependence=dependence,
@@ -318,7 +318,7 @@ class PaddingWalk:
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
-        is_after_others = self.offsets.offsets.get(length, Dim.of(0)) != 0
+        is_after_others = self.offsets.offsets.get(length, Dim.from_value(0)) != 0
         return not is_after_others and (length - self.length).number is not None
 
     def _has_padded_values(self, body: Graph) -> bool:

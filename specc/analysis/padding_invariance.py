@@ -128,7 +128,7 @@ def _is_state_zero(read: PaddedRead) -> bool:
     op = read.op
     if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_interior_padding:
         return False
-    given = [*op.initial_states, op.bias, op.state_bias]
+    given = [*op.initial_states, op.input_bias, op.recurrent_bias]
     keeps_zero = read.op.get_attributes().get("activation") != "sigmoid"
     only_before = read.padding_side == ("right" if op.reverse else "left")
     final = read.dependence.result > 0  # the final state reads padding on both sides

@@ -63,7 +63,7 @@ def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
             return fallen[0] and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
             return fallen[0]
-    return padded_result.op.view and any(fallen)
+    return padded_result.op.is_view and any(fallen)
 
 
 def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> bool:
@@ -107,7 +107,7 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
         # The padding mask is 0 at padded positions and 1 at all others.
         return padded_result.list_operands_with_fact("zero_axes", axis)[0]
-    same = op.view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
+    same = op.is_view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
     return same and any(
         padded_result.list_operands_with_fact("minimum_axes" if lowest else "maximum_axes", axis)
     )
@@ -150,7 +150,7 @@ def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) 
             yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith("add" | "sub"):
             yield from (a for a in axes if _has_finite_sum(padded_result, a))
-        case op if op.view or isinstance(op, ops.Cast) or _keeps_finite_scores(padded_result):
+        case op if op.is_view or isinstance(op, ops.Cast) or _keeps_finite_scores(padded_result):
             yield from (
                 a for a in axes if any(padded_result.list_operands_with_fact("finite_axes", a))
             )

@@ -258,7 +258,7 @@ def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
             padded_result.is_padding_last and axis in operand_facts[0].zero_axes
         ):
             return frozenset({axis})
-    if not (node.op.view or isinstance(node.op, ELEMENTWISE_OPS)):
+    if not (node.op.is_view or isinstance(node.op, ELEMENTWISE_OPS)):
         return frozenset()
     return frozenset(
         axis
@@ -348,7 +348,7 @@ def _can_be_infinity_times_zero(padded_result: PaddedResult) -> bool:
 def _is_data_movement(op: Op) -> bool:
     """Return True if the results of an op are elements of its operands."""
     nearest = isinstance(op, ops.Resize) and not op.interpolates
-    return op.view or nearest or isinstance(op, MOVING_OPS)
+    return op.is_view or nearest or isinstance(op, MOVING_OPS)
 
 
 def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:

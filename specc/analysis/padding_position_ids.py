@@ -92,7 +92,7 @@ def infer_padding_count(
             return _add_counts({}, first, -1)
         case ops.Reduce("max" | "min"):
             return first
-    if node.op.view and not isinstance(node.op, ops.Extent):
+    if node.op.is_view and not isinstance(node.op, ops.Extent):
         return _apply_view_to_count(node, first)
     return NO_PADDING_COUNT
 
@@ -209,7 +209,7 @@ def _find_constant_length(value: Value | None) -> Dim | None:
         case ops.Size(padded_length):
             return padded_length
         case ops.Constant(int() as number, "i64" | "i32"):
-            return Dim.of(number)
+            return Dim.from_value(number)
     return None
 
 
@@ -220,7 +220,7 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
     if None in counts:
         return None
     kept = isinstance(node.op, ops.Cast) and _is_id_preserving_cast(node, node.op.to)
-    return counts[0] if kept or node.op.view else _infer_relative_count(node, counts)
+    return counts[0] if kept or node.op.is_view else _infer_relative_count(node, counts)
 
 
 def _is_order_only(count: PaddingCount) -> bool:
@@ -261,7 +261,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
             return not _is_uniform_shift(node, counts, padded_length)
     if isinstance(node.op, LINEAR_OPS) or node.op == ops.Pointwise("neg"):
         return infer_padding_count(node, counts, padded_length) is None
-    return not node.op.view
+    return not node.op.is_view
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:

@@ -64,7 +64,7 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
         case ops.Pointwise("neg"):
             # -x is x rotated by 180° more, the same at all positions.
             return rotations if rotations.feature_axis is not None else EXPOSED_ROTATION
-    if node.op.view or isinstance(node.op, ops.Slice | ops.StridedSlice):
+    if node.op.is_view or isinstance(node.op, ops.Slice | ops.StridedSlice):
         return _infer_view_rotation(node, rotations)
     return EXPOSED_ROTATION
 

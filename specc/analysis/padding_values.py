@@ -100,7 +100,7 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         can_be_nan=can_be_nan_at_padding(padded_result),
         padding_count=NO_PADDING_COUNT,
         # Indices of valid positions stay valid in any view.
-        is_valid_index=padded_result.op.view
+        is_valid_index=padded_result.op.is_view
         and any(r.is_valid_index for r in padded_result.operand_facts),
     )
     return _drop_merged_facts(padded_result.node, facts)
@@ -237,7 +237,7 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: 
         case ops.Arith("div" | "floordiv"):
             # Zero divided by zero is NaN: a divisor with padded positions may be zero.
             return zero[0] and (not has_padding[1] or not can_be_zero_at_padding(padded_result, 1))
-    return (zero[0] and _is_zero_preserving(node)) or (node.op.view and any(zero))
+    return (zero[0] and _is_zero_preserving(node)) or (node.op.is_view and any(zero))
 
 
 def _is_zero_preserving(node: Node) -> bool:

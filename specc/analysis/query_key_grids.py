@@ -58,7 +58,7 @@ class QueryKeyGrid:
     def get_prefix_length(self, axis: int) -> Dim | None:
         """Return the number of prefix positions along an axis, or None if it is not a time axis."""
         if self.time_axis is None:
-            return Dim.of(0)
+            return Dim.from_value(0)
         return self.time_axis.get_prefix_length(self.value.shape[axis])
 
 

@@ -97,7 +97,11 @@ class TimeAxis:
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
         """Return the layout of an axis of this length, or None if it is not a time axis."""
-        return TimeAxisLayout(Dim.of(0)) if length == self.length else _find_layout(self, length)
+        return (
+            TimeAxisLayout(Dim.from_value(0))
+            if length == self.length
+            else _find_layout(self, length)
+        )
 
     def has_prefix(self, length: Dim) -> bool:
         """Return True if an axis of this length always has a prefix position."""

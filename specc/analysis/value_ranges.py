@@ -100,7 +100,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     if isinstance(node.op, SELECTION_OPS):
         # the second result holds indices, independent of the first result
         return [] if value.index or node.first_operand is None else [node.first_operand]
-    is_bounding = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
+    is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
 
 
@@ -119,7 +119,7 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
 
 def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange]) -> ValueRange:
     """Return the range of an op's result from those of its operands."""
-    if node.op.view and operand_range:
+    if node.op.is_view and operand_range:
         return operand_range[0]
     match node.op:
         case ops.Constant(number):
@@ -304,7 +304,7 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
     """
     while value and value.node and value.node.args:
         op = value.node.op
-        if isinstance(op, ops.Extent) or not (op.view or isinstance(op, skipped_ops)):
+        if isinstance(op, ops.Extent) or not (op.is_view or isinstance(op, skipped_ops)):
             break
         value = value.node.first_operand
     return value

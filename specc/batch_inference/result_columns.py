@@ -110,7 +110,7 @@ class GraphResultColumns:
                 "iteration of a loop",
                 helps=["plot one row: specc run --attention"],
             )
-        heads = shape[-3] if len(shape) > 3 else Dim.of(1)
+        heads = shape[-3] if len(shape) > 3 else Dim.from_value(1)
         return heads, place.query_dim, place.key_dim
 
     def format_rows(

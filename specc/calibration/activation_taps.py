@@ -198,10 +198,10 @@ def _tap_expert(
     chosen = builder.add_op(ops.Cast(given.ids.type.dtype), named)
     ids = builder.add_op(ops.Arith("sub"), chosen, one)
     gates = builder.add_op(ops.Cast(given.gates.type.dtype), named)
-    part = ops.Slice(0, Dim.of(expert), Dim.of(expert + 1))
+    part = ops.Slice(0, Dim.from_value(expert), Dim.from_value(expert + 1))
     rows = [given.x, ids, gates, *([given.keep] if given.keep is not None else [])]
     parts = [builder.add_op(part, stack) for stack in given.stacked]
-    alone = replace(op, body=body, num_experts=Dim.of(1))
+    alone = replace(op, body=body, num_experts=Dim.from_value(1))
     return builder.add_op(alone, *rows, *parts, *given.captured)
 
 

@@ -8,7 +8,7 @@ from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.render import group_thousands
+from specc.diagnostics.render import format_thousands
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
 from specc.driver.weights_section import count_untied_parameters, mark_ties
 from specc.ir.model import ModelDefinition
@@ -107,7 +107,7 @@ def _format_trials(spec: OpenedSpec, checked: CheckedSpec) -> list[str]:
         + (f" (tried {', '.join(trial_values)})" if trial_values else "")
     ]
     if (count := _count_parameters(spec, checked)) is not None:
-        lines.append(f"with this config: {group_thousands(count)} parameters")
+        lines.append(f"with this config: {format_thousands(count)} parameters")
     for missing in checked.missing:
         lines.append(f"not checked with numbers: {missing.title}")
     return lines

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import list_builtin_specs, list_error_pages
+from specc.library.spec_files import find_builtin_specs, find_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of `specc _complete` for an option or argument."""
@@ -244,11 +244,11 @@ def run_complete(args: Namespace) -> int:
 
 def _list_candidates(kind: str, spec: str) -> list[str]:
     if kind == "specs":
-        return sorted(list_builtin_specs())
+        return sorted(find_builtin_specs())
     if kind == "codes":
-        return sorted(list_error_pages())
+        return sorted(find_error_pages())
     try:
-        fields = open_spec(spec).program.list_fields_by_path() if spec else {}
+        fields = open_spec(spec).program.map_fields_by_path() if spec else {}
     except Failed:
         return []
     return [f"{name}=" for name in fields]

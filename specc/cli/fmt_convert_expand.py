@@ -47,9 +47,9 @@ from specc.ir.graph import Graph
 from specc.ir.ir_text import format_ir as format_ir
 from specc.library.spec_files import read_spec_file
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import detect_syntax, parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 FMT_OPTIONS = {
     "check": Option(BOOLEAN_OPTION, "", "change nothing; exit status 1 if a file would change"),
@@ -104,7 +104,7 @@ def _report_formatted(
 def _format_spec(name: str) -> tuple[str, str]:
     """Return the text of a spec, and its canonical form in the same syntax."""
     tree, source = _read_spec(name)
-    printer = print_dsl if detect_syntax(source) == "specc" else print_yaml
+    printer = format_dsl if detect_syntax(source) == "specc" else format_yaml
     return source.text, printer(tree)
 
 
@@ -151,7 +151,7 @@ def run_convert(args: Namespace) -> int:
         return convert_glove_vectors(args.file, args.output, force=args.force)
     tree, source = _read_spec(args.file)
     to_dsl = args.output.endswith(".specc") if args.output else detect_syntax(source) == "yaml"
-    text = print_dsl(tree) if to_dsl else print_yaml(tree)
+    text = format_dsl(tree) if to_dsl else format_yaml(tree)
     if args.output:
         inputs = () if args.file == STDIN_NAME else (args.file,)
         write_output(args.output, SPEC_OUTPUT, text.encode(), inputs=inputs, force=args.force)
@@ -238,7 +238,7 @@ def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
     """Return the graphs of `file` at the path of `spec`, or an empty list if `file` is invalid."""
     path = spec.program.module.path
     try:
-        return _format_graphs(open_spec(Source(path, print_dsl(file)), library=spec.library))
+        return _format_graphs(open_spec(Source(path, format_dsl(file)), library=spec.library))
     except Failed:
         return []
 
@@ -257,7 +257,7 @@ def run_expand(args: Namespace) -> int:
     for line in notes:
         print_note(line)
     yaml = args.output.endswith((".yaml", ".yml"))
-    text = print_yaml(file) if yaml else print_dsl(file)
+    text = format_yaml(file) if yaml else format_dsl(file)
     if not args.output:
         if not print_json_result({"file": None, "text": text, "notes": notes}):
             print(text, end="")

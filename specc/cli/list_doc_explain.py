@@ -17,13 +17,13 @@ from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_fo
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import (
     SpecLibrary,
-    list_builtin_specs,
-    list_error_pages,
+    find_builtin_specs,
+    find_error_pages,
     read_page_title,
     read_spec_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import print_statement
+from specc.syntax.dsl.dsl_printer import format_statement
 
 DEFINITION_PLURALS = {
     "mask": "masks",
@@ -61,7 +61,7 @@ def run_list(args: Namespace) -> int:
 
 def _map_rows(kind: str) -> dict[str, str]:
     if kind == "specs":
-        return {name: read_title(path) for name, path in list_builtin_specs().items()}
+        return {name: read_title(path) for name, path in find_builtin_specs().items()}
     if kind == "types":
         from specc.huggingface.model_family import map_supported_model_types
 
@@ -217,8 +217,8 @@ class NameDocumentation:
 
 def _document_spec(name: str) -> NameDocumentation:
     """Return the whole text of a built-in spec."""
-    text = list_builtin_specs()[name].read_text(encoding="utf-8")
-    return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
+    text = find_builtin_specs()[name].read_text(encoding="utf-8")
+    return NameDocumentation(kind="spec", text=text, file=find_builtin_specs()[name].name)
 
 
 def find_documented_names(
@@ -236,7 +236,7 @@ def find_documented_names(
         kind = "block" if isinstance(item, ast.Block) else item.kind
         if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
-        text = "\n".join(print_statement(item, 0))
+        text = "\n".join(format_statement(item, 0))
         meanings_found.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
@@ -257,7 +257,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     helps = suggest_similar_name(name, known, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name, known)]
-    if name in list_builtin_specs():
+    if name in find_builtin_specs():
         helps = [f"it is a spec: `specc show {name}`", f"its source: `specc doc {name} --source`"]
     raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
@@ -265,7 +265,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
 def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
     """Return True if this is the name of a built-in spec and of nothing that a spec can call."""
     other = name in BUILTINS or name in library.list_standard_names()
-    return name in list_builtin_specs() and not other
+    return name in find_builtin_specs() and not other
 
 
 def add_explain_arguments(parser: ArgumentParser) -> None:
@@ -276,7 +276,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 def run_explain(args: Namespace) -> int:
     """Print the page of a code."""
     code = normalize_code(args.code)
-    pages = list_error_pages()
+    pages = find_error_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
         known = f"codes run from {min(pages)} to {max(pages)}"

@@ -24,7 +24,7 @@ from specc.cli.options import (
 )
 from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_outcome
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import group_thousands
+from specc.diagnostics.render import format_thousands
 from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
@@ -240,8 +240,8 @@ def format_progress(report: JobReport) -> str:
     total = report.plan.rows
     left = (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
     parts = [
-        f"{group_thousands(report.rows)} of {group_thousands(total)} rows",
-        f"{group_thousands(round(report.rows_per_second))} a second",
+        f"{format_thousands(report.rows)} of {format_thousands(total)} rows",
+        f"{format_thousands(round(report.rows_per_second))} a second",
         f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
     if report.errors:
@@ -258,7 +258,7 @@ def format_times(report: JobReport) -> str:
     work = max(report.seconds - report.startup_seconds, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work:.1f} compute",
-        f"{group_thousands(round(report.rows_per_second))} rows/s",
+        f"{format_thousands(round(report.rows_per_second))} rows/s",
         f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
     computed = f"{report.compute_seconds:.1f} s were computed"

@@ -16,8 +16,8 @@ from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import get_specs_directory
-from specc.syntax.dsl.dsl_printer import print_dsl
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.dsl.dsl_printer import format_dsl
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 SCHEMA_MODELINE = f"yaml-language-server: $schema=./{SCHEMA_FILE}"
 REMOVE_FIELD_COMMENT = "These values are the defaults. Change what you need, and delete the rest."
@@ -83,7 +83,7 @@ def run_new(args: Namespace) -> int:
             comment_separator=sign,
         )
         file = format_spec_instance(instance)
-    text = print_yaml(file) if yaml else print_dsl(file)
+    text = format_yaml(file) if yaml else format_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if above:
         _write_schema(Path(path).parent / SCHEMA_FILE)

@@ -20,12 +20,12 @@ class Label:
     text: str = ""
 
     @classmethod
-    def at(cls, span: Span | None, text: str) -> "Label | None":
+    def from_span(cls, span: Span | None, text: str) -> "Label | None":
         """Return a label at a span, or None if there is no span."""
         return cls(span, text) if span else None
 
     @classmethod
-    def list_at(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
+    def list_from_span(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
         """Return a label at a span as a tuple, which is empty if there is no span."""
         return (cls(span, text),) if span else ()
 
@@ -42,8 +42,8 @@ class Fix:
 class Diagnostic:
     """An error or warning with its locations.
 
-    `title` is the message, `primary` its location; `others` are related locations. An error in
-    the standard library is shown at the user's call first, then in the library. `notes` are
+    `title` is the message, `primary` its location; `related_labels` are other locations. An error
+    in the standard library is shown at the user's call first, then in the library. `notes` are
     facts, `helps` suggestions, if possible as code to paste. `count` is the number of identical
     diagnostics, `other_locations` are those of similar ones.
     """
@@ -51,7 +51,7 @@ class Diagnostic:
     code: str
     title: str
     primary: Label | None = None
-    others: tuple[Label, ...] = ()
+    related_labels: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
@@ -66,9 +66,9 @@ class Diagnostic:
         span, text = self.primary.span, self.primary.text
         call_site = Label(self.primary.span.caller, text or "called here")
         inner = Label(replace(span, caller=None), "in the called block")
-        others = (o for o in self.others if o.span != call_site.span)
+        others = (o for o in self.related_labels if o.span != call_site.span)
         object.__setattr__(self, "primary", call_site)
-        object.__setattr__(self, "others", (inner, *others))
+        object.__setattr__(self, "related_labels", (inner, *others))
 
 
 def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -97,10 +97,10 @@ class ErrorCollector:
         span: Span,
         label: str,
         *helps: str,
-        others: Iterable[Label] = (),
+        related_labels: Iterable[Label] = (),
     ) -> None:
         """Report one error and continue."""
-        self.add(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
+        self.add(Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps))
 
 
 class Failed(Exception):
@@ -128,13 +128,15 @@ def raise_error(
     span: Span | None = None,
     label: str = "",
     *,
-    others: Iterable[Label] = (),
+    related_labels: Iterable[Label] = (),
     notes: Iterable[str] = (),
     helps: Iterable[str] = (),
 ) -> NoReturn:
     """Raise `Failed` with one error."""
     primary = Label(span, label) if span else None
-    raise Failed(Diagnostic(code, title, primary, tuple(others), tuple(notes), tuple(helps)))
+    raise Failed(
+        Diagnostic(code, title, primary, tuple(related_labels), tuple(notes), tuple(helps))
+    )
 
 
 class ErrorFamily(Enum):

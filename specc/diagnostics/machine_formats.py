@@ -13,8 +13,8 @@ def span_to_json(span: Span) -> dict[str, object]:
     UTF-8 bytes.
     """
     source = span.source
-    line, column = source.position(span.start)
-    end_line, end_column = source.position(span.end)
+    line, column = source.get_line_and_column(span.start)
+    end_line, end_column = source.get_line_and_column(span.end)
     start_byte = len(source.text[: span.start].encode("utf-8", "replace"))
     return {
         "file": source.name,
@@ -31,7 +31,9 @@ def span_to_json(span: Span) -> dict[str, object]:
 
 def diagnostic_to_json(diagnostic: Diagnostic) -> dict[str, object]:
     """Convert a diagnostic to JSON data."""
-    labels = [label for label in (diagnostic.primary, *diagnostic.others) if label is not None]
+    labels = [
+        label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
+    ]
     return {
         "code": diagnostic.code,
         "severity": diagnostic.severity,
@@ -91,9 +93,10 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
         out["occurrenceCount"] = diagnostic.count
     if diagnostic.primary is not None:
         out["locations"] = [build_sarif_location(diagnostic.primary)]
-    if diagnostic.others:
+    if diagnostic.related_labels:
         out["relatedLocations"] = [
-            {"id": n, **build_sarif_location(label)} for n, label in enumerate(diagnostic.others)
+            {"id": n, **build_sarif_location(label)}
+            for n, label in enumerate(diagnostic.related_labels)
         ]
     if diagnostic.fixes:
         out["fixes"] = [
@@ -130,8 +133,8 @@ def build_sarif_location(label: Label) -> dict[str, object]:
 
 def build_sarif_region(span: Span) -> dict[str, int]:
     """Build the SARIF region of a span."""
-    line, column = span.source.position(span.start)
-    end_line, end_column = span.source.position(span.end)
+    line, column = span.source.get_line_and_column(span.start)
+    end_line, end_column = span.source.get_line_and_column(span.end)
     return {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
 
 

@@ -70,16 +70,18 @@ ANSI_COLORS = {
 class Colorizer:
     """ANSI colors for a terminal."""
 
-    enabled: bool
+    is_enabled: bool
 
     def __call__(self, role: str, text: str) -> str:
         """Color a text by its role."""
-        return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.enabled and text else text
+        return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.is_enabled and text else text
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
     """Group labels by file, the file of the primary label first."""
-    labels = [label for label in (diagnostic.primary, *diagnostic.others) if label is not None]
+    labels = [
+        label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
+    ]
     groups: dict[int, list[Label]] = {}
     for label in labels:
         groups.setdefault(id(label.span.source), []).append(label)
@@ -111,13 +113,13 @@ def render_excerpt(
         skipped = number - previous - 1 if previous is not None else 0
         # a `...` in place of one line takes as much space as the line
         if skipped == 1:
-            between = SourceLineView.from_line(source.line(number - 1), [(0, 0, 0)])
+            between = SourceLineView.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, margin, paint))
         elif skipped > 1:
             out.append(paint("margin", "..."))
         here = sorted(by_line[number], key=lambda label: locate_mark(label.span)[1])
         view = SourceLineView.from_line(
-            source.line(number), [locate_mark(label.span) for label in here]
+            source.get_line_text(number), [locate_mark(label.span) for label in here]
         )
         out.append(render_numbered_line(number, view, margin, paint))
         out += [f"{margin} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
@@ -129,8 +131,8 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
     """Return the line number of a span's first line, and the underlined columns `start` to `end`
     in it.
     """
-    number, column = span.source.position(span.start)
-    line = span.source.line(number)
+    number, column = span.source.get_line_and_column(span.start)
+    line = span.source.get_line_text(number)
     # a span may begin at a line break, or end on a later line
     start = min(column - 1, len(line))
     end = min(start + span.end - span.start, len(line))
@@ -253,7 +255,9 @@ def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> 
     out = [f"{mark}{paint('note', ': ' + escape_control_characters(diagnostic.title))}"]
     groups = group_labels_by_source(diagnostic)
     numbers = [
-        label.span.source.position(label.span.end)[0] for labels in groups for label in labels
+        label.span.source.get_line_and_column(label.span.end)[0]
+        for labels in groups
+        for label in labels
     ]
     margin = " " * len(str(max(numbers, default=0)))
     for n, labels in enumerate(groups):
@@ -344,7 +348,7 @@ def format_port_types(types: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
-def group_thousands(count: int) -> str:
+def format_thousands(count: int) -> str:
     """Format a number with thousands separators, such as `85 798 656`."""
     return f"{count:,}".replace(",", " ")
 

@@ -17,12 +17,12 @@ class Source:
         """Return the offset of the first character of each line."""
         return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]
 
-    def position(self, offset: int) -> tuple[int, int]:
+    def get_line_and_column(self, offset: int) -> tuple[int, int]:
         """Return the 1-based line and column of a character."""
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
-    def line(self, number: int) -> str:
+    def get_line_text(self, number: int) -> str:
         """Return the text of the 1-based line `number`, without its line end."""
         start = self._line_starts[number - 1]
         end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
@@ -51,14 +51,14 @@ class Span:
     @property
     def line(self) -> int:
         """Return the 1-based line of the first character."""
-        return self.source.position(self.start)[0]
+        return self.source.get_line_and_column(self.start)[0]
 
     @property
     def column(self) -> int:
         """Return the 1-based column of the first character."""
-        return self.source.position(self.start)[1]
+        return self.source.get_line_and_column(self.start)[1]
 
-    def to(self, other: "Span") -> "Span":
+    def extend_to(self, other: "Span") -> "Span":
         """Return the span from the start of this one to the end of `other`, in the same source."""
         return replace(self, end=max(self.end, other.end))
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.diagnostics.render import format_repr, group_thousands, render_html_table
+from specc.diagnostics.render import format_repr, format_thousands, render_html_table
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     INTEGER_OPTION,
@@ -136,7 +136,7 @@ class CompileReport:
             f"specc compiled {self.model.name}",
             [
                 ("graph", self.model.graph.format_signature()),
-                *((str(path), f"{group_thousands(size)} bytes") for path, size in self.files),
+                *((str(path), f"{format_thousands(size)} bytes") for path, size in self.files),
                 *(("remark", remark) for remark in self.remarks),
                 *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
             ],
@@ -146,7 +146,7 @@ class CompileReport:
     def _size_text(self) -> str:
         count = len(self.files)
         files = "1 file" if count == 1 else f"{count} files"
-        return f"{files}, {group_thousands(sum(size for _, size in self.files))} bytes"
+        return f"{files}, {format_thousands(sum(size for _, size in self.files))} bytes"
 
 
 def _parse_graphs(text: str) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ from specc.huggingface.model_family import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import SpecLibrary, list_builtin_specs, load_config_json
+from specc.library.spec_files import SpecLibrary, find_builtin_specs, load_config_json
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.weights.checkpoint import open_weights
 
 MAX_CANDIDATES = 4
@@ -118,7 +118,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     text is its graph for the class in `architectures`, or "" if it has none.
     """
     library = SpecLibrary()
-    program = choose_used_specs(build_program(library.open(base), library), data)
+    program = choose_used_specs(build_program(library.open_spec(base), library), data)
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
@@ -139,7 +139,7 @@ def _find_nearest_spec(
     known_key_counts = count_known_keys(data)
     # keys such as `vocab_size` are in every config.json: two common keys mean nothing
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
-    specs, classes = list_builtin_specs(), read_architectures(data)
+    specs, classes = find_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
     candidates.sort(key=lambda name: not any(class_name in texts[name] for class_name in classes))
     wanted = _extract_name_patterns(names)
@@ -187,7 +187,7 @@ def _find_differing_values(
     """Return the config values that differ from the base spec, as literals by path: first the
     values that an instance reproduces, then the others.
     """
-    types = {path: entry.type for path, entry in spec.program.list_fields_by_path().items()}
+    types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base = spec.spec_name
     base_values = _evaluate_instance_config(base, chosen_specs, name) or {}
     wanted = {
@@ -266,7 +266,7 @@ def _evaluate_instance_config(
     """
     with suppress(Failed):
         instance = SpecInstance(name=name, extends=base, values=values, omits_defaults=True)
-        spec = open_spec_argument(print_dsl(format_spec_instance(instance)) if values else base)
+        spec = open_spec_argument(format_dsl(format_spec_instance(instance)) if values else base)
         context = create_context(spec.library, spec.program, reader=spec.reader)
         config = evaluate_and_check_config(context, spec.program, spec.reader)
         return dict(_flatten_config({n: value_to_data(value) for n, value in config.items()}))

@@ -85,7 +85,7 @@ def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None
     return Diagnostic(
         "E0850",
         f"`{escape_text(pattern)}` matches no weight and no module of the model",
-        Label.at(span, "this pattern"),
+        Label.from_span(span, "this pattern"),
         helps=tuple(suggest_similar_name(pattern, suggestions, known)),
     )
 

@@ -385,7 +385,7 @@ def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> I
             yield Diagnostic(
                 "W0756",
                 f"the tokenizer of `{name}` can never produce the tokens {shown}{more}",
-                Label.at(span, "tokenized with this vocabulary"),
+                Label.from_span(span, "tokenized with this vocabulary"),
                 notes=tuple(_explain_unreachable(record, words)),
                 helps=("write the tokens as they occur in texts",),
                 severity="warning",

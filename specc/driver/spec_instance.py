@@ -7,11 +7,11 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program, build_program
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_expression
-from specc.syntax.dsl.expression_printer import print_expression
+from specc.syntax.dsl.expression_printer import format_expression
 
 SCHEMA_FILE = "specc.schema.json"
 """The JSON Schema for YAML specs that editors use, written next to the specs."""
@@ -39,12 +39,12 @@ class SpecInstance:
 def format_spec_instance(instance: SpecInstance) -> ast.File:
     """Return the spec as a tree with comments. Raise E0222 if the base is not built in."""
     library = SpecLibrary()
-    if instance.extends not in list_builtin_specs():
+    if instance.extends not in find_builtin_specs():
         helps = suggest_similar_name(
-            instance.extends, list_builtin_specs(), "`specc list specs` names them"
+            instance.extends, find_builtin_specs(), "`specc list specs` names them"
         )
         raise_error("E0222", f"unknown built-in spec `{instance.extends}`", helps=helps)
-    program = build_program(library.open(instance.extends), library)
+    program = build_program(library.open_spec(instance.extends), library)
     lines = list(_iterate_entries(program, instance))
     return ast.File(
         version=1,
@@ -134,13 +134,13 @@ def _format_value(
     if path in instance.values:
         return instance.values[path], True
     if path in program.assignments:
-        return print_expression(program.assignments[path].value), True
+        return format_expression(program.assignments[path].value), True
     if entry.default is None:
         sample = "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, "")
         return sample, True
-    names = {path.split(".")[0] for path in program.list_fields_by_path()}
+    names = {path.split(".")[0] for path in program.map_fields_by_path()}
     depends_on_fields = any(
         isinstance(node, ast.Name) and node.path.split(".")[0] in names
         for node in walk_tree(entry.default)
     )
-    return print_expression(entry.default), not depends_on_fields
+    return format_expression(entry.default), not depends_on_fields

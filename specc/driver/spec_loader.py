@@ -113,7 +113,9 @@ def open_spec(
     spec_name = _get_display_name(spec)
     wrapped = None
     if not checkpoint_spec:
-        wrapped = wrap_encoder(directory, lambda name: build_program(library.open(name), library))
+        wrapped = wrap_encoder(
+            directory, lambda name: build_program(library.open_spec(name), library)
+        )
     if directory:
         config = config or encoder
         own = wrapped.source if wrapped else checkpoint_spec
@@ -123,7 +125,7 @@ def open_spec(
         remarks = wrapped.remarks if wrapped else (described,)
     else:
         remarks = _describe_named_spec(spec_name, checkpoint_spec)
-    program = build_program(library.open(spec), library)
+    program = build_program(library.open_spec(spec), library)
     if not config and has_hf_config_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
         remarks += (f"config values come from {model_family.describe_config(weights)}",)

@@ -69,6 +69,9 @@ def build_generator_source(
     setting_values, names = asdict(chosen), {f.name for f in fields(DecodingConfig)}
     decoding = DecodingConfig(
         logits_output=generation.logits_output,
+        start_token_ids=chosen.start,
+        stop_token_ids=chosen.stop,
+        pad_token_id=chosen.pad,
         first_token_choices=chosen.begin,
         has_repetition_penalty=chosen.repetition_penalty != 1,
         **{name: value for name, value in setting_values.items() if name in names},

@@ -22,14 +22,14 @@ def reject_uncompiled_model(model: str | Path) -> None:
     # imported here: running a compiled model does not need the spec library
     from specc.library.spec_files import (
         SPEC_SUFFIXES,
+        find_builtin_specs,
         get_specs_directory,
-        list_builtin_specs,
         make_explicit_path,
     )
 
     if not os.path.lexists(path):
         # a model file next to it takes precedence over the built-in spec
-        if not os.path.lexists(f"{name}.onnx") and name in list_builtin_specs():
+        if not os.path.lexists(f"{name}.onnx") and name in find_builtin_specs():
             _fail_uncompiled(
                 "E0802",
                 f"no compiled model `{name}`; it is the name of a built-in spec",

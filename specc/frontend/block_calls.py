@@ -17,7 +17,7 @@ from specc.frontend.elaboration_context import (
     EMPTY_NAMES,
     Context,
     Env,
-    ErrorCollector,
+    ErrorScope,
     PendingCall,
     SpecModule,
 )
@@ -69,7 +69,7 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
-            known = env.find_runtime_length(name) or value.shape[0]
+            known = env.find_dynamic_length(name) or value.shape[0]
             if known != 1:
                 lengths.setdefault(name, known)
     return lengths
@@ -123,7 +123,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         config=_get_block_config(context, module, call, source),
         scope=call.inner_env.scope,
         config_file=caller.config_file,
-        runtime_lengths=caller.runtime_lengths,
+        dynamic_lengths=caller.dynamic_lengths,
         file_scope=caller.file_scope,
     )
     if target.weight_scope is not None and bound_env is not None:
@@ -133,7 +133,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
     # The same file and specs that extend it share the caller's dynamic lengths; std declares none.
     # Operands bind the dynamic lengths of a used file: its `batch` may be `batch * 2` here.
     if not is_same_file:
-        env.runtime_lengths = None if module.is_standard else {}
+        env.dynamic_lengths = None if module.is_standard else {}
     return env
 
 
@@ -235,7 +235,7 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
     """Bind parameters to the arguments: first compile-time values, then tensors. Arguments
     are evaluated in the caller's scope.
     """
-    errors = ErrorCollector()
+    errors = ErrorScope()
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for are_tensors in (False, True):
         arguments: list[ParameterArgument] = []

@@ -73,7 +73,7 @@ def extract_body_graph(
     outputs = hoist_position_ids(builder, body_nodes, outputs)
     # recomputed, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
-    live, captured = _find_reachable(body_nodes, inputs.values(), outputs.values())
+    live, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
     # captures are ordered as in the graph, so that the same spec produces the same body independent
     # of the traversal order
     captures = _sort_captures(builder, captured)
@@ -113,7 +113,7 @@ def _copy_nodes(
     return copies, origins
 
 
-def _find_reachable(
+def _find_reachable_nodes(
     body_nodes: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
     """Return the body nodes that the outputs need, and the outside values that they read,
@@ -247,7 +247,7 @@ class EarlyExit:
                 title,
                 self.span,
                 flag_label,
-                others=Label.list_at(value.span, value_label),
+                related_labels=Label.list_from_span(value.span, value_label),
                 notes=("the number of iterations depends on every element",),
                 helps=[
                     f"begin the axes of `{name}` with those of `{self.name}`: an iteration "

@@ -11,7 +11,7 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.elaboration_context import Context, Env, ErrorCollector, PendingCall
+from specc.frontend.elaboration_context import Context, Env, ErrorScope, PendingCall
 from specc.frontend.expressions import evaluate_value, select_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition
@@ -162,7 +162,7 @@ def _evaluate_arguments(
     All arguments are evaluated before an error is raised, so that one call reports all
     its errors.
     """
-    errors = ErrorCollector()
+    errors = ErrorScope()
     variadic_arguments: list[SpecValue] = []
     for parameter, expr in pairs:
         description = (

@@ -53,7 +53,7 @@ class JsonMember:
     @property
     def span(self) -> Span:
         """The span from the key to the end of the value."""
-        return self.key.to(self.value.span)
+        return self.key.extend_to(self.value.span)
 
     @property
     def is_null(self) -> bool:
@@ -97,7 +97,7 @@ class JsonObject:
             if member.value.to_plain() != members[0].value.to_plain():
                 title = f"{member.key.text} differs between keys, expected one value"
                 others = [Label(members[0].span, "the first value")]
-                raise_error("E0403", title, member.span, others=others)
+                raise_error("E0403", title, member.span, related_labels=others)
         return members[0] if members else None
 
     def find_non_null(self, path: str) -> JsonMember | None:
@@ -130,11 +130,11 @@ def get_finite_number(value: JsonNode) -> int | float | None:
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
     if not math.isfinite(number):
-        raise_bad_number("not finite, but the value is used here", value.span)
+        raise_invalid_number("not finite, but the value is used here", value.span)
     return number
 
 
-def raise_bad_number(reason: str, span: Span) -> NoReturn:
+def raise_invalid_number(reason: str, span: Span) -> NoReturn:
     """Raise E0413 for a number of a config file, with the reason."""
     text = span.text
     short_text = text if len(text) <= 24 else f"{text[:20]}…"
@@ -207,14 +207,14 @@ class _JsonParser:
         self.position = 1 if source.text.startswith("\ufeff") else 0
         self.value_count = 0
 
-    def peek(self) -> str:
+    def peek_character(self) -> str:
         """Skip whitespace and return the next character, or "" at the end."""
         whitespace = _WHITESPACE.match(self.text, self.position)
         assert whitespace is not None
         self.position = whitespace.end()
         return self.text[self.position : self.position + 1]
 
-    def get_span_from(self, start: int) -> Span:
+    def make_span_from(self, start: int) -> Span:
         """Return the span from `start` to the current position."""
         return Span(self.source, start, self.position)
 
@@ -232,7 +232,7 @@ class _JsonParser:
     def parse_document(self) -> JsonNode:
         """Parse the single value of the document."""
         value = self.parse_value(0)
-        if self.peek():
+        if self.peek_character():
             self.raise_error_here(
                 "expected the end of the file", "a config file is one { … }; remove the rest"
             )
@@ -240,7 +240,7 @@ class _JsonParser:
 
     def parse_value(self, level: int) -> JsonNode:
         """Parse a value after optional whitespace."""
-        character, start = self.peek(), self.position
+        character, start = self.peek_character(), self.position
         self.value_count += 1
         if level >= MAX_JSON_DEPTH or self.value_count > MAX_JSON_VALUES:
             _raise_too_large(level, self.get_next_span())
@@ -249,9 +249,9 @@ class _JsonParser:
                 return _decode_float_object(self.parse_object(level))
             case "[":
                 items = [self.parse_value(level + 1) for _ in self.iterate_items("]", "a value")]
-                return JsonList(tuple(items), self.get_span_from(start))
+                return JsonList(tuple(items), self.make_span_from(start))
             case '"':
-                return JsonScalar(self.parse_string(), self.get_span_from(start))
+                return JsonScalar(self.parse_string(), self.make_span_from(start))
             case "":
                 self.raise_error_here(
                     "expected a value, got the end of the file",
@@ -266,7 +266,7 @@ class _JsonParser:
             if self.text[key_start] != '"':
                 self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
             key = self.parse_string()
-            key_span = self.get_span_from(key_start)
+            key_span = self.make_span_from(key_start)
             # RFC 8259 does not define which of two equal keys takes precedence
             if key in members:
                 raise_error(
@@ -274,14 +274,14 @@ class _JsonParser:
                     f"duplicate key `{key}` in the config file",
                     key_span,
                     "again here",
-                    others=[Label(members[key].key, "first here")],
+                    related_labels=[Label(members[key].key, "first here")],
                     helps=["remove the wrong one: JSON readers disagree on which counts"],
                 )
-            if self.peek() != ":":
+            if self.peek_character() != ":":
                 self.raise_error_here("expected a colon between key and value")
             self.position += 1
             members[key] = JsonMember(key_span, self.parse_value(level + 1))
-        return JsonObject(members, self.get_span_from(start))
+        return JsonObject(members, self.make_span_from(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
         """Yield the position of each item; the caller parses the item. Skip the brackets around the
@@ -290,7 +290,7 @@ class _JsonParser:
         is_first = True
         while True:
             separator, self.position = self.position, self.position + 1
-            next_character = self.peek()
+            next_character = self.peek_character()
             if next_character == bracket and is_first:
                 break
             if next_character == bracket:
@@ -304,7 +304,7 @@ class _JsonParser:
                 )
             yield self.position
             is_first = False
-            next_character = self.peek()
+            next_character = self.peek_character()
             if next_character == bracket:
                 break
             if next_character != ",":
@@ -334,7 +334,7 @@ class _JsonParser:
         if not word:
             self.raise_error_here("expected a value")
         self.position = word.end()
-        text, span = word[0], self.get_span_from(start)
+        text, span = word[0], self.make_span_from(start)
         if text in _LITERAL_VALUES:
             return JsonScalar(_LITERAL_VALUES[text], span)
         if number := _NUMBER.fullmatch(text):
@@ -372,9 +372,9 @@ def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
     if is_float:
         value = float(text)
         if not math.isfinite(value):
-            raise_bad_number("too large for a floating-point number", span)
+            raise_invalid_number("too large for a floating-point number", span)
         return value
     # check the length first: `int` of a million digits is slow
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
-        raise_bad_number("not below 2^53", span)
+        raise_invalid_number("not below 2^53", span)
     return int(text)

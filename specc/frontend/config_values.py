@@ -9,7 +9,7 @@ from specc.diagnostics.source import Origin, Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
-from specc.frontend.elaboration_context import Context, Env, ErrorCollector, SpecModule
+from specc.frontend.elaboration_context import Context, Env, ErrorScope, SpecModule
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.name_lookup import evaluate_as_type, resolve_name
@@ -114,7 +114,7 @@ def evaluate_config(
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(used_configs or {})
     env.config = values  # each default can read the fields before it
-    errors = ErrorCollector()
+    errors = ErrorScope()
     user_spec = program.chain[0] if program.chain else program.module
     evaluation = _ConfigEvaluation(context, program.assignments, reader, user_spec)
     for entry in program.iterate_fields():
@@ -369,7 +369,7 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
         if nested := _find_nested_keys(reader.config_file, keys):
             notes.append(f"{file} has {', '.join(nested[:4])}")
             helps.insert(0, _suggest_sources([*nested[:2], *keys]))
-    primary = Label.at(entry.span, "declared here, without a default")
+    primary = Label.from_span(entry.span, "declared here, without a default")
     raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
 
 

@@ -211,12 +211,11 @@ def _evaluate_input_length(
     length = _evaluate_length(context, dim, env)
     # a length of 0 from the config; at run time 0 may be allowed
     if length == 0:
-        raise_error(
-            "E0308",
-            f"{origin} would be empty: `{_format_type_source(dim)}` is 0",
-            dim.span,
-            others=Label.list_at(length.origin.span if length.origin else None, "defined here"),
+        title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
+        defined = Label.list_from_span(
+            length.origin.span if length.origin else None, "defined here"
         )
+        raise_error("E0308", title, dim.span, related_labels=defined)
     return length
 
 
@@ -237,7 +236,7 @@ def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
         "declare lengths that the input decides in `dims`: `dims "
         f"{', '.join([*declared, dim.path])}`",
     )
-    primary = Label.at(dim.span, "unknown length")
+    primary = Label.from_span(dim.span, "unknown length")
     title = f"the dimension `{dim.path}` is not declared"
     return Diagnostic("E0202", title, primary, helps=helps)
 
@@ -271,12 +270,12 @@ def match_tensor_type(
             f"{value_context.description} must be a tensor, {type.span.text if type.span else ''}"
         )
         raise_error("E0203", title, value_context.span, f"this is {describe_value(value)}")
-    others = Label.list_at(type.span, "declared here")
+    others = Label.list_from_span(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
         actual_dtype = format_type(value.type).split("[")[0]
         declared = f"{value_context.description} is declared as {type.name}"
         title = f"{declared}, but the tensor has {actual_dtype}"
-        raise_error("E0301", title, value_context.span, others=others)
+        raise_error("E0301", title, value_context.span, related_labels=others)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
     # the number of axes that `...` represents
@@ -285,9 +284,8 @@ def match_tensor_type(
         title = (
             f"{value_context.description} has {len(value.shape)} axes, but {len(dims)} are declared"
         )
-        raise_error(
-            "E0301", title, value_context.span, f"this is {describe_value(value)}", others=others
-        )
+        label = f"this is {describe_value(value)}"
+        raise_error("E0301", title, value_context.span, label, related_labels=others)
     _match_dims(_TypeMatcher(context, type, value, env, value_context), dims, ellipsis_rank)
     return value
 
@@ -335,38 +333,38 @@ class _TypeMatcher:
             wanted = known
         else:
             wanted = _evaluate_length(self.context, expr, self.env)
-        if wanted != actual and not self._is_promised_equal(wanted, actual):
+        if wanted != actual and not self._is_assumed_equal(wanted, actual):
             self._raise_length_clash(expr, wanted, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
         """Return a length bound by a type, as a variable, in the config or in `dims`."""
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
-        return next((v for v in values if isinstance(v, Dim)), env.find_runtime_length(name))
+        return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
         """Bind a length; in a used file, bind its dynamic length for the call too."""
         env = self.env
         env.dims[name] = length
-        if env.runtime_lengths is not None and name in env.module.root.dims:
-            env.runtime_lengths[name] = length
+        if env.dynamic_lengths is not None and name in env.module.root.dims:
+            env.dynamic_lengths[name] = length
 
-    def _is_promised_equal(self, declared: Dim, actual: Dim) -> bool:
+    def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
         """Return True if the lengths are equal when a division such as `image / 2` is exact: the
         `image // 2` positions of `x[::2]` then match. Dynamic lengths are excluded: no check at
         run time would detect a remainder.
         """
         symbols = declared.symbols() | actual.symbols()
-        if not symbols or self.context.has_run_time_symbol(symbols):
+        if not symbols or self.context.has_dynamic_symbol(symbols):
             return False
         return replace_exact_division(declared) == replace_exact_division(actual)
 
     def _raise_length_clash(self, expr: ast.Expr, declared: Dim, actual: Dim) -> NoReturn:
         span, description = self.type.span, self.value_context.description
-        labels = Label.list_at(span, f"declared as `{_format_type_source(expr)}`")
+        labels = Label.list_from_span(span, f"declared as `{_format_type_source(expr)}`")
         for dim in (declared, actual):
             if dim.origin:
-                labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
+                labels += Label.list_from_span(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
         expected = f"{declared} is declared" if text == str(declared) else f"`{text}` is {declared}"
         value_span = self.value_context.span
@@ -374,7 +372,7 @@ class _TypeMatcher:
             Diagnostic(
                 "E0302",
                 f"{description} has length {actual}, but {expected}",
-                Label.at(value_span, f"this is {describe_value(self.tensor)}"),
+                Label.from_span(value_span, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
                 helps=self._suggest_captured_length(expr),
             )
@@ -386,7 +384,7 @@ class _TypeMatcher:
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
         # in a block of a different file the operands determine the length
-        if not block or not declared or self.env.runtime_lengths is not None:
+        if not block or not declared or self.env.dynamic_lengths is not None:
             return ()
         return (
             f"`{name}` in `{block}` is the length declared in `dims`: for a length of its own "

@@ -152,7 +152,7 @@ class SpecModule:
 class Env:
     """The visible names and the weight scope of a statement or expression.
 
-    `runtime_lengths` maps the dynamic lengths of a used file to those of its caller; it is
+    `dynamic_lengths` maps the dynamic lengths of a used file to those of its caller; it is
     None in the main spec. `has_heads_axis` is whether the mask grid of `grid_indices` has a
     heads axis. `file_scope` is the weight scope of the file.
     """
@@ -165,16 +165,16 @@ class Env:
     grid_indices: Mapping[str, Tensor] = field(default_factory=dict)
     has_heads_axis: bool = True
     config_file: JsonObject | None = None
-    runtime_lengths: dict[str, Dim] | None = None
+    dynamic_lengths: dict[str, Dim] | None = None
     file_scope: str = ""
 
-    def find_runtime_length(self, name: str) -> Dim | None:
+    def find_dynamic_length(self, name: str) -> Dim | None:
         """Return a dynamic length declared in `dims`, or None for other names and for lengths that
         no operand has bound yet.
         """
         if name not in self.module.root.dims:
             return None
-        return Dim.symbol(name) if self.runtime_lengths is None else self.runtime_lengths.get(name)
+        return Dim.symbol(name) if self.dynamic_lengths is None else self.dynamic_lengths.get(name)
 
     def append_scope(self, path: str) -> "Env":
         """Return this scope with `path` appended to the weight scope."""
@@ -268,15 +268,15 @@ class Context:
             return error
         return replace(error, primary=Label(span, error.primary.text))
 
-    def has_run_time_symbol(self, symbols: frozenset[str]) -> bool:
+    def has_dynamic_symbol(self, symbols: frozenset[str]) -> bool:
         """Return True if any of these symbols is known only at run time."""
         return bool(symbols) and (
-            not self.symbols.is_symbolic or bool(symbols & self.symbols.runtime)
+            not self.symbols.is_symbolic or bool(symbols & self.symbols.dynamic_names)
         )
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
         """Count elaboration steps in advance. Raise E0223 beyond the limit."""
-        self.resources.steps.spend(count, span)
+        self.resources.steps.spend_steps(count, span)
 
     def count_nested_items(
         self, value: NestedValue, span: Span | None, counted_items: int = 0
@@ -325,13 +325,13 @@ class Context:
             more = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
             raise Failed(*errors.diagnostics, *([more] if errors.dropped_count else []))
 
-    def collect_errors(self) -> "ErrorCollector":
+    def collect_errors(self) -> "ErrorScope":
         """Record errors raised inside a `with` block and continue after it."""
-        return ErrorCollector(self)
+        return ErrorScope(self)
 
 
 @dataclass
-class ErrorCollector:
+class ErrorScope:
     """Collector of the errors raised in its `with` blocks; other exceptions propagate. With a
     context, the errors are reported to the context.
     """

@@ -58,9 +58,9 @@ class StepBudget:
     def check_estimate(self, count: int, span: Span | None) -> None:
         """Raise E0223 if the expected steps exceed the limit."""
         if not self.has_steps_left(count):
-            self.spend(count, span, "this exceeds the limit")
+            self.spend_steps(count, span, "this exceeds the limit")
 
-    def spend(
+    def spend_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
         """Count steps before they are executed. Raise E0223 beyond the limit."""
@@ -156,13 +156,13 @@ class ErrorLog:
 class LengthSymbols:
     """Symbols of lengths and their origins.
 
-    With `is_symbolic`, config values are symbols, too. `runtime` are the symbols that only an input
-    determines. `computed_names` names integers computed from config symbols, such as `int(0.25 *
-    d)`. `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
+    With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that only an
+    input determines. `computed_names` names integers computed from config symbols, such as
+    `int(0.25 * d)`. `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
     """
 
     is_symbolic: bool = False
-    runtime: frozenset[str] = frozenset()
+    dynamic_names: frozenset[str] = frozenset()
     computed_names: dict[Value, str] = field(default_factory=dict)
     max_length: int = 0
 
@@ -171,12 +171,12 @@ class LengthSymbols:
 class ResourceUse:
     """Counts of an elaboration, for the limits E0216 and E0223.
 
-    `weight_sizes` are the element counts of the weights of known size, and `weight_elements` is
-    their sum. `list_items` counts the items of all lists, and `steps` counts the steps spent.
+    `weight_sizes` are the element counts of the weights of known size, and `weight_element_count`
+    is their sum. `list_items` counts the items of all lists, and `steps` counts the steps spent.
     """
 
     weight_sizes: dict[str, int] = field(default_factory=dict)
-    weight_elements: int = 0
+    weight_element_count: int = 0
     list_items: int = 0
     steps: StepBudget = field(default_factory=StepBudget)
 
@@ -233,13 +233,13 @@ class ElaborationRecord:
 
 
 @dataclass
-class RecordedValues:
+class ElaborationRecords:
     """All elaborations of one check."""
 
     elaborations: list[ElaborationRecord] = field(default_factory=list)
 
 
-RECORDED_VALUES: ContextVar[RecordedValues | None] = ContextVar("notes", default=None)
+RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("notes", default=None)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim
 @lru_cache(maxsize=1024)
 def parse_number_literal(text: str) -> Dim:
     """Parse an integer literal."""
-    return Dim.of(int(text))
+    return Dim.from_value(int(text))
 
 
 def _evaluate_text(context: Context, expr: ast.TextLiteral, env: Env) -> str:
@@ -225,7 +225,7 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         items, count = iterable, len(iterable)
     else:
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
-        items, count = map(Dim.of, indices), len(indices)
+        items, count = map(Dim.from_value, indices), len(indices)
     values: list[SpecValue] = []
     context.count_list_items(count, expr.iterable.span)  # counted before they take memory
     for item in items:
@@ -333,7 +333,7 @@ def _gather_position(
         raise_error("E0208", title, index.span, helps=helps)
     ids = index
     # the same position for each index of the leading axes: int[*leading, 1]
-    for leading_axis, length in enumerate((*x.shape[:axis], Dim.of(1))):
+    for leading_axis, length in enumerate((*x.shape[:axis], Dim.from_value(1))):
         for op in (ops.Insert(leading_axis), ops.Expand(leading_axis, length)):
             ids = add_op(context, op, ids, span=span, scope=scope)
     selected = add_op(context, ops.Gather(axis), x, ids, span=span, scope=scope)
@@ -363,7 +363,7 @@ def _slice_axis(
         return value
     start, stop = (
         default if end is None else _evaluate_slice_end(context, end, length, env)
-        for end, default in ((item.start, Dim.of(0)), (item.stop, length))
+        for end, default in ((item.start, Dim.from_value(0)), (item.stop, length))
     )
     op = ops.Slice(axis, start, stop) if step == 1 else ops.StridedSlice(axis, start, stop, step)
     return add_op(context, op, value, span=span, scope=env.scope)
@@ -372,7 +372,7 @@ def _slice_axis(
 def _evaluate_slice_step(context: Context, item: ast.Slice, env: Env) -> Dim:
     """Evaluate the step of `a:b:s`. Raise E0327 unless it is positive."""
     if item.step is None:
-        return Dim.of(1)
+        return Dim.from_value(1)
     step = evaluate_value(context, item.step, env)
     if not isinstance(step, Dim):
         title = f"the step of a slice must be an integer, not {describe_value(step)}"

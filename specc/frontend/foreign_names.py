@@ -302,7 +302,7 @@ def raise_unknown_option(
         helps = (f"{format_suggestion(near)} {takes}",)
         fixes = (Fix(span, near),) if span else ()
     title = f"`{called}` has no option `{option.name}`"
-    primary = Label.at(span, "unknown option")
+    primary = Label.from_span(span, "unknown option")
     raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
 
 

@@ -52,12 +52,12 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
         member = data.find(entry.key)
         if _format_member(member) not in entry.values:
             shown = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
-            others = Label.list_at(entry.span, "expected by this spec")
+            others = Label.list_from_span(entry.span, "expected by this spec")
             raise_error(
                 "E0405",
                 f'"{entry.key}" is {shown}, expected {" or ".join(entry.values)}',
                 member.value.span if member else None,
-                others=others,
+                related_labels=others,
             )
 
 
@@ -141,7 +141,7 @@ class _MemberReader:
         """Return the number of items of a list or an object, or raise E0403."""
         match self.member.value:
             case JsonList(items=items) | JsonObject(members=items):
-                return Dim.of(len(items)).with_origin(self.member.get_origin())
+                return Dim.from_value(len(items)).with_origin(self.member.get_origin())
         title = f"{self.member.key.text} must be a list or an object"
         raise_error("E0403", title, self.member.value.span)
 
@@ -163,7 +163,7 @@ class _MemberReader:
                 f"{self.member.key.text} must be a list of patterns with repeat counts",
                 value.span,
                 f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
-                others=Label.list_at(self.entry.span, "declared here"),
+                related_labels=Label.list_from_span(self.entry.span, "declared here"),
             )
         return JsonList(tuple(made), value.span)
 
@@ -198,7 +198,7 @@ class _MemberReader:
                 return plain
             # in Python a bool is an int, in a config file it is not
             case "int" if isinstance(plain, int) and not isinstance(plain, bool):
-                return Dim.of(plain).with_origin(self.member.get_origin())
+                return Dim.from_value(plain).with_origin(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
                 # an infinity is a bound that is never reached, as for `clip`
                 return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
@@ -220,8 +220,8 @@ class _MemberReader:
         elif json_value is not None and len(span.text) < 60:
             json_value = span.text
         title = f"{self.member.key.text} is {json_value}, expected {wanted}"
-        others = Label.list_at(self.entry.span, "declared here")
-        raise_error("E0403", title, span, label, others=others)
+        others = Label.list_from_span(self.entry.span, "declared here")
+        raise_error("E0403", title, span, label, related_labels=others)
 
 
 IGNORED_KEY_GROUPS = {
@@ -330,7 +330,7 @@ def _make_context_warning(
         f"the model is compiled for at most {original} tokens, the original context of its "
         f"rotary scaling `{kind}`",
         Label(table.key, "other frequencies for longer sequences"),
-        others=Label.list_at(entry.span, "read here"),
+        related_labels=Label.list_from_span(entry.span, "read here"),
         notes=(
             "transformers changes the frequencies at run time, by the longest sequence of a "
             "batch: beyond the original context the results differ",

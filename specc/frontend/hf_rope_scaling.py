@@ -130,7 +130,7 @@ class _RopeReader:
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters, default)
-        self._check_tables_equal(parameters, scaling)
+        self._reject_different_tables(parameters, scaling)
         table = parameters or scaling
         if table is None:
             rope = self._make_unscaled_rope(default, theta)
@@ -143,7 +143,7 @@ class _RopeReader:
             self.raise_invalid(f"invalid RoPE settings: {reason}", span)
         return rope
 
-    def _check_tables_equal(
+    def _reject_different_tables(
         self, parameters: JsonObject | None, scaling: JsonObject | None
     ) -> None:
         if parameters and scaling and parameters.to_plain() != scaling.to_plain():
@@ -160,9 +160,9 @@ class _RopeReader:
         helps: tuple[str, ...] = (),
     ) -> NoReturn:
         """Raise E0403 with a label at the declaration of the field."""
-        others = Label.list_at(first_span, "given first here")
-        others += Label.list_at(self.entry.span, "declared here")
-        raise_error("E0403", title, span, label, others=others, helps=helps)
+        others = Label.list_from_span(first_span, "given first here")
+        others += Label.list_from_span(self.entry.span, "declared here")
+        raise_error("E0403", title, span, label, related_labels=others, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
         """Return the number of a member. Raise E0403 for any other value."""

@@ -28,13 +28,13 @@ from specc.ir.shape_binding import find_length_sources
 from specc.syntax import ast
 
 
-def _assume_divisible(
+def _assume_divisibility(
     config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
     """Return the config with `dividend` replaced by a multiple of `divisor`."""
     # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the
     # product of all three
-    symbol, factor = _split_quotient(dividend) or (dividend, Dim.of(1))
+    symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
     # `d % d == 0` has no effect: `d` would be defined by itself
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
@@ -42,7 +42,7 @@ def _assume_divisible(
     return _substitute_in_values(config, {symbol.name: factor * divisor * quotient})
 
 
-def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
+def _assume_equality(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
     """Return the config with a symbol on one side replaced by the other side."""
     for symbol, other in ((left, right), (right, left)):
         # a symbol that occurs in the other side cannot be replaced by it
@@ -79,11 +79,11 @@ def _apply_equality(
 ) -> dict[str, SpecValue]:
     """Return the config with symbols replaced according to `a == b`."""
     # `a == b` of two symbols: one replaces the other everywhere
-    assume: Assumption = _assume_equal
+    assume: Assumption = _assume_equality
     match a, b:
         case ast.Binary(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
             # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
-            a, b, assume = dividend, divisor, _assume_divisible
+            a, b, assume = dividend, divisor, _assume_divisibility
     left, right = _try_evaluate(context, a, env), _try_evaluate(context, b, env)
     if left and right and isinstance(left, Dim) and isinstance(right, Dim):
         return assume(config, left, right)
@@ -192,7 +192,7 @@ def _substitute(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) 
         raise_error(code, f"`{equation.name}`: {error}", equation.span)
 
 
-def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) -> None:
+def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | None) -> None:
     """Raise E0311 if an operation needs a length of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
     known = find_length_sources(types, graph.length_equations).keys()

@@ -244,10 +244,10 @@ def _move_error_to_definition(failed: Failed, function: DefinitionFunction) -> F
         or span.source is diagnostic.primary.span.source
     ):
         return failed
-    others = (Label(diagnostic.primary.span, "checked here"), *diagnostic.others)
+    others = (Label(diagnostic.primary.span, "checked here"), *diagnostic.related_labels)
     title = f"`{function.name}`: {diagnostic.title}"
     return Failed(
-        replace(diagnostic, title=title, primary=Label(span, "given here"), others=others)
+        replace(diagnostic, title=title, primary=Label(span, "given here"), related_labels=others)
     )
 
 
@@ -344,7 +344,7 @@ def _check_mask_axes(mask: Tensor, grid_indices: GridIndices, span: Span | None)
     if len(mask.shape) != 2 or "i" not in grid_indices:
         return
     first, last = mask.shape
-    is_query = first in (grid_indices["i"].shape[0], Dim.of(1))
+    is_query = first in (grid_indices["i"].shape[0], Dim.from_value(1))
     if is_query or last != grid_indices["j"].shape[0]:
         return
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"

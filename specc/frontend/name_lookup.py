@@ -115,7 +115,7 @@ def _resolve_first_part(
         return env.dims[first_name]
     if first_name in env.config:
         return env.config[first_name]
-    if (length := env.find_runtime_length(first_name)) is not None:
+    if (length := env.find_dynamic_length(first_name)) is not None:
         return length
     if first_name in NAMED_CONSTANTS:
         return NAMED_CONSTANTS[first_name]
@@ -187,7 +187,7 @@ def _raise_unknown_item(
     helps = suggest_similar_name(item_name, module.items, f"it has {', '.join(module.items)}")
     title = f"`{module.path}` has no block or graph called `{item_name}`"
     others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
-    raise_error("E0204", title, span, helps=helps, others=others)
+    raise_error("E0204", title, span, helps=helps, related_labels=others)
 
 
 def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: bool) -> EvalResult:

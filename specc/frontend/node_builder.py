@@ -24,7 +24,7 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
     source of the length.
     """
     # symbolic config values pass: they are numbers when weights are created
-    if context.has_run_time_symbol(dim.symbols()):
+    if context.has_dynamic_symbol(dim.symbols()):
         helps = ["weights have a fixed size: use a config value"]
         raise_error(
             "E0308",
@@ -42,7 +42,7 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
         f"the weight `{name}` would have length {dim}",
         span,
         "determines its size",
-        others=others,
+        related_labels=others,
     )
 
 
@@ -52,12 +52,12 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
         return
     count = prod(d.number or 0 for d in shape)
     # a shared weight counts once; a repeated name replaces its count
-    context.resources.weight_elements += count - context.resources.weight_sizes.get(name, 0)
+    context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
         shown = " × ".join(str(d) for d in shape)
         raise_error("E0308", f"the weight `{name}` would have {shown} elements, 2^53 or more", span)
-    if context.resources.weight_elements >= MAX_DIM_INTEGER:
+    if context.resources.weight_element_count >= MAX_DIM_INTEGER:
         raise_error(
             "E0308",
             "the weights of this model would have 2^53 elements or more",
@@ -104,7 +104,7 @@ def add_node(
         )
     except ShapeError as error:
         failed = FailedOperation(
-            op, operands, operator_span or span, op_name, context.symbols.runtime
+            op, operands, operator_span or span, op_name, context.symbols.dynamic_names
         )
         raise Failed(explain_shape_mismatch(error, failed)) from None
     except DimLimitError as error:

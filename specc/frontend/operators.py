@@ -191,7 +191,7 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, expr.span, helps=helps)
-        is_runtime = context.has_run_time_symbol(get_number_symbols(exponent))
+        is_runtime = context.has_dynamic_symbol(get_number_symbols(exponent))
     if is_runtime:
         title = "the exponent of an integer must be known when compiling"
         raise_error("E0206", title, expr.span, helps=helps)
@@ -321,7 +321,7 @@ def apply_comparison(
 ) -> SpecValue:
     """Apply one comparison, or membership in a list."""
     if op == "in":
-        return _is_member(context, left, right, expr)
+        return _evaluate_membership(context, left, right, expr)
     is_equality = op in ("==", "!=")
     # `x == none` is allowed for every `x`
     if is_equality and (left is None or right is None):
@@ -337,7 +337,9 @@ def apply_comparison(
     return (_make_comparable(left) == _make_comparable(right)) == (op == "==")
 
 
-def _is_member(context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare) -> SpecValue:
+def _evaluate_membership(
+    context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare
+) -> SpecValue:
     """Compare with each item of a list, which may be of different kinds."""
     if not isinstance(right, tuple):
         title = f"`in` takes a list, not {describe_value(right)}"
@@ -358,7 +360,7 @@ def _compare_tensors(
 def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) -> bool:
     if isinstance(left, Dim) and isinstance(right, Dim):
         # `n + 1 > n` is decided for every `n` by the difference
-        left, right = left - right, Dim.of(0)
+        left, right = left - right, Dim.from_value(0)
     a, b = get_known_float(left), get_known_float(right)
     if a is None or b is None:
         raise UndecidedValueError(get_number_symbols(left) | get_number_symbols(right), expr.span)

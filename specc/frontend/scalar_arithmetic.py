@@ -87,7 +87,7 @@ def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None
     number = get_known_float(x)
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
-        return Dim.of(int(result)) if fn in ROUNDING_FUNCTIONS else float(result)
+        return Dim.from_value(int(result)) if fn in ROUNDING_FUNCTIONS else float(result)
     return _add_computed_number(context, ops.Pointwise(fn), fn, [x], span)
 
 
@@ -124,7 +124,7 @@ def require_attribute_number(
     """Return a number to be stored as an op attribute: a float, or a RuntimeNumber if it
     depends on symbolic config values. Raise E0315 if it depends on an input.
     """
-    if context.has_run_time_symbol(get_number_symbols(value)):
+    if context.has_dynamic_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
         text = value.text if isinstance(value, RuntimeNumber) else str(value)
         title = f"`{text}` is known only at run time, but {description} must be a constant"
@@ -171,7 +171,7 @@ def _add_computed_number(
     is_integer = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
-    if fn == "pow" and context.symbols.is_symbolic and not context.has_run_time_symbol(symbols):
+    if fn == "pow" and context.symbols.is_symbolic and not context.has_dynamic_symbol(symbols):
         # a power of integer config values; a negative exponent is found with numbers
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
@@ -188,7 +188,7 @@ def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
     """Return a new symbol for an integer that depends on symbolic config values; return other
     numbers unchanged.
     """
-    if not number.is_integer or context.has_run_time_symbol(number.symbols):
+    if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names
     if number.value not in names:

@@ -209,7 +209,7 @@ def _build_scan_body(
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
     # names now have their values at the end of an iteration
     after = _list_next_carries(statement, initial_carries, carries.values(), names)
-    collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
+    collected = {n: _get_scan_output(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
         before_carries = [*carries.values()]
         after = early_exit.freeze_finished(context, before_carries, after)
@@ -230,7 +230,7 @@ def _list_next_carries(
     return [
         value
         for name, initial in initial_carries.items()
-        for value in _check_carried_value(statement, name, initial, values_before, names[name])
+        for value in _check_loop_carried_value(statement, name, initial, values_before, names[name])
     ]
 
 
@@ -276,7 +276,7 @@ def _convert_to_carry(value: SpecValue) -> CarryValue | None:
     return carries if carries and len(carries) == len(items) else None
 
 
-def _check_carried_value(
+def _check_loop_carried_value(
     statement: ast.Scan,
     name: str,
     initial: CarryValue,
@@ -287,7 +287,7 @@ def _check_carried_value(
     if next_value is POISON:
         raise AlreadyReportedError
     if isinstance(initial, Tensor):
-        yield _check_carried_tensor(statement, name, next_value, next(values_before))
+        yield _check_loop_carried_tensor(statement, name, next_value, next(values_before))
         return
     if not isinstance(next_value, tuple) or len(next_value) != len(initial):
         actual = (
@@ -299,12 +299,12 @@ def _check_carried_value(
         helps = ["`repeat … collect` makes a list with one item per iteration"]
         raise_error("E0305", title, statement.span, helps=helps)
     for n, (item, initial_item) in enumerate(zip(next_value, initial, strict=True)):
-        yield from _check_carried_value(
+        yield from _check_loop_carried_value(
             statement, f"{name}[{n}]", initial_item, values_before, item
         )
 
 
-def _check_carried_tensor(
+def _check_loop_carried_tensor(
     statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     # the value is unchanged: no statement of the body has set the name
@@ -318,7 +318,7 @@ def _check_carried_tensor(
         )
     if next_value.type != previous_value.type:
         type_before, type_after = format_type(previous_value.type), format_type(next_value.type)
-        others = Label.list_at(statement.span, f"before the loop it is {type_before}")
+        others = Label.list_from_span(statement.span, f"before the loop it is {type_before}")
         title = f"the carry `{name}` changes from {type_before} to {type_after}"
         help_ = f"project it back to its size: `{name} = linear(…, out=…)`"
         if axis := _find_broadcast_axis(previous_value.type, next_value.type):
@@ -330,7 +330,7 @@ def _check_carried_tensor(
             help_ = "convert it: `cast(x, to=float)`"
         helps = [f"{help_}; or give `{name}` this type before the loop"]
         label, span = f"after an iteration it is {type_after}", next_value.span or statement.span
-        raise_error("E0305", title, span, label, others=others, helps=helps)
+        raise_error("E0305", title, span, label, related_labels=others, helps=helps)
     return next_value.value
 
 
@@ -344,7 +344,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
     return changed[0], after.shape[changed[0]]
 
 
-def _get_collected(statement: ast.Scan, name: str, env: Env) -> Value:
+def _get_scan_output(statement: ast.Scan, name: str, env: Env) -> Value:
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError

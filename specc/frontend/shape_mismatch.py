@@ -20,7 +20,7 @@ class FailedOperation:
     operands: Sequence[Tensor | None]
     span: Span | None
     name: str
-    runtime_lengths: frozenset[str]
+    dynamic_lengths: frozenset[str]
 
 
 def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Diagnostic:
@@ -33,7 +33,7 @@ def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Dia
     return Diagnostic(
         "E0301",
         f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
-        Label.at(span, "here"),
+        Label.from_span(span, "here"),
         _label_other_operands(tensors, span),
         helps=(error.hint,) if error.hint else (),
     )
@@ -71,7 +71,7 @@ def _explain_length_mismatch(
     return Diagnostic(
         "E0302",
         title,
-        Label.at(operation.span, text),
+        Label.from_span(operation.span, text),
         tuple(labels.values()),
         tuple(notes),
         tuple(_suggest_shape_fixes(dims, tensors, operation)),
@@ -101,7 +101,7 @@ def _suggest_shape_fixes(
     """Suggest how to make two shapes match: an inserted axis, attention between sequences, or
     an equation of the lengths.
     """
-    equal = _suggest_equal_lengths(dims, operation.runtime_lengths)
+    equal = _suggest_equal_lengths(dims, operation.dynamic_lengths)
     # in elementwise ops axes of length 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
         return equal
@@ -157,15 +157,15 @@ def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
     return f"`{text}` {effect}"
 
 
-def _suggest_equal_lengths(dims: Sequence[Dim], runtime_lengths: frozenset[str]) -> list[str]:
+def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str]) -> list[str]:
     """Return the help to declare two lengths equal."""
     a, b = (d.name for d in dims)
     if not a or not b:
         return []
     fix = f"`require {a} == {b}`"
-    if b in runtime_lengths:
+    if b in dynamic_lengths:
         fix = f"`where {b} = {a}` on the graph"
-    elif a in runtime_lengths:
+    elif a in dynamic_lengths:
         fix = f"`where {a} = {b}` on the graph"
     return [f"if they are always equal write {fix}"]
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.elaboration_context import ErrorCollector, SpecModule
+from specc.frontend.elaboration_context import ErrorScope, SpecModule
 from specc.syntax import ast
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
@@ -68,7 +68,7 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
             for name, span in iterate_item_names(item):
                 defined.setdefault(name, span)
         extended = extended.extended
-    errors = ErrorCollector()
+    errors = ErrorScope()
     for item in module.file.items:
         for name, span in iterate_item_names(item):
             with errors:
@@ -79,7 +79,7 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
                         "extends",
                         span,
                         "again here",
-                        others=Label.list_at(defined[name], "first here"),
+                        related_labels=Label.list_from_span(defined[name], "first here"),
                         notes=[
                             "definitions in such a spec are for its config values; they override "
                             "nothing in the graph"

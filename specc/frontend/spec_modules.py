@@ -9,7 +9,7 @@ from typing import TypeVar
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import ErrorCollector, Library, SpecModule
+from specc.frontend.elaboration_context import ErrorScope, Library, SpecModule
 from specc.frontend.spec_inheritance import (
     check_instance_items,
     check_instance_names,
@@ -75,7 +75,7 @@ class Program:
         trees = [id(module.file) for module in self.chain]
         return frozenset(assignments), tuple(used_specs), tuple(trees)
 
-    def list_fields_by_path(self, *, include_alternatives: bool = False) -> dict[str, ast.Field]:
+    def map_fields_by_path(self, *, include_alternatives: bool = False) -> dict[str, ast.Field]:
         """Return every config field by its dotted path; those of used specs are below their names.
         A used spec with several alternatives has a choice field and the fields of the selected
         alternative, or of all with `include_alternatives`.
@@ -85,9 +85,7 @@ class Program:
             if used_spec.is_undecided or (include_alternatives and len(used_spec.programs) > 1):
                 fields[used_spec.name] = used_spec.field
             for program in used_spec.programs if include_alternatives else (used_spec.program,):
-                inner_fields = program.list_fields_by_path(
-                    include_alternatives=include_alternatives
-                )
+                inner_fields = program.map_fields_by_path(include_alternatives=include_alternatives)
                 fields |= {
                     f"{used_spec.name}.{path}": entry for path, entry in inner_fields.items()
                 }
@@ -157,14 +155,14 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
     """Build the module of a file. Raise E0217 if a name is defined twice."""
     module = SpecModule(file=file, path=path, is_standard=standard)
     spans_by_name: dict[str, Span | None] = {}
-    errors = ErrorCollector()
+    errors = ErrorScope()
     for item in file.items:
         for name, span in iterate_item_names(item):
             with errors:
                 if name in spans_by_name:
-                    others = Label.list_at(spans_by_name[name], "first here")
+                    others = Label.list_from_span(spans_by_name[name], "first here")
                     title = f"`{name}` is defined twice"
-                    raise_error("E0217", title, span, "again here", others=others)
+                    raise_error("E0217", title, span, "again here", related_labels=others)
             spans_by_name[name] = span
         if isinstance(item, ast.Block | ast.Definition):
             module.items[item.name] = item
@@ -348,15 +346,15 @@ def collect_field_paths(
 
 def _check_assigned_names(program: Program) -> None:
     """Raise E0201 for values of fields that do not exist."""
-    known = program.list_fields_by_path(include_alternatives=True)
-    errors = ErrorCollector()
+    known = program.map_fields_by_path(include_alternatives=True)
+    errors = ErrorScope()
     for path, assignment in program.assignments.items():
         if path in known:
             continue
         parent, _, key = path.rpartition(".")
         siblings = [k for k in known if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in siblings]
-        reading = [k for k in siblings if _is_read_from(known[k], key)]
+        reading = [k for k in siblings if _reads_config_key(known[k], key)]
         default = f"expected one of {', '.join(siblings) or 'none'}"
         helps = suggest_similar_name(key, names, default)
         if reading:
@@ -367,7 +365,7 @@ def _check_assigned_names(program: Program) -> None:
     errors.raise_collected()
 
 
-def _is_read_from(field: ast.Field, key: str) -> bool:
+def _reads_config_key(field: ast.Field, key: str) -> bool:
     """Return True if a field reads a key of config.json."""
     return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
 

@@ -19,7 +19,7 @@ from specc.frontend.declared_types import (
 from specc.frontend.elaboration_context import (
     Context,
     Env,
-    ErrorCollector,
+    ErrorScope,
     Evaluator,
     Library,
     SpecModule,
@@ -41,8 +41,8 @@ from specc.frontend.generate_stream_reading_sections import (
 )
 from specc.frontend.length_requirements_and_equations import (
     apply_requirement,
-    check_lengths_known,
     evaluate_equations,
+    reject_unknown_lengths,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
@@ -81,7 +81,7 @@ def create_context(
     lengths: frozenset[str] = frozenset()
     if program is not None:
         # a config value may have the name of a length and takes precedence
-        lengths = frozenset(program.module.dims) - program.list_fields_by_path().keys()
+        lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
     return Context(
         library=library,
         evaluator=Evaluator(
@@ -92,7 +92,7 @@ def create_context(
             check_step_estimate=StepEstimator(library).check_budget,
         ),
         symbols=LengthSymbols(
-            is_symbolic=reader.is_symbolic, runtime=lengths, max_length=reader.max_length
+            is_symbolic=reader.is_symbolic, dynamic_names=lengths, max_length=reader.max_length
         ),
         resources=ResourceUse(steps=reader.steps),
         is_training=reader.is_training,
@@ -131,7 +131,7 @@ def _elaborate_graph(
     )
     for used, _, env in iterate_used_specs(program, config):
         rules = (item for item, _ in used.iterate_items(ast.Weights))
-        register_share_rules(context, rules, env, from_used_spec=True)
+        register_share_rules(context, rules, env, is_from_used_spec=True)
     block = _find_graph(program, graph)
     main_graph = _build_graph(context, program, block, config, reader)
     context.raise_reported_errors()
@@ -187,7 +187,7 @@ def _evaluate_config_values(
 ) -> dict[str, SpecValue]:
     """Evaluate the configs of the used specs, with their requirements, then the spec's own."""
     configs: dict[str, SpecValue] = {}
-    errors = ErrorCollector()
+    errors = ErrorScope()
     for used_spec in program.used_specs:
         with errors, show_use_in_errors(used_spec.use):
             used_program, used_reader = enter_used_spec(used_spec, program, reader)
@@ -245,7 +245,7 @@ def _build_graph(
     graph = context.builder.build_graph(
         block.name, outputs, min_lengths=min_lengths, length_equations=length_equations
     )
-    check_lengths_known(graph, program.module.dims, block.span)
+    reject_unknown_lengths(graph, program.module.dims, block.span)
     return graph
 
 

@@ -44,7 +44,7 @@ def build_renamed_standalone_spec(
     kept_names = _collect_defined_names(file.items) - shadowing
     renamed_items = {name: f"{name}_" for name in kept_names.intersection(i.name for i in items)}
     file_items = tuple(
-        _rename_config_values(i, renamed_fields, _list_renamed_paths(renamed_fields, program))
+        _rename_config_values(i, renamed_fields, _map_renamed_paths(renamed_fields, program))
         for i in file.items
     )
     clashing = _collect_defined_names(file_items)
@@ -80,7 +80,7 @@ def _rename_config_values(
     return replace(renamed, entries=entries)
 
 
-def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
+def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
     """Map each config path that begins with a renamed name to its new path."""
     paths = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
     renamed = {

@@ -161,7 +161,7 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
         # one more than allowed: a count of millions creates no list of millions
-        items = [Dim.of(n) for n in range(min(count, MAX_LAYERS + 1))]
+        items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
     context.count_steps(statement.span, len(items))

@@ -53,7 +53,7 @@ class StepEstimator:
         """
         estimate = self.estimate_item(item, module, config)
         if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
-            span = _ItemSteps(self, item, module, config).find_largest_statement()
+            span = _ItemStepEstimator(self, item, module, config).find_largest_statement()
         steps.check_estimate(estimate, span)
 
     def estimate_item(self, item: SpecItem, module: SpecModule, config: Config) -> int:
@@ -65,7 +65,7 @@ class StepEstimator:
             return 0
         self.active_items.append(item)
         try:
-            found = min(_ItemSteps(self, item, module, config).estimate(), STEP_LIMIT)
+            found = min(_ItemStepEstimator(self, item, module, config).estimate_steps(), STEP_LIMIT)
         finally:
             self.active_items.pop()
         # the entry keeps item and config alive: their identities are not reused
@@ -74,7 +74,7 @@ class StepEstimator:
 
 
 @dataclass
-class _ItemSteps:
+class _ItemStepEstimator:
     """Estimator of the elaboration steps of one item."""
 
     estimator: StepEstimator
@@ -113,7 +113,7 @@ class _ItemSteps:
                 return number if number and 0 < number <= MAX_LAYERS else 0
         return 0
 
-    def estimate(self) -> int:
+    def estimate_steps(self) -> int:
         """Return the minimum number of steps to elaborate the item."""
         if isinstance(self.item, ast.Block):
             return self._estimate_body(self.item.body)
@@ -205,14 +205,14 @@ class _ItemSteps:
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ast.Let: lambda item, let: item._estimate_value(let.value),
     ast.Return: lambda item, node: sum(map(item._estimate_value, node.values)),
-    ast.Repeat: _ItemSteps._estimate_repeat,
+    ast.Repeat: _ItemStepEstimator._estimate_repeat,
     ast.When: lambda item, node: min(
         item._estimate_body(node.body), item._estimate_body(node.otherwise)
     ),
     ast.Scan: lambda item, scan: 1 + item._estimate_body(scan.body),
 }
 EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
-    ast.Binary: _ItemSteps._estimate_binary,
+    ast.Binary: _ItemStepEstimator._estimate_binary,
     ast.Unary: lambda item, e: item._estimate_value(e.operand),
     ast.Conditional: lambda item, e: min(
         item._estimate_value(e.then), item._estimate_value(e.otherwise)
@@ -222,7 +222,7 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
         item._estimate_value(e.item) if item._count_iterations(e.iterable) else 0
     ),
     ast.Index: lambda item, e: item._estimate_value(e.base),
-    ast.Call: _ItemSteps._estimate_call,
+    ast.Call: _ItemStepEstimator._estimate_call,
 }
 """Steps of each kind of expression."""
 

@@ -103,7 +103,7 @@ def _check_without_overrides(
     `side = 8` with `image / patch` = 32 / 4. Re-raise the original error if this fails or a
     value differs.
     """
-    fields = program.list_fields_by_path()
+    fields = program.map_fields_by_path()
     overrides = _find_overrides(program, fields)
     if not overrides or not _is_shape_error(failed):
         raise failed from None
@@ -139,7 +139,7 @@ def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default
             diagnostic,
             title=f"`{path}` does not match the fields it is computed from: {diagnostic.title}",
             primary=Label(span, label),
-            others=(*((primary,) if primary else ()), *diagnostic.others),
+            related_labels=(*((primary,) if primary else ()), *diagnostic.related_labels),
             helps=(f"leave `{path}` out, or change the fields it is computed from",),
         )
     ) from None
@@ -172,18 +172,18 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
     try:
         return _run_trials(program, library, graph, derives_integers=False)
     except Failed as failed:
-        derived = _list_derived_fields(program)
+        derived = _map_derived_fields(program)
         if not derived or not _is_shape_error(failed):
             raise
     trials = _run_trials(program, library, graph, derives_integers=True)
     return [replace(trials[0], trial_values=derived | trials[0].trial_values), *trials[1:]]
 
 
-def _list_derived_fields(program: Program) -> dict[str, str]:
+def _map_derived_fields(program: Program) -> dict[str, str]:
     """Return the derived fields with their expressions."""
     return {
         path: entry.default.span.text
-        for path, entry in program.list_fields_by_path().items()
+        for path, entry in program.map_fields_by_path().items()
         if is_derived_field(entry)
         and path not in program.assignments
         and entry.default is not None
@@ -212,7 +212,7 @@ def _run_trials(
     errors: list[Diagnostic] = []
     # skip the sizes of the first trial
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
-    fields = program.list_fields_by_path()
+    fields = program.map_fields_by_path()
     for path, value in others[:MAX_TRIALS]:
         trial_model = model
         # if the first trial had this value, its model is the same
@@ -251,7 +251,7 @@ class _TrialRunner:
     steps: StepBudget
     derives_integers: bool
 
-    def _elaborate(self, fixed_values: Mapping[str, SpecValue]) -> ModelDefinition:
+    def _elaborate_trial(self, fixed_values: Mapping[str, SpecValue]) -> ModelDefinition:
         reader = ConfigReader(
             is_symbolic=True,
             derives_integers=self.derives_integers,
@@ -276,13 +276,13 @@ class _TrialRunner:
         """Elaborate with sizes that the spec allows for the fields that determine the structure,
         and add these sizes to `fixed_values`.
         """
-        fields = apply_trial_specs(self.program, fixed_values).list_fields_by_path()
+        fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
         free: dict[str, ast.Field] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
         first_violation: Failed | None = None
         while True:
             try:
-                return self._elaborate(fixed_values)
+                return self._elaborate_trial(fixed_values)
             except UndecidedValueError as need:
                 free |= _find_free_fields(need, fields, fixed_values)
                 sizes = _iterate_trial_sizes(free)
@@ -330,7 +330,7 @@ def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, 
     yield dict(small_values)
     yield small_values | _collect_default_numbers(fields)
     integers = [path for path, entry in fields.items() if entry.type.name == "int"]
-    sizes: list[SpecValue] = [Dim.of(size) for size in (1, *TRIAL_SIZES)]
+    sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
         yield from (small_values | {path: size} for size in sizes)
     if len(integers) > 1:  # `require a == b` does not hold for any of the above
@@ -346,21 +346,21 @@ def _get_default_number(entry: ast.Field) -> Dim | float | None:
     if not isinstance(entry.default, ast.NumberLiteral):
         return None
     text = entry.default.text
-    return Dim.of(int(text)) if text.isdigit() else float(text)
+    return Dim.from_value(int(text)) if text.isdigit() else float(text)
 
 
 def _get_trial_number(entry: ast.Field) -> Dim | float:
     if entry.type.name == "float":
         return 0.5
     value = _get_default_number(entry)
-    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.of(2)
+    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
 
 
 def _iterate_alternatives(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield other values to try, one at a time."""
-    for path, entry in program.list_fields_by_path().items():
+    for path, entry in program.map_fields_by_path().items():
         # Values for one of several used specs do not apply to the others.
         is_assigned = any(p == path or p.startswith(f"{path}.") for p in program.assignments)
         if is_assigned:
@@ -372,8 +372,8 @@ def _iterate_alternatives(
             case "choice":
                 yield from ((path, ChoiceValue(w, entry.type.names)) for w in entry.type.names)
             case "int" if path in fixed_values:
-                yield path, Dim.of(1)
-                yield path, Dim.of(2)
+                yield path, Dim.from_value(1)
+                yield path, Dim.from_value(2)
 
 
 def _get_first_choice(entry: ast.Field) -> SpecValue:

@@ -133,8 +133,8 @@ def collect_item_names(item: UsableItem) -> ItemNames:
     if isinstance(item, ast.Definition):
         body = collect_names(item.value)
     else:
-        values = LiveValues(item)
-        body = values.find_live_before(item.body, set())
+        values = LivenessAnalysis(item)
+        body = values.find_live_names(item.body, set())
         body |= collect_names(*item.where, *(r.type for r in item.results))
         unused += values.unused_warnings.values()
     defaults = collect_names(*(p.default for p in params))
@@ -177,7 +177,7 @@ def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> boo
 
 
 @dataclass
-class LiveValues:
+class LivenessAnalysis:
     """Backward liveness of the values that one block assigns.
 
     `unused_warnings` has a warning for each assignment whose value no later statement reads, by the
@@ -187,7 +187,7 @@ class LiveValues:
     block: ast.Block
     unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
-    def find_live_before(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
+    def find_live_names(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
         """Return the names that are live before statements; `live` are those after them."""
         for statement in reversed(body):
             live = self._visit_statement(statement, live)
@@ -202,8 +202,8 @@ class LiveValues:
             case ast.Require(condition=condition):
                 return live | collect_names(condition)
             case ast.When(condition=condition):
-                taken = self.find_live_before(statement.body, live)
-                other = self.find_live_before(statement.otherwise, live)
+                taken = self.find_live_names(statement.body, live)
+                other = self.find_live_names(statement.otherwise, live)
                 return taken | other | collect_names(condition)
             case ast.Repeat():
                 return self._visit_repeat(statement, live)
@@ -228,15 +228,15 @@ class LiveValues:
     def _visit_repeat(self, statement: ast.Repeat, live: set[str]) -> set[str]:
         live_at_end = live | set(statement.collect)
         # an iteration reads what the previous one assigned
-        first_pass = self.find_live_before(statement.body, live_at_end)
-        live_at_start = self.find_live_before(statement.body, live_at_end | first_pass)
+        first_pass = self.find_live_names(statement.body, live_at_end)
+        live_at_start = self.find_live_names(statement.body, live_at_end | first_pass)
         live_outside = _remove_names(live, statement.collect)
         header = collect_names(statement.iterable, statement.under)
         return _remove_names(live_at_start, [statement.variable]) | live_outside | header
 
     def _visit_scan(self, statement: ast.Scan, live: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
-        live_at_start = self.find_live_before(
+        live_at_start = self.find_live_names(
             statement.body, results | collect_names(statement.until)
         )
         header = collect_names(*statement.sequences, statement.along, statement.keep)
@@ -297,7 +297,7 @@ def make_unused_warning(
     return Diagnostic(
         "W0202",
         f"{description} is never used",
-        Label.at(span, "unused"),
+        Label.from_span(span, "unused"),
         helps=helps,
         severity="warning",
     )
@@ -353,7 +353,7 @@ def _iterate_other_graphs(
 
 def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
     path = rule.name.text
-    label = Label.at(rule.span, "named by this `share`")
+    label = Label.from_span(rule.span, "named by this `share`")
     # the path of each weight and its parents: `a.b.c`, `a.b`, `a`
     names = {
         ".".join(parts[:n]): None

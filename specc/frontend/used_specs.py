@@ -45,9 +45,9 @@ def add_origin_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Di
     """Add a label to an error, unless the error is in the same file or has the label already."""
     if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
         return diagnostic
-    if any(label.span == span for label in diagnostic.others):
+    if any(label.span == span for label in diagnostic.related_labels):
         return diagnostic
-    return replace(diagnostic, others=(*diagnostic.others, Label(span, text)))
+    return replace(diagnostic, related_labels=(*diagnostic.related_labels, Label(span, text)))
 
 
 MODEL_TYPE_KEY = "model_type"
@@ -84,7 +84,7 @@ def _raise_missing_section(
         f"{data.span.source.name} has no object {quoted}",
         member.value.span if member else span,
         "this is not a config" if member else label,
-        others=Label.list_at(span, label) if member else (),
+        related_labels=Label.list_from_span(span, label) if member else (),
         helps=[f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec'],
     )
 
@@ -120,7 +120,7 @@ def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
         "E0228",
         f"`{used_spec.name}` cannot be {member.value.span.text[:60]}",
         member.value.span,
-        others=Label.list_at(used_spec.use.span, "used here"),
+        related_labels=Label.list_from_span(used_spec.use.span, "used here"),
         notes=[f"the alternatives read {known}"],
         helps=["add a spec that reads this type to the `use`, or pass your own with --spec"],
     )
@@ -167,7 +167,7 @@ def enter_used_spec(
         for path, value in program.assignments.items()
         if path.startswith(prefix)
     }
-    _check_paths_known(used_spec, values_by_path)
+    _reject_unknown_paths(used_spec, values_by_path)
     section = (
         get_config_section(used_spec, reader.config_file)
         if reader.config_file is not None
@@ -181,10 +181,12 @@ def enter_used_spec(
     return used_program, replace(reader, config_file=section, hf_config_lookup=lookup, path=path)
 
 
-def _check_paths_known(used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]) -> None:
+def _reject_unknown_paths(
+    used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]
+) -> None:
     """Raise E0201 for a value of an unknown config field of the used spec."""
     known = {
-        *used_spec.program.list_fields_by_path(),
+        *used_spec.program.map_fields_by_path(),
         *(p.name for p in used_spec.program.used_specs),
     }
     for path, value in values_by_path.items():

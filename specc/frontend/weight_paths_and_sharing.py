@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def register_share_rules(
-    context: "Context", items: Iterable[ast.Item], env: "Env", *, from_used_spec: bool = False
+    context: "Context", items: Iterable[ast.Item], env: "Env", *, is_from_used_spec: bool = False
 ) -> None:
     """Register the `share` rules of these items whose conditions are true, with paths below the
-    scope of `env`. Rules `from_used_spec` may be unused: the file may need them elsewhere.
+    scope of `env`. Rules `is_from_used_spec` may be unused: the file may need them elsewhere.
     """
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
@@ -40,7 +40,7 @@ def register_share_rules(
             condition = rule.condition
             if condition is None or context.evaluate_value(condition, env) is True:
                 context.weights.sharing.add_share_rule(
-                    rule.name.text, env.scope, from_used_spec=from_used_spec
+                    rule.name.text, env.scope, is_from_used_spec=is_from_used_spec
                 )
 
 
@@ -138,7 +138,7 @@ class ShareRule:
     path: NamePattern
     scope: str = ""
     depth: int = 0
-    from_used_spec: bool = False
+    is_from_used_spec: bool = False
 
     def covers(self, name: str) -> bool:
         """Return True if the rule applies to a weight path."""
@@ -159,12 +159,14 @@ class WeightSharing:
     _first_uses: dict[str, CallPath] = field(default_factory=dict)
     _definition_paths: dict[int, CallPath] = field(default_factory=dict)
 
-    def add_share_rule(self, path: str, scope: str, *, from_used_spec: bool = False) -> None:
+    def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
         """Allow calls to share the weights at this path or pattern below `scope` until the current
-        step ends. Rules `from_used_spec` are not recorded in `needed_paths`.
+        step ends. Rules `is_from_used_spec` are not recorded in `needed_paths`.
         """
-        self._rules.append(ShareRule(NamePattern(path), scope, len(self.call_path), from_used_spec))
-        if not self.call_path and not from_used_spec:
+        self._rules.append(
+            ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
+        )
+        if not self.call_path and not is_from_used_spec:
             self.needed_paths[path] = False
 
     @contextmanager
@@ -200,7 +202,7 @@ class WeightSharing:
         `share` rule.
         """
         current, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
-        fork = _find_fork(first_use, current)
+        fork = _find_divergence(first_use, current)
         if fork is None:
             return
         # a rule applies to the weight itself, or to a scope that both paths open after the fork
@@ -210,11 +212,11 @@ class WeightSharing:
         if not rules:
             raise Failed(explain_unshared_weight(name, first_use[fork:], current[fork:]))
         self.needed_paths.update(
-            {r.path.text: True for r in rules if not r.depth and not r.from_used_spec}
+            {r.path.text: True for r in rules if not r.depth and not r.is_from_used_spec}
         )
 
 
-def _find_fork(first: CallPath, second: CallPath) -> int | None:
+def _find_divergence(first: CallPath, second: CallPath) -> int | None:
     """Return the index at which two call paths diverge, or None for the same call, or for a
     definition that is expanded at each use.
     """
@@ -256,8 +258,8 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
         fix = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     span, text, other_span, other_text = labels
-    others = Label.list_at(other_span, other_text)
-    return Diagnostic("E0526", title, Label.at(span, text), others, helps=(fix, share))
+    others = Label.list_from_span(other_span, other_text)
+    return Diagnostic("E0526", title, Label.from_span(span, text), others, helps=(fix, share))
 
 
 def _suggest_share_rule(first: CallPath, second: CallPath) -> str:

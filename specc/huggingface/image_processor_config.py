@@ -342,7 +342,7 @@ class _FileReader:
             f'"{escape_text(key)}" is not supported',
             member.span if member else self.file.span,
             reason,
-            others=others,
+            related_labels=others,
             helps=[MISSING_CONFIG_HELP],
         )
 

@@ -16,8 +16,8 @@ from specc.io.file_signatures import is_gguf_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import (
     CONFIG_FILE_NAME,
+    find_builtin_specs,
     has_config_json,
-    list_builtin_specs,
     load_config_json,
 )
 from specc.syntax import ast
@@ -99,7 +99,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
             helps=["name the spec: specc compile --spec my.specc DIR"],
         )
-    specs = list_builtin_specs().items()
+    specs = find_builtin_specs().items()
     found = next((name for name, path in specs if value in read_expected_types(path)), "")
     if not found:
         near = _find_nearest_type(value, data)
@@ -128,7 +128,7 @@ def read_model_type(data: JsonObject) -> str:
 def map_supported_model_types() -> dict[str, str]:
     """Return the first built-in spec of every supported `model_type`."""
     specs: dict[str, str] = {}
-    for name, path in list_builtin_specs().items():
+    for name, path in find_builtin_specs().items():
         for kind in read_expected_types(path):
             specs.setdefault(kind, name)
     return specs
@@ -161,7 +161,7 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
     chosen = set(spec_names)
     found = {
         name: read_config_keys(path)
-        for name, path in list_builtin_specs().items()
+        for name, path in find_builtin_specs().items()
         if not chosen or name in chosen
     }
     counts = {name: len(keys & sources) for name, sources in found.items()}

@@ -55,7 +55,7 @@ from specc.ir.types import Type
 def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
     """Append masked keys so that there are at least k keys."""
     hidden = -inf if op.largest else inf
-    return b.add_op(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
+    return b.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=hidden), keys)
 
 
 def _add_node_with_enough_keys(
@@ -153,7 +153,7 @@ class LastPositionBuilder:
         value, axis = position
         every = find_dependences(node)
         found = [link for link in every if (link.result, link.result_axis) == (value.index, axis)]
-        depends_on_length = substitute_op(node.op, {self.symbol: Dim.of(0)}) != node.op
+        depends_on_length = substitute_op(node.op, {self.symbol: Dim.from_value(0)}) != node.op
         if depends_on_length or any(link.kind not in ("same", "band") for link in found):
             return {}
         return _map_equal_positions(node, found, value.shape[axis])
@@ -335,7 +335,7 @@ class EncoderBuilder:
         """Return the minimum of both lengths, simplified if it is known."""
         clock = self.plan.flow.time_axis
         if clock.is_non_negative(length - max_length):
-            return Dim.of(max_length)
+            return Dim.from_value(max_length)
         return (
             length if clock.is_non_negative(max_length - length) else min_dims(length, max_length)
         )
@@ -358,7 +358,7 @@ class EncoderBuilder:
 
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Copy a node so that it computes only prefix positions."""
-        op = substitute_op(node.op, {self.plan.time_symbol: Dim.of(0)})
+        op = substitute_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
         # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):
             return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))

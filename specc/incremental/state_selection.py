@@ -159,9 +159,9 @@ def estimate_value_bytes(value: Value) -> float:
 
 def estimate_recompute_cost(node: Node, value: Value) -> float:
     """Return the cost of recomputing a node."""
-    if node.op.heavy or isinstance(node.op, STATEFUL_OPS):
+    if node.op.is_heavy or isinstance(node.op, STATEFUL_OPS):
         return inf
-    return 0.0 if node.op.view else estimate_value_bytes(value)
+    return 0.0 if node.op.is_view else estimate_value_bytes(value)
 
 
 def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[Value]:
@@ -184,7 +184,7 @@ def _is_free_node(
 ) -> bool:
     """Return True for a cheap op that depends on the time axis and reads only free values."""
     moves = flow.get_state(results[0]).is_time_dependent
-    return moves and not node.op.heavy and _find_moving_operands(node, flow) <= free_values
+    return moves and not node.op.is_heavy and _find_moving_operands(node, flow) <= free_values
 
 
 def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:

@@ -130,7 +130,7 @@ class StepPlan(DemandContext):
     def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
         """Return the number of positions of a value with this demand along an axis."""
         if need < 0:
-            return Dim.of(1)
+            return Dim.from_value(1)
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
@@ -157,7 +157,7 @@ class StepPlan(DemandContext):
             return available_chunks * rate + prefix_length
         lacking = _count_missing_positions(self, need, prefix_length)
         if lacking <= 0:
-            return Dim.of(max(int(need), 0))
+            return Dim.from_value(max(int(need), 0))
         if rate == 1:
             return (
                 available_chunks + prefix_length

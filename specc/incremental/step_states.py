@@ -301,7 +301,7 @@ def select_first_position(
     states: StepStates, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
     """Return the first position: from the state, or from `new_positions` in the first step."""
-    draft, none = states.draft, Dim.of(0)
+    draft, none = states.draft, Dim.from_value(0)
     x, axis = get_stateful_operand(node)
     layout = draft.plan.get_axis_layout(x, axis)
     name = states.names.name_value(result)
@@ -312,7 +312,7 @@ def select_first_position(
     carried = states.make_fixed_size_state(name, type, "", 0)
     like = replace(carried, time_axis=axis, max_positions=1, role="rows")
     both = draft.builder.add_op(ops.Concat(axis), states.add_state_input(like), new_positions)
-    (first,) = draft.add_node(node, ops.Slice(axis, none, Dim.of(1)), both)
+    (first,) = draft.add_node(node, ops.Slice(axis, none, Dim.from_value(1)), both)
     # The next state is the first position itself.
     states.next_values[like.next_output] = first
     if isinstance(node.op, ops.Index):

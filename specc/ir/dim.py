@@ -47,8 +47,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A symbolic length: `Dim.of(3)`, `Dim.symbol("batch")`, `+ - *` and the functions below.
-    `origin` is the place where the user set its value, for messages; comparisons ignore it.
+    """A symbolic length: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
+    below. `origin` is the place where the user set its value, for messages; comparisons ignore it.
     """
 
     __slots__ = ("_hash", "origin", "terms")
@@ -68,7 +68,7 @@ class Dim:
         self._hash = hash(self.terms)
 
     @classmethod
-    def of(cls, value: DimLike) -> "Dim":
+    def from_value(cls, value: DimLike) -> "Dim":
         """Convert an integer to a dim; a dim is returned unchanged."""
         if isinstance(value, Dim):
             return value
@@ -132,7 +132,7 @@ class Dim:
         if a is not None and b is not None:
             return Dim({(): a + b})
         terms = dict(self.terms)
-        for monomial, c in Dim.of(other).terms:
+        for monomial, c in Dim.from_value(other).terms:
             terms[monomial] = terms.get(monomial, 0) + c
         return _normalize_sum(terms)
 
@@ -142,13 +142,13 @@ class Dim:
         return Dim({m: -c for m, c in self.terms})
 
     def __sub__(self, other: DimLike) -> "Dim":
-        return self + (-Dim.of(other))
+        return self + (-Dim.from_value(other))
 
     def __rsub__(self, other: DimLike) -> "Dim":
-        return Dim.of(other) - self
+        return Dim.from_value(other) - self
 
     def __mul__(self, other: DimLike) -> "Dim":
-        other = Dim.of(other)
+        other = Dim.from_value(other)
         terms: dict[Monomial, int] = {}
         for left, c in self.terms:
             for right, d in other.terms:
@@ -168,7 +168,7 @@ class Dim:
 
         def substitute_atom(atom: Atom) -> Dim:
             if isinstance(atom, str):
-                return Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
+                return Dim.from_value(values[atom]) if atom in values else Dim.symbol(atom)
             # A quotient is recomputed after the substitution, because it may become a number or
             # have a remainder.
             return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
@@ -177,9 +177,9 @@ class Dim:
 
     def map_atoms(self, function: Callable[[Atom], "Dim"]) -> "Dim":
         """Replace each symbol and each opaque function by `function` of it."""
-        total = Dim.of(0)
+        total = Dim.from_value(0)
         for monomial, c in self.terms:
-            factor = Dim.of(c)
+            factor = Dim.from_value(c)
             for atom, power in monomial:
                 factor = factor * function(atom) ** power
             total = total + factor
@@ -208,7 +208,7 @@ class Dim:
                     continue
                 p, q = (a._evaluate_terms(values) for a in atom.args)
                 quick = atom.fn == "//" and q > 0
-                value = p // q if quick else DIM_FUNCTIONS[atom.fn](Dim.of(p), Dim.of(q)).number
+                value = p // q if quick else DIM_FUNCTIONS[atom.fn](p, q).number
                 product *= (value or 0) ** power
             total += product
             if max(abs(product), abs(total)) >= MAX_DIM_INTEGER:
@@ -235,7 +235,7 @@ def _make_constant_dim(value: int) -> Dim:
 
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """Return the exact quotient `p / q`. Raise DimError if it has a remainder."""
-    p, q = Dim.of(p), Dim.of(q)
+    p, q = Dim.from_value(p), Dim.from_value(q)
     # exact division is tried before an opaque quotient is built, so that `(a * b) / b` is `a`
     if (whole := _try_divide(p, q)) is not None:
         return whole
@@ -249,7 +249,7 @@ def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
 
 def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     """Return `p // q`, rounded down."""
-    p, number = Dim.of(p), Dim.of(q).number
+    p, number = Dim.from_value(p), Dim.from_value(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
             # `(x // m + r) // n` is `(x + r · m) // (m · n)`, so that a length after several
@@ -280,7 +280,7 @@ def max_dims(p: DimLike, q: DimLike) -> Dim:
     return _make_function_dim("max", max, p, q)
 
 
-DIM_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+DIM_FUNCTIONS: Mapping[str, Callable[[DimLike, DimLike], Dim]] = {
     "/": divide_dims_exactly,
     "//": floor_divide_dims,
     "%": mod_dims,
@@ -291,24 +291,24 @@ DIM_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 
 def multiply_dims(dims: Iterable[DimLike]) -> Dim:
     """Return the product of the lengths, or 1 if there are none."""
-    return prod((Dim.of(d) for d in dims), start=Dim.of(1))
+    return prod((Dim.from_value(d) for d in dims), start=Dim.from_value(1))
 
 
 def sum_dims(dims: Iterable[DimLike]) -> Dim:
     """Return the sum of the lengths, or 0 if there are none."""
-    return sum((Dim.of(d) for d in dims), start=Dim.of(0))
+    return sum((Dim.from_value(d) for d in dims), start=Dim.from_value(0))
 
 
 def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
-    p, q = Dim.of(p), Dim.of(q)
+    p, q = Dim.from_value(p), Dim.from_value(q)
     a, b = p.number, q.number
     if b == 0 and fn in ("//", "%"):
         raise DimError(f"{p} {fn} 0 has no value")
     if a is not None and b is not None:
-        return Dim.of(evaluate(a, b))
+        return Dim.from_value(evaluate(a, b))
     if fn in ("//", "%"):
         if (whole := _try_divide(p, q)) is not None:
-            return whole if fn == "//" else Dim.of(0)
+            return whole if fn == "//" else Dim.from_value(0)
         if b is not None and b > 1:
             whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
@@ -326,7 +326,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
     """Return `p / q` if `q` equals `p` or is a monomial that divides every term, or None."""
     if p == q and q.terms:
-        return Dim.of(1)
+        return Dim.from_value(1)
     if len(q.terms) != 1:
         return None
     ((divisor, d),) = q.terms

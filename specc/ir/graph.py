@@ -76,7 +76,7 @@ class Node:
 
     def infer_types(self) -> tuple[Type, ...]:
         """Return the inferred types of the results."""
-        return self.op.infer(*(a.type if a else None for a in self.args))
+        return self.op.infer_result_types(*(a.type if a else None for a in self.args))
 
     def get_operand(self, index: int = 0) -> Value:
         """Return a required operand."""

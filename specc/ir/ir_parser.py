@@ -208,7 +208,7 @@ class _GraphParser:
         body = _GraphParser(lines, self.depth + 1).parse_graph() if has_body else None
         try:
             node = Node(build_op(name, attributes, body), args)
-            types = node.op.infer(*(a.type if a else None for a in args))
+            types = node.op.infer_result_types(*(a.type if a else None for a in args))
         except OP_BUILD_ERRORS as error:
             reason = f"{name}: {error}"
             unsaid = f"`{name}` cannot be built like this"

@@ -220,7 +220,7 @@ class _DimParser:
             return inside
         token = self.peek_token()
         if token.isdecimal():
-            return Dim.of(self.parse_integer())
+            return Dim.from_value(self.parse_integer())
         if not re.match(r"[A-Za-z_]", token):
             raise DimError(f"expected a number or a name in a length, got `{token}`")
         self.position += 1

@@ -18,7 +18,7 @@ ROPE_TABLE = "--context-length"
 
 
 @dataclass(frozen=True)
-class TableLimit:
+class PositionLimit:
     """The limit of a position embedding: `node` reads `length` of at most `max_positions`
     positions. `table` is None for RoPE.
     """
@@ -29,39 +29,39 @@ class TableLimit:
     table: Value | None
 
 
-def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
+def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
     """Yield the limits of position embeddings that are read at dynamic lengths."""
     for node, _ in graph.nodes:
-        found = find_table_limit(node)
+        found = find_position_limit(node)
         if found is None:
             continue
         length = found.length.substitute(graph.length_equations)
         if length.symbols():
-            yield TableLimit(node, length, found.max_positions, found.table)
+            yield PositionLimit(node, length, found.max_positions, found.table)
 
 
-def find_table_limit(node: Node) -> TableLimit | None:
+def find_position_limit(node: Node) -> PositionLimit | None:
     """Return the table limit of a node, or None if it has none or the limit is unknown."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
-            return _make_table_limit(node, ids, table.shape[0].number, table)
+            return _make_position_limit(node, ids, table.shape[0].number, table)
         case Node(ops.Gather(axis), (Value() as rows, Value() as ids)):
             table = rows
             while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
                 table = table.node.first_operand
-            return _make_table_limit(node, ids, rows.shape[axis].number, table)
+            return _make_position_limit(node, ids, rows.shape[axis].number, table)
         case Node(ops.RopeAngles(max_positions=most), (Value() as ids, *_)) if most:
-            return _make_table_limit(node, ids, most, None)
+            return _make_position_limit(node, ids, most, None)
     return None
 
 
-def _make_table_limit(
+def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
-) -> TableLimit | None:
+) -> PositionLimit | None:
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
-    return TableLimit(node, maximum + 1, max_positions, table)
+    return PositionLimit(node, maximum + 1, max_positions, table)
 
 
 def _find_largest_index(value: Value) -> Dim | None:
@@ -195,7 +195,7 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
     } | _collect_node_constraints(graph)
     found |= {
         LengthConstraint(room.max_positions - room.length, True)
-        for room in iterate_table_limits(graph)
+        for room in iterate_position_limits(graph)
     }
     found = {
         LengthConstraint(d.length.substitute(graph.length_equations), d.is_position_count)

@@ -150,20 +150,20 @@ class KVBufferGraph:
 class DecodingConfig:
     """Decoding settings of a standalone decode graph.
 
-    Each sequence starts with the tokens `start` (none if a prompt is given) and ends with one of
-    the tokens `stop`, followed by `pad`. Beam search keeps `num_beams` hypotheses; a finished one
-    has the score `sum(log_probs) / length ** length_penalty`. `early_stopping` stops as soon as
-    `num_beams` hypotheses are finished, "never" only when no hypothesis can improve. `min_length`
-    counts the prompt, `min_tokens` does not; `first_token_choices` lists the allowed tokens of each
-    first position; with `has_repetition_penalty` the graph has an input for the penalty. The other
-    settings are those of transformers.
+    Each sequence starts with `start_token_ids` (none if a prompt is given) and ends with one of
+    `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses; a
+    finished one has the score `sum(log_probs) / length ** length_penalty`. `early_stopping` stops
+    as soon as `num_beams` hypotheses are finished, "never" only when no hypothesis can improve.
+    `min_length` counts the prompt, `min_tokens` does not; `first_token_choices` lists the allowed
+    tokens of each first position; with `has_repetition_penalty` the graph has an input for the
+    penalty. The other settings are those of transformers.
     """
 
     logits_output: str
     strategy: Literal["greedy", "sample", "beam"] = "greedy"
-    start: tuple[int, ...] = ()
-    stop: tuple[int, ...] = ()
-    pad: int | None = None
+    start_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
     min_tokens: int = 0
@@ -185,11 +185,11 @@ class DecodingConfig:
         )
 
     @property
-    def fill_token(self) -> int:
+    def fill_token_id(self) -> int:
         """The token that fills a sequence after its end."""
-        if self.pad is not None:
-            return self.pad
-        return self.stop[0] if self.stop else 0
+        if self.pad_token_id is not None:
+            return self.pad_token_id
+        return self.stop_token_ids[0] if self.stop_token_ids else 0
 
 
 @dataclass(frozen=True)

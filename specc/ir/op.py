@@ -30,18 +30,18 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops: frozen dataclasses of compile-time attributes. `heavy` ops are never
-    recomputed in a derived graph; a `view` op moves no data; `spec_name` is its name in specs.
+    """Base class of ops: frozen dataclasses of compile-time attributes. `is_heavy` ops are never
+    recomputed in a derived graph; `is_view` ops move no data; `spec_name` is its name in specs.
     """
 
     name: ClassVar[str]
     spec_name: ClassVar[str]
     signature: ClassVar[Signature]
-    heavy: ClassVar[bool]
-    view: ClassVar[bool]
+    is_heavy: ClassVar[bool]
+    is_view: ClassVar[bool]
 
     def __init_subclass__(
-        cls, *, sig: str, heavy: bool = False, view: bool = False, spec_name: str = ""
+        cls, *, sig: str, is_heavy: bool = False, is_view: bool = False, spec_name: str = ""
     ) -> None:
         dataclass(frozen=True)(cls)
         cls.name = re.sub(
@@ -49,7 +49,7 @@ class Op:
         ).lower()
         cls.spec_name = spec_name or cls.name
         cls.signature = Signature.parse(sig)
-        cls.heavy, cls.view = heavy, view
+        cls.is_heavy, cls.is_view = is_heavy, is_view
         assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"
         OPS_BY_NAME[cls.name] = cls
 
@@ -57,15 +57,15 @@ class Op:
         """Return the signature. Ops whose signature depends on attributes override this method."""
         return self.signature
 
-    def count_leading_axes(self) -> int | None:
+    def get_first_variadic_rank(self) -> int | None:
         """Return the number of axes that the first of two spreads (`*a`) covers."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 
-    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+    def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         """Infer the result types. Called when a node is built, and by the verifier."""
         rule = self.get_signature()
-        axes = rule.bind_axes(args, self.count_leading_axes())
+        axes = rule.bind_axes(args, self.get_first_variadic_rank())
         self.bind_result_axes(axes)
         return rule.build_results(axes)
 

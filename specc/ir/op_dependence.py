@@ -126,12 +126,15 @@ def iterate_op_dependences(
     """Yield all dependences between the operands and the results of an op."""
     rule = op.get_signature()
     operand_marks: list[AxisMarks] = [
-        assign_axis_marks(term, arg.rank, op.count_leading_axes(), n) if arg else ()
+        assign_axis_marks(term, arg.rank, op.get_first_variadic_rank(), n) if arg else ()
         for n, (term, arg) in enumerate(rule.pair_operands(args))
     ]
     # the operands determine how many axes `*s` covers in the result
     spreads = [
-        (m, dims) for p in operand_marks for m, dims in p if m.is_spread and not m.is_broadcastable
+        (m, dims)
+        for p in operand_marks
+        for m, dims in p
+        if m.is_variadic and not m.is_broadcastable
     ]
     widths = {m.name: len(dims) for m, dims in spreads}
     for r, (term, type) in enumerate(zip(rule.results, results, strict=True)):

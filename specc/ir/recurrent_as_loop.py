@@ -19,10 +19,10 @@ def expand_to_scan(
     b: Builder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
     """Add the nodes of `op` to `b` and return its results."""
-    from_x = op.sequence.select(args), op.weights.select(args), op.bias.select(args)
+    from_x = op.sequence.select(args), op.input_weights.select(args), op.input_bias.select(args)
     rows = b.add_op(ops.Linear(), *from_x, scope=scope)
     # the results are the states of all positions, then the final states
-    kinds = op.infer(*(a.type if a else None for a in args))[1:]
+    kinds = op.infer_result_types(*(a.type if a else None for a in args))[1:]
     firsts = [state.select(args) for state in op.initial_states]
     starts = [
         first or _add_zeros(b, t.shape, t.dtype) for first, t in zip(firsts, kinds, strict=True)
@@ -41,7 +41,7 @@ def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -
     """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional
     weights of an LSTM. `width` is the size of the state.
     """
-    w_hh, b_hh = op.state_weights.select(args), op.state_bias.select(args)
+    w_hh, b_hh = op.recurrent_weights.select(args), op.recurrent_bias.select(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
     if isinstance(op, ops.Lstm):
         weights |= {"peep": op.peepholes.select(args), "map": op.projection.select(args)}
@@ -113,7 +113,7 @@ def _split_gru_weights(
     made: dict[str, Value | None] = {}
     for name, value in (("u", u), ("c", c)):
         if value:
-            made[name] = b.add_op(ops.Slice(0, Dim.of(0), h * 2), value)
+            made[name] = b.add_op(ops.Slice(0, Dim.from_value(0), h * 2), value)
             made[f"{name} new"] = b.add_op(ops.Slice(0, h * 2, h * 3), value)
     return made
 

@@ -135,18 +135,20 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Count the windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
-        if (op.compute_spare_length(Dim.of(size), n).number or 0) < 0:
+        if (op.compute_spare_length(Dim.from_value(size), n).number or 0) < 0:
             raise_axis_too_short(
                 size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
             )
-    return [op.compute_length(Dim.of(size), n).evaluate({}) for n, size in enumerate(sizes)]
+    return [op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)]
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
     """Count the output positions of a transposed convolution along each axis. Raise E0912 for a
     negative number.
     """
-    counts = [op.compute_length(Dim.of(size), n).evaluate({}) for n, size in enumerate(sizes)]
+    counts = [
+        op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
+    ]
     for size, count in zip(sizes, counts, strict=True):
         if count < 0:
             raise_error("E0912", f"{size} positions are too few: the padding removes {-count} more")
@@ -155,7 +157,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
     """Count the positions of the output mask. Raise E0912 if the axis is too short."""
-    count = op.compute_length(Dim.of(size)).evaluate({})
+    count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
         raise_axis_too_short(size, op.lag + 1)
     return count

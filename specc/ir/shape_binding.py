@@ -195,7 +195,7 @@ def find_length_sources(
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
     for name, axis, length in axes:
         if length.name is not None:
-            found.setdefault(length.name, AxisSource(name, axis, 1, Dim.of(0)))
+            found.setdefault(length.name, AxisSource(name, axis, 1, Dim.from_value(0)))
     while more := _find_next_source(axes, length_equations or {}, found):
         found |= [more]
     return found

@@ -99,7 +99,7 @@ class SignatureAxis:
 
     name: str
     mark: str = ""
-    is_spread: bool = False
+    is_variadic: bool = False
     is_broadcastable: bool = False
 
 
@@ -150,16 +150,18 @@ class AxisBindings:
             if fixed := self.dims.get(name):
                 # an operand without `#` determines the axes
                 start = [(d, fixed[1]) for d in fixed[0]]
-                _broadcast_spread(name, found, start, is_rank_fixed=True)
+                _broadcast_variadic_axes(name, found, start, is_rank_fixed=True)
                 continue
             # among operands with `#` the one with the most axes determines them; others are padded
             # on the left, as in NumPy's broadcasting
             rank = max(len(dims) for dims, _ in found)
-            joined = _broadcast_spread(name, found, [(Dim.of(1), SOLVED_OPERAND)] * rank)
+            joined = _broadcast_variadic_axes(
+                name, found, [(Dim.from_value(1), SOLVED_OPERAND)] * rank
+            )
             self.dims[name] = tuple(d for d, _ in joined), found[0][1]
 
 
-def _broadcast_spread(
+def _broadcast_variadic_axes(
     name: str,
     operand_lengths: Sequence[tuple[tuple[Dim, ...], int]],
     broadcast_lengths: list[tuple[Dim, int]],
@@ -266,7 +268,7 @@ def assign_axis_marks(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the axes of a tensor of rank `rank` that each mark of `term` covers."""
-    spreads = sum(a.is_spread for a in term.axes)
+    spreads = sum(a.is_variadic for a in term.axes)
     named = len(term.axes) - spreads
     # the number of axes that the wildcards share
     extra = rank - named
@@ -289,7 +291,7 @@ def _assign_consecutive_axes(
     widths = iter(wildcard_widths)
     found, start = [], 0
     for mark in term.axes:
-        width = next(widths) if mark.is_spread else 1
+        width = next(widths) if mark.is_variadic else 1
         found.append((mark, range(start, start + width)))
         start += width
     return tuple(found)
@@ -301,11 +303,11 @@ def assign_result_axes(
     """Return the axes of each name of a result. A spread of unknown width covers the remaining
     axes.
     """
-    known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
+    known = sum(widths.get(a.name, 0) if a.is_variadic else 1 for a in term.axes)
     axes: dict[str, range] = {}
     start = 0
     for a in term.axes:
-        width = widths.get(a.name, rank - known) if a.is_spread else 1
+        width = widths.get(a.name, rank - known) if a.is_variadic else 1
         axes[a.name] = range(start, start + width)
         start += width
     return axes

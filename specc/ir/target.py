@@ -11,7 +11,7 @@ class Target:
     """A target runtime and its capabilities.
 
     `linear_operator`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX Runtime's
-    `FusedMatMul` and adds the bias separately, which its optimizer fuses. `packed_heads`: the
+    `FusedMatMul` and adds the bias separately, which its optimizer fuses. `uses_packed_heads`: the
     attention kernel reads `[b, t, h·d]` without a transpose. `fused_operators`: ONNX operators that
     are used if the opset has them. `recurrent_features`: supported features of the operators `RNN`,
     `GRU` and `LSTM` besides those of PyTorch's layers without padding. `alignment` is the alignment
@@ -21,7 +21,7 @@ class Target:
     name: str
     provider: str
     linear_operator: Literal["gemm", "product"]
-    packed_heads: bool
+    uses_packed_heads: bool
     fused_operators: frozenset[str]
     recurrent_features: frozenset[str]
     description: str

@@ -45,7 +45,7 @@ class Type:
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
         """Make a type, for example `Type.of("f32", Dim.symbol("batch"), 768)`."""
-        return cls(dtype, tuple(Dim.of(d) for d in shape))
+        return cls(dtype, tuple(Dim.from_value(d) for d in shape))
 
     @property
     def rank(self) -> int:

@@ -72,7 +72,7 @@ def get_specs_directory() -> Path:
 
 
 @cache
-def list_builtin_specs() -> Mapping[str, Path]:
+def find_builtin_specs() -> Mapping[str, Path]:
     """Return the built-in specs by name."""
     return {
         p.stem: p
@@ -83,7 +83,7 @@ def list_builtin_specs() -> Mapping[str, Path]:
 
 def is_builtin_spec(spec: str) -> bool:
     """Return True if a SPEC argument names a built-in spec rather than a path."""
-    return spec in list_builtin_specs()
+    return spec in find_builtin_specs()
 
 
 def make_explicit_path(name: str) -> str:
@@ -197,11 +197,11 @@ class SpecLibrary:
         """Return the names of all std blocks and definitions."""
         return tuple(self._std)
 
-    def open(self, spec: str | Source) -> SpecModule:
+    def open_spec(self, spec: str | Source) -> SpecModule:
         """Return the module of a built-in spec, of a file or of a source text."""
         if isinstance(spec, Source):
             return self._load_source(spec)
-        models = list_builtin_specs()
+        models = find_builtin_specs()
         if spec in models:
             return self.load_module(models[spec], spec=models[spec].name)
         path = Path(spec)
@@ -230,7 +230,7 @@ class SpecLibrary:
             module = build_module(file, spec)
             module.directory = key.parent
             # a built-in file may use an open document of an editor
-            module.is_builtin = key == list_builtin_specs().get(key.stem) and not self.unsaved_texts
+            module.is_builtin = key == find_builtin_specs().get(key.stem) and not self.unsaved_texts
             self.modules[key] = module
         return self.modules[key]
 
@@ -238,7 +238,7 @@ class SpecLibrary:
         """Return the module that `use` or `extends` names: a built-in spec, or a file relative to
         `user`.
         """
-        models = list_builtin_specs()
+        models = find_builtin_specs()
         target = Path(path)
         if target.suffix not in SPEC_SUFFIXES:
             if path in models:
@@ -268,7 +268,7 @@ class SpecLibrary:
         return read_hf_config_field(context, entry, env)
 
 
-def list_error_pages() -> dict[str, Path]:
+def find_error_pages() -> dict[str, Path]:
     """Return the documentation page of every diagnostic code."""
     packaged = Path(__file__).parents[1] / "_errors"
     directory = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"

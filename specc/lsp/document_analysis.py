@@ -14,8 +14,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, merge_duplicate_dia
 from specc.diagnostics.source import Source, Span
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec, open_spec
 from specc.frontend.elaboration_context import SpecModule
-from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, RecordedValues
-from specc.library.spec_files import SpecLibrary, get_specs_directory, list_builtin_specs
+from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, ElaborationRecords
+from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast
 from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
 from specc.syntax.parse import detect_syntax as detect_syntax
@@ -54,7 +54,7 @@ class DocumentAnalysis:
     @cached_property
     def config_paths(self) -> Mapping[str, ast.Field]:
         """Return every config field by its dotted path."""
-        return self.spec.program.list_fields_by_path() if self.spec else {}
+        return self.spec.program.map_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
         """Return the block or definition with a name, from the spec or std, and its module."""
@@ -106,7 +106,7 @@ class DocumentAnalysis:
             return loaded
         if name.startswith("std/"):
             return get_specs_directory() / name
-        return next((p for p in list_builtin_specs().values() if p.name == name), None)
+        return next((p for p in find_builtin_specs().values() if p.name == name), None)
 
     def _find_loaded_path(self, name: str) -> Path | None:
         """Return the path of the loaded file with a source name."""
@@ -148,7 +148,7 @@ def _iterate_graph_names(spec: OpenedSpec) -> Iterator[str]:
 
 def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
     """Return the analysis extended by the check of one more graph."""
-    recorded = RecordedValues()
+    recorded = ElaborationRecords()
     before = RECORDED_VALUES.set(recorded)
     diagnostics: list[Diagnostic] = []
     try:

@@ -11,7 +11,7 @@ from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_values
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
     find_enclosing_item,
@@ -21,7 +21,7 @@ from specc.lsp.document_analysis import (
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
-from specc.syntax.dsl.expression_printer import print_type
+from specc.syntax.dsl.expression_printer import format_type_name
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
 OPENING_TOKENS = {"LPAR", "LSQB", "LBRACE"}
@@ -83,7 +83,7 @@ def complete_terminals(
     elif last in ("COLON", "ARROW") and "NAME" in expected.terminals:
         found += _list_type_words()
     elif last == "EXTENDS":
-        found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
+        found += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
     elif "NAME" in expected.terminals:
         found += _complete_entries(analysis, expected.preceding)
     # keywords come last: where a name is allowed, users more often want a name
@@ -123,7 +123,7 @@ def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[Complet
     for path, field in analysis.config_paths.items():
         above, _, name = path.rpartition(".")
         if above and above == head.removeprefix("config."):
-            yield CompletionItem(name, "property", print_type(field.type), field.doc)
+            yield CompletionItem(name, "property", format_type_name(field.type), field.doc)
 
 
 def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
@@ -131,7 +131,7 @@ def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
         yield from (
-            CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()
+            CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()
         )
 
 
@@ -229,7 +229,7 @@ def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionIt
     """Yield the config values of the extended file."""
     base = analysis.extended_module
     for field in iterate_config_fields(base.root.file.items) if base else ():
-        yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
+        yield CompletionItem(field.name, "property", format_type_name(field.type), field.doc)
 
 
 def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
@@ -238,7 +238,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
             if param.name:
-                yield CompletionItem(param.name, "property", print_type(param.type))
+                yield CompletionItem(param.name, "property", format_type_name(param.type))
 
 
 def complete_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
@@ -247,7 +247,7 @@ def complete_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[C
     # a built-in function shadows the std block of its name, but not the user's block
     if found is not None and not (found[1].is_standard and called in BUILTINS):
         for param in found[0].params or ():
-            kind = print_type(param.type) if param.type else ""
+            kind = format_type_name(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
     elif called in BUILTINS:
         yield from _complete_builtin_options(called)
@@ -271,7 +271,7 @@ def _complete_scope(
         yield CompletionItem(bound.name, "variable", " or ".join(types))
     for path, field in analysis.config_paths.items():
         if "." not in path:
-            yield CompletionItem(path, "property", print_type(field.type), field.doc)
+            yield CompletionItem(path, "property", format_type_name(field.type), field.doc)
     if analysis.module is not None:
         yield from _complete_module_names(analysis.module)
     yield from _complete_standard_names(analysis)

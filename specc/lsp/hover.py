@@ -20,8 +20,8 @@ from specc.lsp.document_analysis import (
     resolve_used_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import layout_header, layout_leaf, print_statement
-from specc.syntax.dsl.expression_printer import join_pieces, print_type
+from specc.syntax.dsl.dsl_printer import format_header, format_leaf, format_statement
+from specc.syntax.dsl.expression_printer import format_type_name, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
@@ -126,7 +126,7 @@ def _find_declaration_hover(
         case ast.DimName():
             return _find_length_hover(analysis, node.name)
         case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
-            typed = f": {print_type(node.type)}" if node.type else ""
+            typed = f": {format_type_name(node.type)}" if node.type else ""
             return _make_binding_hover(analysis, node.name + typed, span)
     return None
 
@@ -143,7 +143,7 @@ def _make_binding_hover(analysis: DocumentAnalysis, code: str, span: Span) -> Ho
 
 def _make_field_hover(field: ast.Field) -> HoverInfo:
     undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
-    code = " ".join(line.strip() for line in print_statement(undocumented, 0))
+    code = " ".join(line.strip() for line in format_statement(undocumented, 0))
     return HoverInfo(code=code, doc=field.doc, definition=field.span)
 
 
@@ -239,7 +239,7 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
         return None
     last = max(found, key=lambda b: b.span.start)
     kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
-    code = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
+    code = f"{name}: {format_type_name(kind)}" if kind else f"{name}  # {last.kind}"
     return _make_binding_hover(analysis, code, last.span)
 
 
@@ -267,7 +267,7 @@ def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo
 
 def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
     """Return the hover of a block or a definition."""
-    pieces = layout_header(item) if isinstance(item, ast.Block) else layout_leaf(item)
+    pieces = format_header(item) if isinstance(item, ast.Block) else format_leaf(item)
     place = item.name_span or item.span
     return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=place)
 

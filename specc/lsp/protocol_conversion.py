@@ -138,7 +138,7 @@ def to_diagnostic(
 
 def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
     """Return the start and end offset of a diagnostic in this document."""
-    labels = (*((diagnostic.primary,) if diagnostic.primary else ()), *diagnostic.others)
+    labels = (*((diagnostic.primary,) if diagnostic.primary else ()), *diagnostic.related_labels)
     for label in labels:
         if analysis.is_in_document(label.span):
             return label.span.start, label.span.end
@@ -163,7 +163,7 @@ def _convert_related_spans(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
     """Convert the secondary locations of a diagnostic, including those in other files."""
-    labels: list[Label] = list(diagnostic.others)
+    labels: list[Label] = list(diagnostic.related_labels)
     if diagnostic.primary is not None and not analysis.is_in_document(diagnostic.primary.span):
         labels.insert(0, diagnostic.primary)
     for label in labels:

@@ -333,7 +333,7 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
 
 def _list_label_spans(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> list[Span]:
     """Return the spans that a diagnostic marks in the document, the primary one first."""
-    labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
+    labels = [diagnostic.primary, *diagnostic.related_labels] if diagnostic.primary else []
     return [label.span for label in labels if label and analysis.is_in_document(label.span)]
 
 

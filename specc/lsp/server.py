@@ -23,9 +23,9 @@ from specc.lsp.documents import OpenDocument, OpenDocuments
 from specc.lsp.hover import HoverInfo, find_hover_info, format_hover
 from specc.lsp.protocol_conversion import DocumentLines, split_document_lines
 from specc.syntax.dsl import dsl_lexer
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 from specc.version import __version__
 
 REQUEST_TIMEOUT = 10.0
@@ -125,7 +125,7 @@ class RequestHandlers:
             file = parse_spec(Source(str(document.path), document.text))
         except Failed:
             return None
-        text = print_dsl(file) if document.path.suffix == ".specc" else print_yaml(file)
+        text = format_dsl(file) if document.path.suffix == ".specc" else format_yaml(file)
         if text == document.text:
             return []
         lines = self.split_lines(document.text)

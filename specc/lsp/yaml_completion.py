@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from specc.library.spec_files import get_specs_directory, list_builtin_specs
+from specc.library.spec_files import find_builtin_specs, get_specs_directory
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem, complete_call_options, complete_terminals
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
@@ -77,7 +77,7 @@ def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """Complete the words allowed as value at a path."""
     if tuple(path) == ("extends",):
         yield from (
-            CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()
+            CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()
         )
     for schema in _find_schemas(text, path):
         words = schema.get("enum", ())

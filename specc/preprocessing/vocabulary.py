@@ -112,7 +112,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
                 "the vocabulary lists a token twice",
                 span,
                 "again here",
-                others=[Label(tokens[token], "first")],
+                related_labels=[Label(tokens[token], "first")],
             )
         tokens[token] = span
         if len(tokens) > MAX_VOCABULARY:

@@ -42,7 +42,7 @@ def _shift_operand(
     """Return the shift of a view, a negation, or a sum with a number, else None."""
     op, (first, second, *_) = node.op, (*node.args, None, None)
     left, right = (shifts.get(x) if x else None for x in (first, second))
-    if left and (op.view or isinstance(op, ops.Cast)):
+    if left and (op.is_view or isinstance(op, ops.Cast)):
         return left
     if left and op == ops.Pointwise("neg"):
         return left[0], -left[1], -left[2]

@@ -10,7 +10,7 @@ from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.artifact.package_index import PackageIndex
 from specc.backend import Session
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import align_columns, format_repr, group_thousands
+from specc.diagnostics.render import align_columns, format_repr, format_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.model import DecodeState
@@ -105,7 +105,7 @@ def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPac
 def format_package_overview(package: ModelPackage) -> list[str]:
     """Format the files of a package, one line per graph and per extra file."""
     rows = _list_files(package.index)
-    sizes = [f"{group_thousands(size)} bytes" for _, _, size in rows]
+    sizes = [f"{format_thousands(size)} bytes" for _, _, size in rows]
     width = max(map(len, sizes))
     files = align_columns(
         (escape_text(role), escape_text(name), size.rjust(width))

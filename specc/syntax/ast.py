@@ -26,13 +26,13 @@ def node(cls: type[C]) -> type[C]:
 @node
 class Comments:
     """Comments of a statement: those on the lines above it, and the trailing one. Each is the
-    text after `#`, stripped. `blank_line_before` is set if the source has a blank line above, which
-    printers keep.
+    text after `#`, stripped. `has_blank_line_before` is set if the source has a blank line above,
+    which printers keep.
     """
 
     leading: tuple[str, ...] = ()
     trailing: str = ""
-    blank_line_before: bool = field(default=False, compare=False, repr=False)
+    has_blank_line_before: bool = field(default=False, compare=False, repr=False)
 
 
 NO_COMMENTS = Comments()

@@ -38,7 +38,7 @@ class CommentAttacher:
         """Remove the unattached comments in a range and return their texts."""
         return tuple(c.text for c in self._take_unattached(start, stop))
 
-    def attach(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
+    def attach_comments(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
         """Attach the comments between `start` and `stop` to children. Inner bodies are built before
         outer ones, so the remaining comments are between children or in the header of a child.
         """
@@ -50,7 +50,7 @@ class CommentAttacher:
             while remaining and remaining[0].start < end:
                 comments.append(remaining.popleft())
             builder.add_child(child, comments)
-        return builder.close(remaining)
+        return builder.finish_body(remaining)
 
     def _take_unattached(self, start: int, stop: int) -> list[Comment]:
         """Remove and return the unattached comments in a range."""
@@ -92,7 +92,7 @@ class BodyBuilder(Generic[T]):
         self.children.append(add_leading_comments(child, tuple(above), gap))
         self.previous_end = span.end
 
-    def close(self, comments: Sequence[Comment]) -> CommentedBody[T]:
+    def finish_body(self, comments: Sequence[Comment]) -> CommentedBody[T]:
         """Return the body, with the comments after its last child."""
         end: list[str] = []
         for comment in comments:
@@ -138,7 +138,7 @@ def attach_file_comments(
     line = attacher.text.find("\n", start, header_end)
     on_first = attacher.take_comments(start, line) if line >= 0 else ()
     above += on_first[1:] + attacher.take_comments(start, header_end)
-    body = attacher.attach(file.items, header_end, len(attacher.text))
+    body = attacher.attach_comments(file.items, header_end, len(attacher.text))
     after = [*on_first[:1], *([body.trailing] if body.trailing else [])]
     comments = ast.Comments((*above, *after[1:]), after[0] if after else "")
     return replace(file, items=body.children, comments=comments, end=body.end)
@@ -169,14 +169,16 @@ def has_header_line(node: ast.CommentedNode) -> bool:
     )
 
 
-def add_leading_comments(node: T, leading: tuple[str, ...], blank_line_above: bool) -> T:
-    """Add comments above a node, and above them a blank line if `blank_line_above` is set."""
-    if not leading and not blank_line_above:
+def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_above: bool) -> T:
+    """Add comments above a node, and above them a blank line if `has_blank_line_above` is set."""
+    if not leading and not has_blank_line_above:
         return node
     old = node.comments
     return replace(
         node,
-        comments=replace(old, leading=(*leading, *old.leading), blank_line_before=blank_line_above),
+        comments=replace(
+            old, leading=(*leading, *old.leading), has_blank_line_before=has_blank_line_above
+        ),
     )
 
 

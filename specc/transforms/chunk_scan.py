@@ -22,7 +22,7 @@ from specc.transforms.split_scan import find_vectorizable_nodes, mask_positions,
 
 CHUNK_LENGTH = 64
 """Number of positions in a chunk."""
-CHUNK = Dim.of(CHUNK_LENGTH)
+CHUNK = Dim.from_value(CHUNK_LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +130,14 @@ class _ChunkedOperands:
     def _split_into_chunks(self, x: Value) -> Value:
         count = floor_divide_dims(self.length + CHUNK_LENGTH - 1, CHUNK_LENGTH)
         filled = self.b.add_op(
-            ops.Pad(1, Dim.of(0), count * CHUNK_LENGTH - self.length, value=0.0), x
+            ops.Pad(1, Dim.from_value(0), count * CHUNK_LENGTH - self.length, value=0.0), x
         )
         return self.b.add_op(ops.Split(1, (count, CHUNK)), filled)
 
 
 def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value:
     """Merge the chunks [b, chunks, 64, …] into positions [b, n, …]."""
-    joined = b.add_op(ops.Slice(1, Dim.of(0), length), b.add_op(ops.Merge(1, 2), x))
+    joined = b.add_op(ops.Slice(1, Dim.from_value(0), length), b.add_op(ops.Merge(1, 2), x))
     return mask_positions(b, joined, keep)
 
 

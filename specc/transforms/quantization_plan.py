@@ -360,5 +360,5 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
             weight = find_viewed_weight(node.args[product.matrix_operand])
             if weight in names:
                 yield names[weight]
-        elif not node.op.heavy:
+        elif not node.op.is_heavy:
             values += node.operands

@@ -52,7 +52,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
-            read = node.op.weights(node), node.op.state_weights(node)
+            read = node.op.input_weights(node), node.op.recurrent_weights(node)
             if names.keys() >= set(read):
                 found.append((names[read[0]], names[read[1]]))
     return found
@@ -74,7 +74,7 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
     """Return True if an operand is a weight of an LSTM without projection."""
     if not isinstance(node.op, ops.Lstm) or node.op.projection(node) is not None:
         return False
-    return operand_index in (node.op.weights.index, node.op.state_weights.index)
+    return operand_index in (node.op.input_weights.index, node.op.recurrent_weights.index)
 
 
 def find_viewed_weight(value: Value | None) -> Value | None:
@@ -220,9 +220,11 @@ class _WeightQuantizer:
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
         """Convert an LSTM with both weights quantized."""
-        pairs = [self.quantized_weights[v] for v in (op.weights(node), op.state_weights(node))]
+        pairs = [
+            self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
+        ]
         # the omitted operand is the projection, which a quantized LSTM lacks
-        rest = [*node.args[op.bias.index : op.peepholes.index + 1]]
+        rest = [*node.args[op.input_bias.index : op.peepholes.index + 1]]
         return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
             self.new_values[op.sequence(node)],
@@ -339,5 +341,5 @@ def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input
 def _make_state_scale(step: Graph, name: str) -> Parameter:
     """Return the scales of a state: one per head and feature."""
     _, heads, _, width = step.inputs[name].shape
-    shape = Type("f32", (heads, Dim.of(1), width))
+    shape = Type("f32", (heads, Dim.from_value(1), width))
     return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initializer="ones")

@@ -176,7 +176,7 @@ def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     parts = _BodyParts.from_op(op)
     # Moving only cheap ops out of the loop is not worthwhile, because values that leave the loop
     # must be stored for all time steps.
-    if not any(n.op.heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
+    if not any(n.op.is_heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
         return None
     return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).build_results()
 

@@ -139,7 +139,7 @@ def _find_position_counts(
         case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
             length = node.get_operand().type.shape[axis]
             return frozenset((_PositionCount(length, COUNT_SHARE),))
-    if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
+    if node.op.is_view or isinstance(node.op, _POSITION_KEEPING_OPS):
         return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
     return frozenset()
 

@@ -247,7 +247,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     # ONNX concatenates the biases of both matrices.
     if "b" in values_by_role:
         input_gates = input_gates + values_by_role["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
-    state_weights = _dequantize_weights(values_by_role["u"], values_by_role["u scales"])
+    recurrent_weights = _dequantize_weights(values_by_role["u"], values_by_role["u scales"])
     zeros = np.zeros(model_outputs.shape[1:])
     cell = values_by_role["cell"][0] if "cell" in values_by_role else zeros
     state = values_by_role["state"][0] if "state" in values_by_role else zeros
@@ -255,7 +255,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     for step in range(longest):
         # the padded outputs of a finished sequence are zeros
         state = model_outputs[step - 1] if step else state
-        gates = input_gates[step] + _quantize_dequantize_tensor(state) @ state_weights
+        gates = input_gates[step] + _quantize_dequantize_tensor(state) @ recurrent_weights
         out, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
         expected[step] = np.where(step < lengths[:, None], out, 0)
     return (_reverse_sequences(expected, lengths) if reverse else expected)[:, None]

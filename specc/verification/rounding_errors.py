@@ -117,7 +117,7 @@ class RoundingPerturbation:
             self.input_independent_values.add(value)
             return array
         # view ops only move elements, which are perturbed already
-        if (value.node is not None and value.node.op.view) or array.dtype.kind in "iub":
+        if (value.node is not None and value.node.op.is_view) or array.dtype.kind in "iub":
             return array
         # values that float32 represents exactly are not perturbed: a bound of `clip`, a sum of
         # integers

@@ -156,7 +156,7 @@ class _BlockBuilder:
                 name, number = span.source.name, span.line
                 if (name, number) not in listed:
                     listed.add((name, number))
-                    text = span.source.line(number).strip()
+                    text = span.source.get_line_text(number).strip()
                     yield SpecLine(file=name, line_number=number, text=text)
 
 

@@ -96,7 +96,7 @@ def warn_untied_copies(
         f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but "
         f"the checkpoint has "
         "other values for each",
-        Label.at(parameter.span, parameter.origin),
+        Label.from_span(parameter.span, parameter.origin),
         (Label(rule_span, "tied by this rule"),) if rule_span else (),
         notes=(
             f"in `{escape_text(checkpoint.path)}`",
@@ -116,7 +116,7 @@ def _make_foreign_checkpoint_error(
     return Diagnostic(
         "E0501",
         f"the checkpoint has none of the {len(missing)} weights of the model",
-        Label.at(first.span, first.origin),
+        Label.from_span(first.span, first.origin),
         notes=(
             f"the model needs {escape_text(format_names([m[0].name for m in missing]))}",
             have if unused else "it is empty",
@@ -157,7 +157,9 @@ def _make_missing_tensor_error(
             "E0501",
             f"`{escape_text(wanted.name)}` is not in the checkpoint"
             f"{_format_more(similar_parameters)}",
-            Label.at(wanted.span, wanted.origin or f"needs {wanted.dtype}{list(wanted.shape)}"),
+            Label.from_span(
+                wanted.span, wanted.origin or f"needs {wanted.dtype}{list(wanted.shape)}"
+            ),
             notes=tuple(notes),
             helps=(help_,),
         ),
@@ -182,7 +184,9 @@ def _suggest_name(
 def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
     first = group[0]
     parameter = first.parameter
-    label = Label.at(parameter.span, parameter.origin or f"has shape {list(parameter.shape)}")
+    label = Label.from_span(
+        parameter.span, parameter.origin or f"has shape {list(parameter.shape)}"
+    )
     others = (Label(first.rule_span, "loaded by this rule"),) if first.rule_span else ()
     notes = tuple(
         f"{escape_text(checkpoint.get_file(n).path.name)} holds `{escape_text(n)}`: "
@@ -366,7 +370,7 @@ def warn_random_weights(
         "W0528",
         f"{len(initialized)} weight{'s are' if many else ' is'} not in the checkpoint and "
         f"{'were' if many else 'was'} initialized with the seed {initialization.seed}",
-        Label.at(first.span, first.origin),
+        Label.from_span(first.span, first.origin),
         notes=(
             *(
                 f"{escape_text(format_names(names, 8))}: {initializer}"

@@ -73,7 +73,7 @@ def test_attention_without_a_mask() -> None:
     )
     assert fault.primary is not None
     assert (fault.primary.span, fault.helps) == (ASKED, ("write `mask=causal`",))
-    assert fault.others[-1].span == DECLARED
+    assert fault.related_labels[-1].span == DECLARED
 
 
 def test_mask_with_one_later_position() -> None:
@@ -98,7 +98,7 @@ def make_loop_body() -> Graph:
 def apply_scan(build: Builder, x: Value, reverse: bool) -> Value:
     zero = build.add_op(ops.Constant(0.0, "f32"))
     first = build.add_op(ops.Expand(0, B), build.add_op(ops.Insert(0), zero))
-    wide = build.add_op(ops.Expand(1, Dim.of(4)), build.add_op(ops.Insert(1), first))
+    wide = build.add_op(ops.Expand(1, Dim.from_value(4)), build.add_op(ops.Insert(1), first))
     return build.add_node(ops.Scan(make_loop_body(), 1, 1, 1, reverse=reverse), x, wide)[1]
 
 
@@ -134,11 +134,11 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
     ),
     "this selects a fixed number of positions, which do not exist at first": (
         "E0711",
-        lambda b, x: b.add_node(ops.TopK(1, Dim.of(2)), x)[0],
+        lambda b, x: b.add_node(ops.TopK(1, Dim.from_value(2)), x)[0],
     ),
     "only the first position of a time axis can be selected by its index": (
         "E0711",
-        lambda b, x: b.add_op(ops.Index(1, Dim.of(1)), x),
+        lambda b, x: b.add_op(ops.Index(1, Dim.from_value(1)), x),
     ),
 }
 

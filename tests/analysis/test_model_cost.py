@@ -76,4 +76,4 @@ def test_digit_grouping() -> None:
     length = Dim.symbol("part12345")
     assert format_dim_formula(length * length * 22020096, {}) == "22 020 096·part12345²"
     assert format_dim_formula(length * 6144, {}) == "6 144·part12345"
-    assert format_dim_formula(Dim.of(6144), {}) == "6 144"
+    assert format_dim_formula(Dim.from_value(6144), {}) == "6 144"

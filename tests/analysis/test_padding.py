@@ -66,7 +66,7 @@ def test_maximum_of_masked_values() -> None:
 @pytest.mark.parametrize(("side", "clean"), [("right", True), ("left", False), ("any", False)])
 def test_first_position_by_padding_side(side: Side, clean: bool) -> None:
     model = Model(side)
-    assert (model.warnings(model.one(ops.Index(1, Dim.of(0)), model.x)) == []) is clean
+    assert (model.warnings(model.one(ops.Index(1, Dim.from_value(0)), model.x)) == []) is clean
 
 
 @pytest.mark.parametrize(("side", "clean"), [("right", False), ("left", True), ("any", False)])
@@ -78,7 +78,7 @@ def test_last_position_by_padding_side(side: Side, clean: bool) -> None:
 @pytest.mark.parametrize(("side", "clean"), [("right", True), ("left", False), ("any", False)])
 def test_position_ids_by_padding_side(side: Side, clean: bool) -> None:
     model = Model(side)
-    table = model.one(ops.Sinusoid(Dim.of(4), "halves"), model.one(ops.Extent(1), model.x))
+    table = model.one(ops.Sinusoid(Dim.from_value(4), "halves"), model.one(ops.Extent(1), model.x))
     found = model.warnings(model.one(ops.Arith("add"), model.x, table))
     assert (found == []) is clean
     if found:
@@ -94,7 +94,7 @@ class BiasedModel(Model):
         super().__init__("left")
         self.rows = self.one(ops.Cast("f32"), self.one(ops.Extent(1), self.x))
         self.slopes = self.build.add_input("slopes", Input(Type.of("f32", 1, 2, 1, 1)))
-        self.heads = self.one(ops.Expand(1, Dim.of(2)), self.one(ops.Insert(1), self.x))
+        self.heads = self.one(ops.Expand(1, Dim.from_value(2)), self.one(ops.Insert(1), self.x))
         self.mask = self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep))
 
     def attended(self, bias: Value, sinks: Value | None = None) -> Value:
@@ -140,14 +140,14 @@ def test_bias_nonlinear_in_the_position() -> None:
 def test_position_ids_from_the_padding_mask() -> None:
     model = Model("left")
     ids = model.one(ops.CumSum(1), model.one(ops.Cast("i64"), model.keep))
-    table = model.one(ops.Sinusoid(Dim.of(4), "halves"), ids)
+    table = model.one(ops.Sinusoid(Dim.from_value(4), "halves"), ids)
     assert model.warnings(model.one(ops.Arith("add"), model.x, table)) == []
 
 
 def test_rope_is_relative() -> None:
     model = Model("left")
     rows = model.one(ops.Insert(0), model.one(ops.Extent(1), model.x))
-    cos, sin = model.build.add_node(ops.RopeAngles(Dim.of(4), 1e4), rows)
+    cos, sin = model.build.add_node(ops.RopeAngles(Dim.from_value(4), 1e4), rows)
     heads = model.one(ops.Insert(1), model.x)
     turned = model.one(ops.Rotate("half"), heads, cos, sin)
     mask = model.one(ops.Insert(1), model.one(ops.Insert(1), model.keep))

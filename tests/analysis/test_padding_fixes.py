@@ -22,7 +22,7 @@ CASES = (
     ("softmax(x, axis=1)", SEQUENCE_SHAPE, ""),
     ("conv(x, weight=ones(shape=[4, 4, 3]), bias=false, padding=same)", SEQUENCE_SHAPE, ""),
     ("max_pool(x, kernel=3, stride=1, padding=1)", SEQUENCE_SHAPE, ""),
-    ("average_pool(x, kernel=3, stride=1, padding=1, counted=true)", SEQUENCE_SHAPE, ""),
+    ("average_pool(x, kernel=3, stride=1, padding=1, count_include_pad=true)", SEQUENCE_SHAPE, ""),
     ("max_pool(pad(x, before=2), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
     ("average_pool(pad(x, before=1, after=1), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
     ("average_pool(pad(x, after=2, value=1.0), kernel=3, stride=1)", SEQUENCE_SHAPE, ""),
@@ -90,7 +90,7 @@ def apply_advice(said: Diagnostic) -> str | None:
             r"float\(length\(\w+, axis=1\)\)", f"insert({code}, axis=1)[:, :, none]", text
         )
     if advice.startswith("replace them before it"):
-        place = said.others[0].span if said.others else span
+        place = said.related_labels[0].span if said.related_labels else span
         made = re.sub(
             r"(?:pad|merge)\(.*|concat.*", lambda m: rewrite_joined_operand(code, m[0]), place.text
         )

@@ -143,7 +143,7 @@ def test_warnings_agree_with_results(
         ("kernel=2, stride=2", "2 * n", lambda n: 2 * n),
         ("kernel=4, stride=2, padding=1", "2 * n", lambda n: 2 * n),
         ("kernel=3, stride=2", "2 * n + 1", lambda n: 2 * n + 1),
-        ("kernel=3, stride=3, padding=1, extra=1", "3 * n - 1", lambda n: 3 * n - 1),
+        ("kernel=3, stride=3, padding=1, output_padding=1", "3 * n - 1", lambda n: 3 * n - 1),
         ("kernel=3, dilation=2", "n + 4", lambda n: n + 4),
     ],
 )

@@ -10,7 +10,7 @@ from specc.cli.fmt_convert_expand import expand_spec
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_text import format_ir as as_text
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
@@ -36,7 +36,7 @@ def test_expansion_is_the_same_model(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(list_builtin_specs()))
+@pytest.mark.parametrize("name", sorted(find_builtin_specs()))
 def test_every_spec_expands_to_a_standalone_spec(name: str) -> None:
     file, told = expand_spec(open_spec(name))
     assert not file.extends

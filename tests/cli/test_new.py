@@ -14,10 +14,10 @@ from specc.driver.draft_spec import draft_spec
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_instance
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.library.spec_files import list_builtin_specs
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.library.spec_files import find_builtin_specs
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 LEARNED = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
@@ -27,7 +27,7 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 
 def print_instance(name: str, sign: str) -> str:
     made = format_spec_instance(SpecInstance(name="mine", extends=name, comment_separator=sign))
-    return print_dsl(made) if sign == " = " else print_yaml(made)
+    return format_dsl(made) if sign == " = " else format_yaml(made)
 
 
 def check_instance(name: str) -> None:
@@ -35,7 +35,7 @@ def check_instance(name: str) -> None:
     yaml, dsl = print_instance(name, ": "), print_instance(name, " = ")
     one, other = parse_spec(Source("m.yaml", yaml)), parse_spec(Source("m.specc", dsl))
     assert [i for i in one.items if "Config" not in type(i).__name__] == []
-    assert print_dsl(one).replace(": ", " = ") == print_dsl(other).replace(": ", " = ")
+    assert format_dsl(one).replace(": ", " = ") == format_dsl(other).replace(": ", " = ")
     parent, mine = (check_spec(open_spec_argument(name)), check_spec(open_spec_argument(yaml)))
     assert mine.model is not None
     if parent.model is not None:
@@ -50,7 +50,7 @@ def test_instance_equals_its_parent(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*list_builtin_specs()} - {*SAMPLE}))
+@pytest.mark.parametrize("name", sorted({*find_builtin_specs()} - {*SAMPLE}))
 def test_instance_of_every_spec_equals_its_parent(name: str) -> None:
     check_instance(name)
 
@@ -103,7 +103,7 @@ def test_new_writes_the_schema_for_editors(
 def test_spec_name_from_file_name(stem: str, name: str) -> None:
     assert make_spec_name(stem) == name
     assert open_spec_argument(
-        print_yaml(format_spec_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
+        format_yaml(format_spec_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
     )
 
 
@@ -113,7 +113,7 @@ def test_draft_of_a_known_model_type() -> None:
     assert draft.is_known_model_type
     assert not draft.unmapped
     theirs = elaborate_spec(open_spec(str(LEARNED))).config
-    assert elaborate_spec(open_spec_argument(print_yaml(draft.file))).config == theirs
+    assert elaborate_spec(open_spec_argument(format_yaml(draft.file))).config == theirs
 
 
 SIDES = {
@@ -153,7 +153,7 @@ def test_draft_selects_the_submodel_specs(name: str, sign: str, tmp_path: Path) 
     draft = draft_spec(str(tmp_path), "mine", sign)
     assert draft.base == name
     assert draft.unmapped == ("weights: the directory has no readable weights",)
-    text = print_dsl(draft.file) if sign == " = " else print_yaml(draft.file)
+    text = format_dsl(draft.file) if sign == " = " else format_yaml(draft.file)
     theirs = elaborate_spec(open_spec(str(tmp_path)))
     mine = elaborate_spec(open_spec_argument(f"{text}\n"))
     assert mine.config == theirs.config
@@ -221,4 +221,4 @@ def test_doc_prints_the_source_of_a_built_in_spec(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["doc", name, "--source"]) == 0
-    assert capsys.readouterr().out == list_builtin_specs()[name].read_text(encoding="utf-8")
+    assert capsys.readouterr().out == find_builtin_specs()[name].read_text(encoding="utf-8")

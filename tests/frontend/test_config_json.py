@@ -188,7 +188,7 @@ def test_depth_and_size_limits() -> None:
 def test_duplicate_key_shows_both_spans() -> None:
     found = parse_invalid('{"a": 1,\n "a": 2}')
     assert found.primary
-    assert (found.primary.span.line, found.others[0].span.line) == (2, 1)
+    assert (found.primary.span.line, found.related_labels[0].span.line) == (2, 1)
 
 
 def test_undecodable_bytes_are_rejected() -> None:

@@ -204,7 +204,7 @@ def test_yarn_mscale_needs_both_scales() -> None:
 def test_yarn_ramp_without_truncation() -> None:
     """arXiv:2309.00071, eq. 18 to 23: expected frequencies computed here, bounds not rounded."""
     rope = settings({"max_position_embeddings": 64, "rope_scaling": {**YARN, "truncate": False}})
-    found, _ = compute_rope_frequencies(rope, Dim.of(8))
+    found, _ = compute_rope_frequencies(rope, Dim.from_value(8))
     first, last = (
         8 * math.log(64 / (turns * 2 * math.pi)) / (2 * math.log(1e4)) for turns in (32, 1)
     )

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver import spec_loader
 from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend import symbolic_check
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, find_builtin_specs
 
 
 def test_builtin_spec_is_checked_once() -> None:
@@ -77,13 +77,13 @@ def test_open_document_overrides_the_cache() -> None:
     """This holds for the document of a used file too."""
     name = "vision_encoder_decoder"
     assert run_trials(open_spec(name))
-    used = list_builtin_specs()["vit"].resolve()
+    used = find_builtin_specs()["vit"].resolve()
     text = used.read_text(encoding="utf-8").replace("patches(", "pathces(")
     library = SpecLibrary(unsaved_texts={used: text})
     with pytest.raises(Failed):
         run_trials(open_spec(name, library=library))
-    assert not library.open("vit").is_builtin
-    assert not library.open("gpt2").is_builtin
+    assert not library.open_spec("vit").is_builtin
+    assert not library.open_spec("gpt2").is_builtin
 
 
 def test_user_files_are_read_again(tmp_path: Path) -> None:

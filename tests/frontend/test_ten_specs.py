@@ -17,9 +17,9 @@ from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import print_dsl as write_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import decode_spec, parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_values import make_initial_values
 
@@ -126,7 +126,7 @@ def test_both_syntaxes_give_equal_trees(name: str) -> None:
     dsl, yaml = parsed(f"{name}.specc"), parsed(f"{name}.yaml")
     assert dsl == yaml
     assert parse_spec(decode_spec(write_dsl(yaml).encode(), "x.specc")) == yaml
-    assert parse_spec(decode_spec(print_yaml(dsl).encode(), "x.yaml")) == dsl
+    assert parse_spec(decode_spec(format_yaml(dsl).encode(), "x.yaml")) == dsl
 
 
 @pytest.mark.parametrize("name", sample_sweep([*TEN, *OTHERS]))

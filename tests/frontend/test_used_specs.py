@@ -1,5 +1,5 @@
-"""Specs used with a config and weights of their own: the sources of their values, the paths of their
-weights, the choice between several specs, and a section of the config file as an argument.
+"""Specs used with a config and weights of their own: the sources of their values, the paths of
+their weights, the choice between several specs, and a section of the config file as an argument.
 """
 
 import json
@@ -13,9 +13,9 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
 from specc.ir.ir_text import format_ir
-from specc.syntax.dsl.dsl_printer import print_dsl as as_specc
+from specc.syntax.dsl.dsl_printer import format_dsl as as_specc
 from specc.syntax.parse import parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 from specc.weights.formats.safetensors import write_safetensors
 
 SMALL = """specc 1
@@ -186,7 +186,7 @@ def test_section_errors_are_shown_in_the_section(
     assert fault.primary is not None
     if place:
         assert fault.primary.span.text == place
-    labels = [fault.primary, *fault.others]
+    labels = [fault.primary, *fault.related_labels]
     assert any(at.span.source.name.endswith("outer.specc") for at in labels)
 
 
@@ -214,7 +214,7 @@ def test_assigned_values_apply_to_one_alternative(directory: Path) -> None:
 def test_both_syntaxes_are_equivalent(directory: Path) -> None:
     plain = format_ir(elaborate_spec(spec_of(directory)).graph)
     tree = parse_spec(Source("outer.specc", OUTER))
-    again = parse_spec(Source("outer.yaml", print_yaml(tree)))
+    again = parse_spec(Source("outer.yaml", format_yaml(tree)))
     assert as_specc(again) == as_specc(tree)
     (directory / "outer.specc").write_text(as_specc(again))
     assert format_ir(elaborate_spec(spec_of(directory)).graph) == plain

@@ -21,7 +21,7 @@ def assert_elaborated_or_refused(seed: int) -> None:
         assert render_diagnostics(failed.diagnostics)
         assert format_json_lines(failed.diagnostics)
         for diagnostic in failed.diagnostics:
-            for label in (diagnostic.primary, *diagnostic.others):
+            for label in (diagnostic.primary, *diagnostic.related_labels):
                 assert label is None or 0 <= label.span.start <= label.span.end <= len(
                     label.span.source.text
                 )

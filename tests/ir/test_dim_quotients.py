@@ -15,7 +15,7 @@ D, H = Dim.symbol("d"), Dim.symbol("h")
         (divide_dims_exactly(D, 2) + divide_dims_exactly(D, 2), D),
         (divide_dims_exactly(D, H * 2) * H * 2, D),
         (divide_dims_exactly(D, H * 2) * H * 4, D * 2),
-        (divide_dims_exactly(D, 3) * 3 - D, Dim.of(0)),
+        (divide_dims_exactly(D, 3) * 3 - D, Dim.from_value(0)),
         (divide_dims_exactly(D, 3) * 6 + H, D * 2 + H),
         (divide_dims_exactly(D, 3) * 2, divide_dims_exactly(D, 3) + divide_dims_exactly(D, 3)),
     ],
@@ -29,7 +29,8 @@ def test_quotient_that_does_not_cancel() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Dim.of(2**52) * 2, lambda: Dim.of(2**53), lambda: D * 2**30 * 2**23]
+    "make",
+    [lambda: Dim.from_value(2**52) * 2, lambda: Dim.from_value(2**53), lambda: D * 2**30 * 2**23],
 )
 def test_coefficient_limit(make: object) -> None:
     with pytest.raises(DimLimitError):

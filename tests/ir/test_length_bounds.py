@@ -13,7 +13,9 @@ N, M = Dim.symbol("n"), Dim.symbol("m")
 
 def sample_length(rng: random.Random, depth: int = 0) -> Dim:
     if depth > 2 or rng.random() < 0.3:
-        return rng.choice([N, M, Dim.of(1), Dim.of(2), Dim.of(-2), Dim.of(3)])
+        return rng.choice(
+            [N, M, Dim.from_value(1), Dim.from_value(2), Dim.from_value(-2), Dim.from_value(3)]
+        )
     a, b = sample_length(rng, depth + 1), sample_length(rng, depth + 1)
     try:
         return rng.choice(
@@ -59,7 +61,7 @@ def test_non_negative_lengths(seed: int, count: int) -> None:
 def test_remaining_lengths_are_non_negative() -> None:
     for length in (
         N - min_dims(N, M),
-        max_dims(N - 3, Dim.of(0)),
+        max_dims(N - 3, Dim.from_value(0)),
         N - floor_divide_dims(N, 2),
         N + M - mod_dims(N, 4),
     ):
@@ -68,8 +70,8 @@ def test_remaining_lengths_are_non_negative() -> None:
     for length in (
         N - 3,
         N - M,
-        min_dims(N - 3, Dim.of(2)),
-        floor_divide_dims(N, Dim.of(-2)),
+        min_dims(N - 3, Dim.from_value(2)),
+        floor_divide_dims(N, Dim.from_value(-2)),
         max_dims(N, M) - N - M,
     ):
         assert not is_never_negative(length)

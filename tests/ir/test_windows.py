@@ -34,8 +34,9 @@ def test_output_length(kernel: tuple[int, ...]) -> None:
             counted = count_windows(window, rows)
             if counted:
                 assert made.evaluate({"n": rows}) == counted, (window, rows)
-            # A non-empty sequence that is too short for one window is an error, not an empty result.
-            refused = (op.compute_spare_length(Dim.of(rows), 0).number or 0) < 0
+            # A non-empty sequence that is too short for one window is an error, not an empty
+            # result.
+            refused = (op.compute_spare_length(Dim.from_value(rows), 0).number or 0) < 0
             is_short = (rows > 0 and not counted) or made.evaluate({"n": rows}) < 0
             assert refused == is_short, (window, rows)
 
@@ -82,5 +83,7 @@ def test_conv_inverts_conv_transpose_lengths() -> None:
     for rows, k, s, d, cut in product(range(1, 12), (2, 3, 4), (1, 2, 3), (1, 2), (0, 1)):
         if d * (k - 1) < 2 * cut:
             continue
-        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).compute_length(Dim.of(rows), 0)
+        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).compute_length(
+            Dim.from_value(rows), 0
+        )
         assert make_conv(k, s, d, cut, cut).compute_length(made, 0) == rows, (k, s, d, cut)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from specc.library.spec_files import list_builtin_specs, read_spec_file
+from specc.library.spec_files import find_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_document, analyze_incrementally
 from specc.lsp.hover import fence_code, find_hover_info, format_hover
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 protocol = pytest.importorskip("specc.lsp.protocol_conversion", reason="needs the extra lsp")
 SMALL = (
@@ -49,11 +49,11 @@ def check_all_features(seed: int, names: tuple[str, ...]) -> None:
     """Call every feature at some positions of a randomly edited spec."""
     chance = random.Random(seed)
     name = chance.choice(names)
-    path = list_builtin_specs()[name]
+    path = find_builtin_specs()[name]
     yaml = path.suffix == ".yaml"
     text = path.read_text(encoding="utf-8")
     if not yaml and chance.random() < 0.4:
-        text, yaml = print_yaml(read_spec_file(path, path.name)), True
+        text, yaml = format_yaml(read_spec_file(path, path.name)), True
     text = edit_randomly(text, chance)
     known = next(analyze_incrementally(Path("/nowhere") / ("a.yaml" if yaml else "a.specc"), text))
     for _ in range(8):
@@ -81,7 +81,7 @@ def test_randomly_edited_small_specs(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1400))
 def test_randomly_edited_specs(seed: int) -> None:
-    check_all_features(seed, tuple(list_builtin_specs()))
+    check_all_features(seed, tuple(find_builtin_specs()))
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "small_translator", "xor"])
@@ -90,13 +90,13 @@ def test_built_in_sample_has_no_errors(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list_builtin_specs())
+@pytest.mark.parametrize("name", find_builtin_specs())
 def test_built_in_specs_have_no_errors(name: str) -> None:
     _check_no_errors(name)
 
 
 def _check_no_errors(name: str) -> None:
-    path = list_builtin_specs()[name]
+    path = find_builtin_specs()[name]
     known = analyze_document(path, path.read_text(encoding="utf-8"))
     assert [d.title for d in known.diagnostics if d.severity == "error"] == []
 

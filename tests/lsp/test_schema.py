@@ -11,13 +11,13 @@ import yaml
 from docs.generators import json_schema
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.library.spec_files import get_specs_directory, list_builtin_specs, read_spec_file
+from specc.library.spec_files import find_builtin_specs, get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS
 from specc.syntax.yaml.yaml_keys import STATEMENT_FORMS
 from specc.syntax.yaml.yaml_parser import LISTED_ITEMS, YAML_TOP_KEYS
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs the extra dev")
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_schema_is_draft_7() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
-YAML = {name: path for name, path in list_builtin_specs().items() if path.suffix == ".yaml"}
+YAML = {name: path for name, path in find_builtin_specs().items() if path.suffix == ".yaml"}
 
 
 @pytest.mark.parametrize("name", YAML)
@@ -85,8 +85,8 @@ def test_built_in_yaml_is_valid(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "encoder_decoder", "llava"])
 def test_converted_sample_is_valid(name: str) -> None:
-    path = list_builtin_specs()[name]
-    assert not find_violations(print_yaml(read_spec_file(path, path.name)))
+    path = find_builtin_specs()[name]
+    assert not find_violations(format_yaml(read_spec_file(path, path.name)))
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_converted_sample_is_valid(name: str) -> None:
     ids=lambda p: p.stem,
 )
 def test_every_converted_spec_is_valid(path: Path) -> None:
-    assert not find_violations(print_yaml(read_spec_file(path, path.name)))
+    assert not find_violations(format_yaml(read_spec_file(path, path.name)))
 
 
 @pytest.mark.parametrize("text", read_invalid_specs())

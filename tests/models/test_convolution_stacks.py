@@ -215,7 +215,7 @@ graph g(ids: int[batch, n]) -> (logits: float[batch, n, 7]) {
   x = embedding(ids, size=7, dim=6) @ words
   x = x + (conv(x, out=6, kernel=3, dilation=2, groups=3, padding=causal) @ c)
   x = max_pool(x, kernel=3, stride=1, padding=causal)
-  x = x + average_pool(x, kernel=4, stride=1, padding=[3, 0], counted=COUNTED)
+  x = x + average_pool(x, kernel=4, stride=1, padding=[3, 0], count_include_pad=COUNTED)
   return linear(x, out=7) @ head
 }
 

@@ -13,7 +13,7 @@ from specc.diagnostics.source import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.ir.model import DecodingConfig, SelfDecodingGraph
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.preprocessing.vocabulary import read_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
@@ -23,7 +23,7 @@ from specc_onnx import get_target, write_model
 TOKENS = read_vocabulary(
     Source(
         "dates.vocab",
-        (list_builtin_specs()["dates"].parent / "dates.vocab").read_text(encoding="utf-8"),
+        (find_builtin_specs()["dates"].parent / "dates.vocab").read_text(encoding="utf-8"),
     )
 )
 START, END = 1, 2
@@ -71,7 +71,10 @@ def texts(tokens: np.ndarray[Any, Any]) -> list[str]:
 
 
 def test_greedy_search_generates_iso_dates(tmp_path: Path) -> None:
-    path = written(tmp_path, DecodingConfig(logits_output="logits", start=(START,), stop=(END,)))
+    path = written(
+        tmp_path,
+        DecodingConfig(logits_output="logits", start_token_ids=(START,), stop_token_ids=(END,)),
+    )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert [(i.name, i.type, len(i.shape)) for i in session.get_inputs()] == [
         ("source", "tensor(int64)", 2),
@@ -92,8 +95,8 @@ def test_beam_search_generates_iso_dates(tmp_path: Path) -> None:
         DecodingConfig(
             logits_output="logits",
             strategy="beam",
-            start=(START,),
-            stop=(END,),
+            start_token_ids=(START,),
+            stop_token_ids=(END,),
             num_beams=4,
             num_return_sequences=2,
         ),
@@ -107,7 +110,9 @@ def test_beam_search_generates_iso_dates(tmp_path: Path) -> None:
 
 
 def test_compilation_is_deterministic(tmp_path: Path) -> None:
-    decoding = DecodingConfig(logits_output="logits", start=(START,), stop=(END,))
+    decoding = DecodingConfig(
+        logits_output="logits", start_token_ids=(START,), stop_token_ids=(END,)
+    )
     first, second = (written(tmp_path, decoding, name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
 
@@ -118,7 +123,12 @@ def test_external_weights_are_written_once(strategy: Any, tmp_path: Path) -> Non
     model = onnx.load(
         written(
             tmp_path,
-            DecodingConfig(logits_output="logits", strategy=strategy, start=(START,), stop=(END,)),
+            DecodingConfig(
+                logits_output="logits",
+                strategy=strategy,
+                start_token_ids=(START,),
+                stop_token_ids=(END,),
+            ),
         )
     )
     names = [t.name for t in model.graph.initializer]

@@ -2,8 +2,8 @@
 and agrees with the reference.
 
 Each runs for both targets at two opsets (a model family for one target): those of MECHANISM_SPECS
-for one target by default, the others with `make parity`; all opsets under `slow`. Small config values are in SMALL_CONFIGS
-(tests/support/small_configs.py).
+for one target by default, the others with `make parity`; all opsets under `slow`. Small config
+values are in SMALL_CONFIGS (tests/support/small_configs.py).
 """
 
 from pathlib import Path
@@ -22,8 +22,8 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.huggingface.model_family import read_config_keys, read_expected_types
 from specc.library.spec_files import (
     SPEC_SUFFIXES,
+    find_builtin_specs,
     get_specs_directory,
-    list_builtin_specs,
     read_spec_file,
 )
 from specc.syntax import ast
@@ -101,7 +101,7 @@ SWEEP = [
 
 
 def test_every_spec_has_small_config_values() -> None:
-    assert set(SMALL_CONFIGS) == set(list_builtin_specs())
+    assert set(SMALL_CONFIGS) == set(find_builtin_specs())
 
 
 @pytest.mark.parity
@@ -140,7 +140,7 @@ def _check_graphs(spec: str, chosen: slice) -> None:
     opened = open_spec(spec)
     for section, kind in (("generate", ast.Generate), ("stream", ast.Stream)):
         assert (spec in list_specs_with(section)) == any(opened.program.iterate_items(kind))
-    _check_text(list_builtin_specs()[spec])
+    _check_text(find_builtin_specs()[spec])
     graphs = [
         block.name for block, _ in opened.program.iterate_items(ast.Block) if block.kind == "graph"
     ]

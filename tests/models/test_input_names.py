@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specc.library.spec_files import list_builtin_specs, read_spec_file
+from specc.library.spec_files import find_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
@@ -18,7 +18,7 @@ ONCE = {
 
 
 def nodes() -> Iterator[tuple[str, ast.Node]]:
-    for spec, path in list_builtin_specs().items():
+    for spec, path in find_builtin_specs().items():
         for node in walk_tree(read_spec_file(path, spec)):
             yield spec, node
 

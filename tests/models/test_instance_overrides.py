@@ -18,9 +18,9 @@ from support.paper_equations import Array, Arrays, assert_matches_equations, lay
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.syntax.dsl.dsl_printer import print_dsl as write_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 CAUCHY = """\
 specc 1
@@ -41,7 +41,7 @@ def write_spec(directory: Path, text: str, syntax: str) -> str:
     """Write a spec in one of the syntaxes."""
     tree = parse_spec(Source("spec.specc", text))
     path = directory / f"own.{syntax}"
-    made = write_dsl(tree) if syntax == "specc" else print_yaml(tree)
+    made = write_dsl(tree) if syntax == "specc" else format_yaml(tree)
     path.write_text(made, encoding="utf-8")
     return str(path)
 

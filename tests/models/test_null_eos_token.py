@@ -1,5 +1,5 @@
-""" "eos_token_id": null in a config.json means no stop token, as in transformers; the default of the
-family applies only if the key is missing.
+""" "eos_token_id": null in a config.json means no stop token, as in transformers; the default of
+the family applies only if the key is missing.
 """
 
 import json
@@ -17,7 +17,7 @@ def list_stop_fields(spec: str) -> list[ast.Field]:
     """Return the fields that are stop tokens of a spec."""
     return [
         field
-        for field in open_spec(spec).program.list_fields_by_path().values()
+        for field in open_spec(spec).program.map_fields_by_path().values()
         if any(isinstance(s, ast.TextLiteral) and s.value == "eos_token_id" for s in field.sources)
         and (field.type.name == "list" or field.name == "stop")
     ]

@@ -25,7 +25,7 @@ from specc.analysis.padding_check import check_padding
 from specc.api import Model
 from specc.cli.main import main
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.preprocessing.preprocessing_records import TextCharacters
 from specc.preprocessing.text_codec import decode_text as text_of
 from specc.preprocessing.text_codec import encode_text_ids
@@ -98,7 +98,7 @@ def test_the_spec_passes_the_symbolic_check() -> None:
 
 def test_padding_is_masked_out_only_with_a_mask(spec: ElaboratedSpec, tmp_path: Path) -> None:
     assert check_padding(spec.model.graph) == []
-    text = list_builtin_specs()["rnnsearch"].read_text(encoding="utf-8")
+    text = find_builtin_specs()["rnnsearch"].read_text(encoding="utf-8")
     (tmp_path / "leak.specc").write_text(
         text.replace("mask=visible(source_keep)", "mask=all"), encoding="utf-8"
     )
@@ -167,7 +167,7 @@ def test_a_sample_in_a_padded_batch_equals_itself_alone(
 
 
 def test_the_weights_are_small() -> None:
-    assert (list_builtin_specs()["dates"].parent / "dates.safetensors").stat().st_size < 10**6
+    assert (find_builtin_specs()["dates"].parent / "dates.safetensors").stat().st_size < 10**6
 
 
 @pytest.mark.parametrize(

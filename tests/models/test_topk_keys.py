@@ -107,7 +107,7 @@ class TopKPrefixBuilder(PrefixGraphBuilder):
         scores = self.one(ops.Einsum("b q d, b k d -> b q k"), x, x)
         hidden = self.one(ops.Constant(-np.inf, "f64"))
         scores = self.one(ops.Where(), self.one(ops.Compare("le"), key, query), scores, hidden)
-        best = self.one(ops.TopK(2, Dim.of(self.rng.randint(1, 5))), scores)
+        best = self.one(ops.TopK(2, Dim.from_value(self.rng.randint(1, 5))), scores)
         total = self.one(ops.Reduce("sum", 2), self.one(ops.Pointwise("sigmoid"), best))
         return self.one(ops.Arith("mul"), x, self.one(ops.Insert(2), total))
 

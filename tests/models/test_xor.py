@@ -13,7 +13,7 @@ from support.elaborated_specs import (
 
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_required_parameters
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.weights.parameter_values import read_parameter
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
@@ -22,7 +22,7 @@ ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 
 def hand_set(spec: ElaboratedSpec) -> Arrays:
     """Return the weights of the file next to the spec, matched strictly in both directions."""
-    file = list_builtin_specs()["xor"].parent / "xor.safetensors"
+    file = find_builtin_specs()["xor"].parent / "xor.safetensors"
     values = loading.bind_checkpoint(
         list_required_parameters(spec.model.graph), spec.rules, str(file)
     )
@@ -43,4 +43,4 @@ def test_a_single_layer_cannot_compute_xor() -> None:
 
 
 def test_the_weights_file_is_small() -> None:
-    assert Path(list_builtin_specs()["xor"].parent / "xor.safetensors").stat().st_size < 1000
+    assert Path(find_builtin_specs()["xor"].parent / "xor.safetensors").stat().st_size < 1000

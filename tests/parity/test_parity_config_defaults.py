@@ -19,7 +19,7 @@ from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
 from specc.ir.ir_text import format_ir
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 
 pytestmark = pytest.mark.parity
@@ -29,8 +29,8 @@ LIBRARY = SpecLibrary()
 
 def families() -> Iterator[tuple[str, str]]:
     """Return each spec of a published class, with each type that it reads."""
-    for name in list_builtin_specs():
-        program = build_program(LIBRARY.open(name), LIBRARY)
+    for name in find_builtin_specs():
+        program = build_program(LIBRARY.open_spec(name), LIBRARY)
         if len(program.chain) > 1 or name in OTHERS:
             continue
         entries = [e for i, _ in program.iterate_items(ast.Config) for e in i.entries]
@@ -53,8 +53,8 @@ OTHERS = (
     "upernet",
 )
 """Specs that read the files of a class and are another model; or are made of two others,
-which a file always names: without them it is refused (E0227), as Gemma 4 without an image encoder, or
-like UPerNet with the default ResNet backbone (E0228). With a backbone of which
+which a file always names: without them it is refused (E0227), as Gemma 4 without an image encoder,
+or like UPerNet with the default ResNet backbone (E0228). With a backbone of which
 only the type is known the classes of Depth Anything, Idefics3 and RT-DETR have sizes that
 contradict each other.
 """
@@ -97,7 +97,7 @@ def keep_only_types(written: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
 def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
-    program = build_program(LIBRARY.open(spec), LIBRARY)
+    program = build_program(LIBRARY.open_spec(spec), LIBRARY)
     kind = CONFIG_MAPPING[type]
     said = keep_only_types(kind().to_dict() | {"model_type": type})
     whole = kind(**{n: v for n, v in said.items() if isinstance(v, dict)})

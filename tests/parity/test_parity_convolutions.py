@@ -60,14 +60,14 @@ def test_convolutions(axes: int, seed: int) -> None:
     x = torch.randn(2, 4, *several(10, 14), dtype=torch.float64)
     w = torch.randn(8, 4 // groups, *kernel, dtype=torch.float64)
     b = torch.randn(8, dtype=torch.float64) if rng.random() < 0.5 else None
-    op = ops.Conv(kernel, stride, dilation, (*pad, *pad), Dim.of(groups))
+    op = ops.Conv(kernel, stride, dilation, (*pad, *pad), Dim.from_value(groups))
     near(meaning(op, axes, x, w, b), CONV[axes](x, w, b, stride, pad, dilation, groups))
     spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     cut = tuple(min(p, n) for p, n in zip(pad, spans, strict=True))
     extra = tuple(rng.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True))
     w = torch.randn(4, 8 // groups, *kernel, dtype=torch.float64)
     pads = (*cut, *(c - e for c, e in zip(cut, extra, strict=True)))
-    back = ops.ConvTranspose(kernel, stride, dilation, pads, Dim.of(groups))
+    back = ops.ConvTranspose(kernel, stride, dilation, pads, Dim.from_value(groups))
     wanted = TRANSPOSED[axes](x, w, b, stride, cut, extra, groups, dilation)
     near(meaning(back, axes, x, w, b), wanted)
 
@@ -87,22 +87,22 @@ WORDS: dict[str, tuple[str, tuple[int, ...], Callable[[], nn.Module]]] = {
                         lambda: nn.Conv2d(4, 6, (3, 2), dilation=(1, 3), padding="same")),
     "transposed": ("conv_transpose(x, out=6, kernel=4, stride=2, padding=1) @ c", (2, 9, 4),
                    lambda: nn.ConvTranspose1d(4, 6, 4, 2, 1)),
-    "transposed picture": ("conv_transpose(x, out=6, kernel=3, stride=[2, 3], padding=1, extra=1, groups=2) @ c",
+    "transposed picture": ("conv_transpose(x, out=6, kernel=3, stride=[2, 3], padding=1, output_padding=1, groups=2) @ c",
                            (2, 4, 5, 6), lambda: nn.ConvTranspose2d(4, 6, 3, (2, 3), 1, 1, 2)),
     **{f"shared out {r} {c}": (f"adaptive_avg_pool2d(x, rows={r}, columns={c})", (2, 4, 9, 8),
                                lambda r=r, c=c: nn.AdaptiveAvgPool2d((r, c)))
        for r, c in ((1, 1), (2, 3), (4, 6), (11, 10))},
     "max": ("max_pool(x, kernel=3, stride=2, padding=1)", (2, 4, 9, 8), lambda: nn.MaxPool2d(3, 2, 1)),
     "max of rows": ("max_pool(x, kernel=2)", (2, 9, 4), lambda: nn.MaxPool1d(2)),
-    "max dilated": ("max_pool(x, kernel=3, stride=1, dilation=2, padding=1, ceil=true)", (2, 4, 9, 8),
+    "max dilated": ("max_pool(x, kernel=3, stride=1, dilation=2, padding=1, ceil_mode=true)", (2, 4, 9, 8),
                     lambda: nn.MaxPool2d(3, 1, 1, 2, ceil_mode=True)),
     **{f"mean {ceil} {counted} {stride}": (
         f"average_pool(x, kernel=[3, 4], stride={stride}, padding=[1, 2], "
-        f"counted={str(counted).lower()}, ceil={str(ceil).lower()})", (2, 4, 9, 8),
+        f"count_include_pad={str(counted).lower()}, ceil_mode={str(ceil).lower()})", (2, 4, 9, 8),
         lambda ceil=ceil, counted=counted, stride=stride: nn.AvgPool2d((3, 4), stride, (1, 2), ceil, counted))
        for ceil in (False, True) for counted in (False, True) for stride in (1, 2, 3)},
     **{f"max ceil {k} {s} {p}": (
-        f"max_pool(x, kernel={k}, stride={s}, padding={p}, ceil=true)", (2, 4, 9, 10),
+        f"max_pool(x, kernel={k}, stride={s}, padding={p}, ceil_mode=true)", (2, 4, 9, 10),
         lambda k=k, s=s, p=p: nn.MaxPool2d(k, s, p, ceil_mode=True))
        for k in (2, 3) for s in (1, 2, 3, 4) for p in (0, 1)},
 }  # fmt: skip

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 pytestmark = pytest.mark.parity
 Array = NDArray[Any]
-D = Dim.of
+D = Dim.from_value
 
 
 def graph_of(op: Op, *given: Array) -> tuple[Graph, Mapping[str, Array]]:

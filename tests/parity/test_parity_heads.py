@@ -20,7 +20,7 @@ from specc.huggingface.model_family import (
     find_spec_for_checkpoint,
     map_supported_model_types,
 )
-from specc.library.spec_files import SpecLibrary, list_builtin_specs, load_config_json
+from specc.library.spec_files import SpecLibrary, find_builtin_specs, load_config_json
 
 pytestmark = pytest.mark.parity
 
@@ -111,7 +111,7 @@ OFFERED = list(offered())
 def program(spec: str) -> Program:
     """Parse a built-in spec once."""
     library = SpecLibrary()
-    return build_program(library.load_module(list_builtin_specs()[spec], spec), library)
+    return build_program(library.load_module(find_builtin_specs()[spec], spec), library)
 
 
 def results(directory: Path, kind: str, cls: str) -> set[str]:

@@ -123,7 +123,7 @@ def test_pil_images_and_paths(kind: str, tmp_path: Path) -> None:
     pillow.fromarray(page).save(path)
     images = {"path": path, "string": str(path), "image": pillow.fromarray(page)}
     made = Builder()
-    shape = Dim.symbol("batch"), *map(Dim.of, (1, 2, 2))
+    shape = Dim.symbol("batch"), *map(Dim.from_value, (1, 2, 2))
     made.add_input("pixels", Input(Type("f32", shape)))
     graph = made.build_graph("g", {})
     one = prepare_images(graph, READING, {"pixels": images[kind]})["pixels"]

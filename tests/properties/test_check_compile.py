@@ -38,7 +38,7 @@ from specc.frontend.spec_modules import build_module, build_program, collect_fie
 from specc.ir.dim import Dim
 from specc.library.spec_files import get_specs_directory, read_spec_file
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import SeededValues, read_parameter
@@ -91,7 +91,7 @@ def make_mutated_spec(given: SpecMutant) -> OpenedSpec | None:
     values = {
         p: n
         for p, e in collect_field_paths(program.iterate_fields()).items()
-        if (n := Dim.of(v) if type(v := fixed.get(p)) is int else choose_small_value(e, p))
+        if (n := Dim.from_value(v) if type(v := fixed.get(p)) is int else choose_small_value(e, p))
         is not None
     }
     return OpenedSpec(program, open_library(), ConfigReader(trial_values=values), given.name)
@@ -107,12 +107,12 @@ def mutate_section(seed: int) -> SpecMutant:
     file = read_spec_file(path, path.name)
     items = [i for i in file.items if isinstance(i, BESIDE)]
     if not items:
-        return SpecMutant(f"{name}.specc", print_dsl(file).encode())
+        return SpecMutant(f"{name}.specc", format_dsl(file).encode())
     item = rng.choice(items)
     changed = mutate_tree(rng, dataclasses.replace(file, items=(item,))).items
     others = tuple(new for i in file.items for new in (changed if i is item else (i,)))
     made = dataclasses.replace(file, items=others)
-    return SpecMutant(f"{name}.specc", print_dsl(made).encode(errors="surrogatepass"))
+    return SpecMutant(f"{name}.specc", format_dsl(made).encode(errors="surrogatepass"))
 
 
 def assert_accepted_mutant_compiles(given: SpecMutant, directory: Path) -> bool:

@@ -31,7 +31,7 @@ FREE = {"labels": "only names what `show` says", "wide": "a part of other specs,
 
 def iterate_fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
     """Yield every field by its dotted path, including those of used specs."""
-    for path, entry in spec.program.list_fields_by_path().items():
+    for path, entry in spec.program.map_fields_by_path().items():
         if entry.type.name != "record":
             yield path, entry.type
 

@@ -38,7 +38,7 @@ def list_expensive_nodes(graph: Graph) -> int:
     """Return the contractions and loops of a graph, including those in loop bodies."""
     count = 0
     for node, _ in graph.nodes:
-        count += node.op.heavy
+        count += node.op.is_heavy
         if isinstance(node.op, ops.Scan):
             count += list_expensive_nodes(node.op.body)
     return count
@@ -124,7 +124,7 @@ def _ignore_earlier_positions(*args: object) -> float:
 
 
 def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
-    return self.draft.builder.add_op(ops.Size(Dim.of(0)))
+    return self.draft.builder.add_op(ops.Size(Dim.from_value(0)))
 
 
 def _drop_newest_positions(
@@ -132,7 +132,11 @@ def _drop_newest_positions(
 ) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
     unchanged = total_positions == positions
-    return value if unchanged else self.builder.add_op(ops.Slice(axis, Dim.of(0), positions), value)
+    return (
+        value
+        if unchanged
+        else self.builder.add_op(ops.Slice(axis, Dim.from_value(0), positions), value)
+    )
 
 
 def _keep_no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:

@@ -18,7 +18,7 @@ NAMES = ("a", "b", "seq")
 small = st.integers(-6, 6)
 numbers = st.fixed_dictionaries({n: st.integers(1, 9) for n in NAMES})
 plain = st.recursive(
-    st.one_of(small.map(Dim.of), st.sampled_from(NAMES).map(Dim.symbol)),
+    st.one_of(small.map(Dim.from_value), st.sampled_from(NAMES).map(Dim.symbol)),
     lambda inner: st.tuples(st.sampled_from("+-*"), inner, inner).map(
         lambda t: {"+": t[1] + t[2], "-": t[1] - t[2], "*": t[1] * t[2]}[t[0]]
     ),

@@ -24,7 +24,7 @@ from specc.frontend import scalar_arithmetic
 from specc.frontend.elaboration_context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import build_model, get_target
 
@@ -118,9 +118,9 @@ def compare_static_and_dynamic(spec: str, monkeypatch: pytest.MonkeyPatch, size:
     weights = sample_spec_weights(found)
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     with monkeypatch.context() as patch:
-        look_up = Env.find_runtime_length
+        look_up = Env.find_dynamic_length
         patch.setattr(
-            Env, "find_runtime_length", lambda env, name: known(look_up(env, name), sizes)
+            Env, "find_dynamic_length", lambda env, name: known(look_up(env, name), sizes)
         )
         told = elaborate_uncached(spec, **SMALL_CONFIGS[spec]).model.graph
     assert not {
@@ -145,7 +145,7 @@ def test_static_and_dynamic_lengths_give_equal_results(
 
 LOOPS = {
     name
-    for name, path in list_builtin_specs().items()
+    for name, path in find_builtin_specs().items()
     if "scan " in path.read_text(encoding="utf-8")
 }
 """Specs with a loop along a named length."""

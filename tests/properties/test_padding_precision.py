@@ -237,7 +237,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "_is_state_zero",
         lambda reading: (
             isinstance(reading.node.op, ops.RecurrentLayer)
-            and not reading.node.op.bias(reading.node)
+            and not reading.node.op.input_bias(reading.node)
         ),
     ),
     "any number is above the others": (

@@ -189,7 +189,7 @@ def test_the_initial_result_of_an_empty_sequence_reads_its_position_only() -> No
         seen += 1
         plain = derive_encoder_and_step(graph, "x", {"y": "newest"})
         known = {n for n, _ in plain.encode.nodes} if plain.encode else set()
-        more = [r for n, r in derived.encode.nodes if n not in known and n.op.heavy]
+        more = [r for n, r in derived.encode.nodes if n not in known and n.op.is_heavy]
         alone += any(r[0].type.shape[1] == 1 for r in more if r[0].type.rank > 1)
     assert seen > 3, seen
     assert alone > 2, alone
@@ -269,7 +269,7 @@ def test_without_a_warning_padding_after_a_prefix_has_no_effect(
 
 def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
     """`concat` followed by `slice` of the added positions gives the same step."""
-    for head in (Dim.of(2), MEMORY):
+    for head in (Dim.from_value(2), MEMORY):
         texts = []
         for detour in (False, True):
             drawn = PrefixGraphBuilder(random.Random(0))
@@ -300,7 +300,7 @@ def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.Ini
         return OUTPUT(self, first)
     rows = value.type.shape[axis]
     kept = self._limit_length(rows, 1)
-    short = self.b.add_op(ops.Slice(axis, Dim.of(0), kept), value)
+    short = self.b.add_op(ops.Slice(axis, Dim.from_value(0), kept), value)
     return self.b.add_op(ops.Concat(axis), *[short] * (rows.number or 1))
 
 

@@ -27,7 +27,7 @@ class WindowStack:
 
     def __init__(self, seed: int, side: str) -> None:
         self.rng, self.build = random.Random(seed), Builder()
-        self.x = self.build.add_input("x", Input(Type("f32", (B, N, Dim.of(WIDTH)))))
+        self.x = self.build.add_input("x", Input(Type("f32", (B, N, Dim.from_value(WIDTH)))))
         self.keep = self.build.add_input("keep", Input(Type("bool", (B, N)), padding_side=side))  # type: ignore[arg-type]  # a side
         self.strides = side == "right" or self.rng.random() < 0.2
         for n in range(self.rng.randint(1, 3)):
@@ -79,7 +79,7 @@ class WindowStack:
         """Return `x[:, start::step]` and the same of the padding mask."""
         stop = self.x.type.shape[1]
         for name in ("x", "keep"):
-            op = ops.StridedSlice(1, Dim.of(start), stop, Dim.of(step))
+            op = ops.StridedSlice(1, Dim.from_value(start), stop, Dim.from_value(step))
             setattr(self, name, self.one(op, getattr(self, name)))
 
     def finished(self) -> Graph:

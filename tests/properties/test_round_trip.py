@@ -15,10 +15,10 @@ from specc.diagnostics.source import Source
 from specc.library.std_library import tree_from_json, tree_to_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
-from specc.syntax.dsl.dsl_printer import print_dsl
-from specc.syntax.dsl.expression_printer import RESERVED_WORDS, print_expression
+from specc.syntax.dsl.dsl_printer import format_dsl
+from specc.syntax.dsl.expression_printer import RESERVED_WORDS, format_expression
 from specc.syntax.yaml.yaml_parser import parse_yaml
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 # of the strategies, if one fails
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -62,14 +62,14 @@ def assert_round_trip(file: ast.File) -> None:
     """Check that every path through the two syntaxes gives the same tree, and that printing is
     idempotent.
     """
-    text = print_dsl(file)
+    text = format_dsl(file)
     again = dsl(text)
     assert not find_tree_difference(file, again), text
-    assert print_dsl(again) == text
-    other = print_yaml(file)
+    assert format_dsl(again) == text
+    other = format_yaml(file)
     mirrored = yaml(other)
     assert not find_tree_difference(file, mirrored), other
-    assert print_yaml(mirrored) == other
+    assert format_yaml(mirrored) == other
     assert not find_tree_difference(
         tree_from_json(tree_to_json(file), Source("a", text + other)), file
     )
@@ -433,7 +433,7 @@ SOME, MANY = (
 
 
 def parse_again(expr: Any) -> None:
-    text = print_expression(expr)
+    text = format_expression(expr)
     assert not find_tree_difference(parse_expression(text), expr), text
 
 
@@ -465,7 +465,7 @@ def test_very_many_trees_convert_in_both_directions(file: ast.File) -> None:
 
 def normalize_comments(file: ast.File) -> ast.File:
     """Return a tree whose comments are where the parsers put them; printers may move them."""
-    return dsl(print_dsl(file))
+    return dsl(format_dsl(file))
 
 
 def test_reserved_words_equal_those_of_the_grammar() -> None:

@@ -15,9 +15,9 @@ from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics
 from specc.diagnostics.source import Source
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "syntax" / "examples").glob("*.specc"))
 SPLICES = [
@@ -33,7 +33,7 @@ def assert_parses_or_fails(name: str, data: bytes) -> None:
         file = parse_spec(decode_spec(data, name))
     except Failed as failed:
         for diagnostic in failed.diagnostics:
-            for label in (diagnostic.primary, *diagnostic.others):
+            for label in (diagnostic.primary, *diagnostic.related_labels):
                 assert label is None or 0 <= label.span.start <= label.span.end <= len(
                     label.span.source.text
                 )
@@ -42,8 +42,8 @@ def assert_parses_or_fails(name: str, data: bytes) -> None:
         format_json_lines(failed.diagnostics)
         format_sarif(failed.diagnostics, "0")
     else:
-        print_dsl(file)
-        print_yaml(file)
+        format_dsl(file)
+        format_yaml(file)
 
 
 def mutate_text(text: str, seed: int) -> str:
@@ -67,7 +67,7 @@ def mutate_text(text: str, seed: int) -> str:
 @pytest.mark.parametrize("path", sample_sweep(EXAMPLES), ids=lambda p: p.stem)
 def test_mutated_specs_are_parsed_or_refused(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    other = print_yaml(parse_dsl(Source(path.name, text)))
+    other = format_yaml(parse_dsl(Source(path.name, text)))
     for seed in range(60):
         assert_parses_or_fails("a.specc", mutate_text(text, seed).encode())
         assert_parses_or_fails("a.yaml", mutate_text(other, seed).encode())

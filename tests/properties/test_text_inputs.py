@@ -5,17 +5,17 @@ from support.mechanism_sample import sample_mechanisms
 
 from specc.frontend.generate_stream_reading_sections import list_graphs
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 
-SPECS = [name for name, path in list_builtin_specs().items() if path.suffix == ".specc"]
+SPECS = [name for name, path in find_builtin_specs().items() if path.suffix == ".specc"]
 
 
 @pytest.mark.parametrize("name", sample_mechanisms(SPECS))
 def test_token_ids_are_read_from_text(name: str) -> None:
     """The first input of each graph accepts text if it is `int[batch, seq]`."""
     library = SpecLibrary()
-    program = build_program(library.open(name), library)
+    program = build_program(library.open_spec(name), library)
     read = {
         entry.name
         for item, _ in program.iterate_items(ast.Reading)

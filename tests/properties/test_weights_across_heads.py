@@ -27,7 +27,7 @@ from specc.ir.types import Type
 
 ROWS, HEADS = 5, 4
 MANY = pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark.slow)])
-D = Dim.of
+D = Dim.from_value
 
 
 class HeadWeightsBuilder(RandomGraphBuilder):

@@ -1,4 +1,6 @@
-"""Run a derived graph step by step with the reference, and measure the difference from full forward passes."""
+"""Run a derived graph step by step with the reference, and measure the difference from full forward
+passes.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -82,7 +84,9 @@ def make_empty_state(
         ):
             if d.name and name in inputs:
                 env[d.name] = n
-    lengths = [0 if n == rows else Dim.of(d).evaluate(env) for n, d in enumerate(type.shape)]
+    lengths = [
+        0 if n == rows else Dim.from_value(d).evaluate(env) for n, d in enumerate(type.shape)
+    ]
     return np.zeros(lengths, NUMPY[type.dtype])
 
 

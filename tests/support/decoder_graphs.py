@@ -31,15 +31,19 @@ def build_decoder(
         return b.add_op(ops.Linear(), x, w, bias, scope=name)
 
     def opened(x: Value, count: int, scope: str) -> Value:
-        parts = b.add_op(ops.Split(2, (Dim.of(count), Dim.of(width // heads))), x, scope=scope)
+        parts = b.add_op(
+            ops.Split(2, (Dim.from_value(count), Dim.from_value(width // heads))), x, scope=scope
+        )
         return b.add_op(ops.Transpose((0, 2, 1, 3)), parts, scope=scope)
 
-    tokens = b.add_input("tokens", Input(Type.of("i64", BATCH, SEQ), upper_bound=Dim.of(11)))
+    tokens = b.add_input(
+        "tokens", Input(Type.of("i64", BATCH, SEQ), upper_bound=Dim.from_value(11))
+    )
     table = weight("embed.weight", 11, width)
     x = b.add_op(ops.Embedding(), tokens, table, scope="embed")
     positions = b.add_op(ops.Extent(1), tokens)
     cosines, sines = b.add_node(
-        ops.RopeAngles(Dim.of(width // heads), 1e4), b.add_op(ops.Insert(0), positions)
+        ops.RopeAngles(Dim.from_value(width // heads), 1e4), b.add_op(ops.Insert(0), positions)
     )
     causal = b.add_op(
         ops.Compare("le"), b.add_op(ops.Insert(0), positions), b.add_op(ops.Insert(1), positions)

@@ -1,4 +1,6 @@
-"""Generation models (a decoding loop inside the ONNX graph) of built-in specs, and a reference decoder to compare them with."""
+"""Generation models (a decoding loop inside the ONNX graph) of built-in specs, and a reference
+decoder to compare them with.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +46,7 @@ class FullPassStepper:
     ) -> None:
         assert spec.model.generation
         self.spec, self.weights = spec, weights
-        self.others, self.beside = dict(others), dict(beside or {})
+        self.related_labels, self.beside = dict(others), dict(beside or {})
         self.growing, self.source = (
             spec.model.generation.sequence_input,
             spec.model.generation.logits_output,
@@ -64,7 +66,7 @@ class FullPassStepper:
                 n: np.concatenate([a, self._written(n, tokens)], axis=1)
                 for n, a in self.beside.items()
             }
-        inputs = {**self.others, **self.beside, self.growing: self.tokens}
+        inputs = {**self.related_labels, **self.beside, self.growing: self.tokens}
         logits = run_reference(self.spec, self.weights, inputs)[self.source]
         last = logits[:, -1] if logits.ndim == 3 else logits
         # A prompt of padding only starts after its prefix positions.
@@ -89,8 +91,8 @@ class FullPassStepper:
         """Replace batch element r by batch element `rows[r]`."""
         assert self.tokens is not None
         self.tokens = self.tokens[rows]
-        self.others, self.beside = (
-            {n: a[rows] for n, a in m.items()} for m in (self.others, self.beside)
+        self.related_labels, self.beside = (
+            {n: a[rows] for n, a in m.items()} for m in (self.related_labels, self.beside)
         )
 
 
@@ -110,7 +112,7 @@ def make_decoding(settings: GenerationSettings, source: str, penalized: bool) ->
     return DecodingConfig(
         logits_output=source,
         strategy=settings.strategy,
-        start=settings.start,
+        start_token_ids=settings.start,
         suppress_tokens=settings.suppress_tokens,
         begin_suppress_tokens=settings.begin_suppress_tokens,
         min_tokens=settings.min_tokens,
@@ -120,8 +122,8 @@ def make_decoding(settings: GenerationSettings, source: str, penalized: bool) ->
         renormalize_logits=settings.renormalize_logits,
         first_token_choices=settings.begin,
         forced_eos_token_id=settings.forced_eos_token_id,
-        stop=settings.stop,
-        pad=settings.pad,
+        stop_token_ids=settings.stop,
+        pad_token_id=settings.pad,
         has_repetition_penalty=penalized,
         num_beams=settings.num_beams,
         num_return_sequences=settings.num_return_sequences,

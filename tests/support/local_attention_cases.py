@@ -66,7 +66,7 @@ class LocalAttentionCase:
         if not self.packed:
             return b.add_input(name, Input(Type.of("f32", BATCH, heads, SEQ, width)))
         x = b.add_input(name, Input(Type.of("f32", BATCH, SEQ, heads * width)))
-        split = b.add_op(ops.Split(2, (Dim.of(heads), Dim.of(width))), x)
+        split = b.add_op(ops.Split(2, (Dim.from_value(heads), Dim.from_value(width))), x)
         return b.add_op(ops.Transpose((0, 2, 1, 3)), split)
 
     def _band(self, b: Builder, apart: Value) -> Value:

@@ -85,8 +85,8 @@ def make_running_body() -> Graph:
 def make_expert_body(axes: int = 0) -> Graph:
     """Return `tanh(rows · weightᵀ + shared)`; rows are f[… routed 3] after `axes` axes of length 1."""
     build = Builder()
-    ones = (Dim.of(1),) * axes
-    shape = (*ones, Dim.symbol("routed"), Dim.of(3))
+    ones = (Dim.from_value(1),) * axes
+    shape = (*ones, Dim.symbol("routed"), Dim.from_value(3))
     rows = build.add_input("rows", Input(Type("f64", shape)))
     own = build.add_input("own w", Input(float_type(4, 3)))
     shared = build.add_input("shared", Input(float_type(4)))
@@ -143,7 +143,7 @@ def make_sequence_conv(kernel: int, dilation: int = 1, ahead: int = 0) -> ops.Co
 
 
 def _windows() -> list[OpExample]:
-    two = Dim.of(2)
+    two = Dim.from_value(2)
     rows, picture = float_type(2, 9, 4), float_type(2, 4, 7, 9)
     return [
         *(
@@ -189,18 +189,18 @@ def _windows() -> list[OpExample]:
 def _shapes() -> list[OpExample]:
     return [
         *(OpExample(ops.Constant(v, t), ()) for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))),
-        OpExample(ops.Range(Dim.of(4)), ()),
-        OpExample(ops.Size(Dim.of(7)), ()),
+        OpExample(ops.Range(Dim.from_value(4)), ()),
+        OpExample(ops.Size(Dim.from_value(7)), ()),
         OpExample(ops.Extent(1), (float_type(2, 3, 5),)),
         OpExample(ops.Transpose((2, 0, 1)), (float_type(2, 3, 5),)),
-        OpExample(ops.Split(1, (Dim.of(2), Dim.of(3))), (float_type(2, 6, 5),)),
+        OpExample(ops.Split(1, (Dim.from_value(2), Dim.from_value(3))), (float_type(2, 6, 5),)),
         OpExample(ops.Merge(1, 2), (float_type(2, 3, 5, 7),)),
         OpExample(ops.Insert(1), (float_type(2, 3),)),
         OpExample(ops.Squeeze(1), (float_type(2, 1, 3),)),
-        OpExample(ops.Expand(1, Dim.of(4)), (float_type(2, 1, 3),)),
+        OpExample(ops.Expand(1, Dim.from_value(4)), (float_type(2, 1, 3),)),
         OpExample(ops.Concat(1), (float_type(2, 3, 5), float_type(2, 4, 5), float_type(2, 1, 5))),
-        OpExample(ops.Slice(1, Dim.of(1), Dim.of(4)), (float_type(2, 5, 3),)),
-        OpExample(ops.Index(1, Dim.of(2)), (float_type(2, 5, 3),)),
+        OpExample(ops.Slice(1, Dim.from_value(1), Dim.from_value(4)), (float_type(2, 5, 3),)),
+        OpExample(ops.Index(1, Dim.from_value(2)), (float_type(2, 5, 3),)),
         OpExample(ops.Last(1), (float_type(2, 5, 3),)),
         OpExample(ops.Gather(1), (float_type(2, 5, 3), int_type(2, 4))),
         OpExample(ops.Gather(0), (float_type(5, 3), int_type(4))),
@@ -212,17 +212,24 @@ def _shapes() -> list[OpExample]:
         OpExample(ops.ArgMax(1), (float_type(2, 5, 3),)),
         OpExample(ops.Sort(1), (float_type(2, 5, 3),)),
         OpExample(ops.Sort(2, descending=True), (float_type(2, 3, 5),)),
-        OpExample(ops.StridedSlice(1, Dim.of(1), Dim.of(6), Dim.of(2)), (float_type(2, 7, 3),)),
-        *(OpExample(ops.Roll(1, Dim.of(by)), (float_type(2, 5, 3),)) for by in (2, -1, 12)),
-        OpExample(ops.Pad(1, Dim.of(2), Dim.of(1), value=1.5), (float_type(2, 5, 3),)),
-        OpExample(ops.Pad(0, Dim.of(0), Dim.of(2), value=True), (bool_type(5, 3),)),
+        OpExample(
+            ops.StridedSlice(1, Dim.from_value(1), Dim.from_value(6), Dim.from_value(2)),
+            (float_type(2, 7, 3),),
+        ),
+        *(OpExample(ops.Roll(1, Dim.from_value(by)), (float_type(2, 5, 3),)) for by in (2, -1, 12)),
+        OpExample(
+            ops.Pad(1, Dim.from_value(2), Dim.from_value(1), value=1.5), (float_type(2, 5, 3),)
+        ),
+        OpExample(ops.Pad(0, Dim.from_value(0), Dim.from_value(2), value=True), (bool_type(5, 3),)),
         *(
-            OpExample(ops.Pad(1, Dim.of(3), Dim.of(2), mode), (float_type(2, 4, 3),))
+            OpExample(
+                ops.Pad(1, Dim.from_value(3), Dim.from_value(2), mode), (float_type(2, 4, 3),)
+            )
             for mode in ("reflect", "edge")
         ),
-        OpExample(ops.TopK(1, Dim.of(3)), (float_type(2, 5, 3),)),
-        OpExample(ops.TopK(1, Dim.of(4), largest=False), (int_type(2, 5),), below=3),
-        OpExample(ops.OneHot(Dim.of(5)), (int_type(2, 3),)),
+        OpExample(ops.TopK(1, Dim.from_value(3)), (float_type(2, 5, 3),)),
+        OpExample(ops.TopK(1, Dim.from_value(4), largest=False), (int_type(2, 5),), below=3),
+        OpExample(ops.OneHot(Dim.from_value(5)), (int_type(2, 3),)),
         *(
             OpExample(ops.Reduce(fn, 1), (float_type(2, 5, 3),))
             for fn in ("sum", "mean", "max", "min")
@@ -292,13 +299,13 @@ def _layers() -> list[OpExample]:
         ),
         *_windows(),
         *(
-            OpExample(ops.Sinusoid(Dim.of(6), layout), (int_type(2, 3),))
+            OpExample(ops.Sinusoid(Dim.from_value(6), layout), (int_type(2, 3),))
             for layout in ("interleaved", "halves", "fairseq")
         ),
-        OpExample(ops.RopeAngles(Dim.of(6), 10000.0), (int_type(2, 3),)),
-        OpExample(ops.RopeAngles(Dim.of(4), 1.0, 2.0, (1.0, 0.5)), (int_type(3),)),
+        OpExample(ops.RopeAngles(Dim.from_value(6), 10000.0), (int_type(2, 3),)),
+        OpExample(ops.RopeAngles(Dim.from_value(4), 1.0, 2.0, (1.0, 0.5)), (int_type(3),)),
         OpExample(
-            ops.RopeAngles(Dim.of(8), 10.0, axes=(0, 1, 2, 0)),
+            ops.RopeAngles(Dim.from_value(8), 10.0, axes=(0, 1, 2, 0)),
             (int_type(2, 3), int_type(2, 3), int_type(2, 3)),
         ),
         OpExample(
@@ -334,7 +341,7 @@ def _layers() -> list[OpExample]:
             (bool_type(6, 5), float_type(6, 5, 3), float_type(6, 3), bool_type(6)),
         ),
         OpExample(
-            ops.MixtureOfExperts(make_expert_body(), Dim.of(5), 1),
+            ops.MixtureOfExperts(make_expert_body(), Dim.from_value(5), 1),
             (
                 float_type(6, 3),
                 int_type(6, 2),
@@ -344,7 +351,7 @@ def _layers() -> list[OpExample]:
             ),
         ),
         OpExample(
-            ops.MixtureOfExperts(make_expert_body(1), Dim.of(5), 1, has_mask=True),
+            ops.MixtureOfExperts(make_expert_body(1), Dim.from_value(5), 1, has_mask=True),
             (
                 float_type(2, 3, 3),
                 int_type(2, 3, 2),
@@ -414,7 +421,7 @@ def _recurrent() -> list[OpExample]:
 
 def _resized() -> list[OpExample]:
     """Longer, shorter, to length 1, by non-integer factors; at leading and trailing axes."""
-    sizes = Dim.of(7), Dim.of(3)
+    sizes = Dim.from_value(7), Dim.from_value(3)
     return [
         *(
             OpExample(ops.Resize(2, sizes, mode), (float_type(2, 3, 4, 5),))
@@ -425,19 +432,23 @@ def _resized() -> list[OpExample]:
             for mode in ("bilinear", "bicubic")
         ),
         *(
-            OpExample(ops.Resize(1, (Dim.of(9),), mode, factors=(1.9,)), (float_type(2, 5, 3),))
+            OpExample(
+                ops.Resize(1, (Dim.from_value(9),), mode, factors=(1.9,)), (float_type(2, 5, 3),)
+            )
             for mode in ("bilinear", "bicubic", "nearest", "nearest_exact")
         ),
-        OpExample(ops.Resize(2, (Dim.of(1),), "bilinear"), (float_type(2, 3, 4),)),
+        OpExample(ops.Resize(2, (Dim.from_value(1),), "bilinear"), (float_type(2, 3, 4),)),
         *(
             OpExample(
-                ops.Resize(1, (Dim.of(3), Dim.of(7)), mode, antialias=True),
+                ops.Resize(1, (Dim.from_value(3), Dim.from_value(7)), mode, antialias=True),
                 (float_type(2, 7, 5, 2),),
             )
             for mode in ("bilinear", "bicubic")
         ),
-        OpExample(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (float_type(2, 4, 5, 3),)),
-        OpExample(ops.Resize(0, (Dim.of(8),), "nearest"), (int_type(5, 3),)),
+        OpExample(
+            ops.Resize(1, (*sizes, Dim.from_value(2)), "bilinear"), (float_type(2, 4, 5, 3),)
+        ),
+        OpExample(ops.Resize(0, (Dim.from_value(8),), "nearest"), (int_type(5, 3),)),
         OpExample(ops.GridSample("bilinear"), (float_type(2, 3, 4, 5), float_type(2, 6, 3, 2))),
         OpExample(
             ops.GridSample("nearest", "border", True), (float_type(2, 3, 4, 5), float_type(2, 7, 2))
@@ -451,11 +462,16 @@ def _resized() -> list[OpExample]:
 def _normed() -> list[OpExample]:
     return [
         OpExample(
-            ops.GroupNorm(1, Dim.of(2), 1e-5), (float_type(2, 6, 3), float_type(6), float_type(6))
+            ops.GroupNorm(1, Dim.from_value(2), 1e-5),
+            (float_type(2, 6, 3), float_type(6), float_type(6)),
         ),
-        OpExample(ops.GroupNorm(1, Dim.of(3), 1e-5), (float_type(2, 6), None, None)),
-        OpExample(ops.GroupNorm(3, Dim.of(1), 1e-3), (float_type(2, 2, 3, 4), float_type(4), None)),
-        OpExample(ops.GroupNorm(2, Dim.of(4), 1e-5), (float_type(2, 3, 4, 3), None, float_type(4))),
+        OpExample(ops.GroupNorm(1, Dim.from_value(3), 1e-5), (float_type(2, 6), None, None)),
+        OpExample(
+            ops.GroupNorm(3, Dim.from_value(1), 1e-3), (float_type(2, 2, 3, 4), float_type(4), None)
+        ),
+        OpExample(
+            ops.GroupNorm(2, Dim.from_value(4), 1e-5), (float_type(2, 3, 4, 3), None, float_type(4))
+        ),
     ]
 
 
@@ -494,7 +510,7 @@ def _rounded() -> list[OpExample]:
         (ops.QuantizedLinear(8, 16, "columns"), quantized_type("i8", 21, 5), float_type(2, 5)),
         (ops.QuantizedLinear(4, 16, "columns"), quantized_type("i4", 21, 5), float_type(2, 5)),
     ]
-    wide = Dim.of(7)
+    wide = Dim.from_value(7)
     # four gates of 4 by rows of 3, with one scale per gate
     lstm = (
         float_type(2, 5, 3),
@@ -527,13 +543,13 @@ def _rounded() -> list[OpExample]:
         ),
         *(
             OpExample(
-                ops.QuantizedEmbedding(Dim.of(21), bits, 16),
+                ops.QuantizedEmbedding(Dim.from_value(21), bits, 16),
                 (int_type(2, 3), quantized_type("u8", 5, 2, 2 * bits), float_type(5, 2)),
             )
             for bits in (4, 8)
         ),
         OpExample(
-            ops.QuantizedEmbedding(Dim.of(21), 8, 16, "columns"),
+            ops.QuantizedEmbedding(Dim.from_value(21), 8, 16, "columns"),
             (int_type(4), quantized_type("i8", 21, 5), float_type(2, 5)),
         ),
     ]

@@ -68,8 +68,8 @@ def build_quantized_linear(
     in_features = weight.shape[1]
     codes, scales = quantize_matrix(weight, form)
     b = Builder()
-    axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in leading_axes]
-    x = b.add_input("x", Input(Type("f32", (*axes, Dim.of(in_features)))))
+    axes = [Dim.symbol(a) if isinstance(a, str) else Dim.from_value(a) for a in leading_axes]
+    x = b.add_input("x", Input(Type("f32", (*axes, Dim.from_value(in_features)))))
     weights = {form.format_codes_name("w"): codes, form.format_scales_name("w"): scales}
     types = {form.format_codes_name("w"): form.dtype, form.format_scales_name("w"): "f32"}
     if bias is not None:

@@ -13,7 +13,7 @@ from specc.ir.types import Type
 from support.random_dataflow_graphs import STREAM_TYPE, DataflowGraphBuilder
 from support.random_graphs import BATCH, SEQ, WIDTH
 
-TWO = Dim.of(2)
+TWO = Dim.from_value(2)
 
 
 @dataclass
@@ -113,7 +113,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
             flat = self.process_merged(flat)
         after = leading if self.rng.random() < 0.8 or not self.mixes else not leading
         back = self.one(ops.Split(0, (BATCH, TWO) if after else (TWO, BATCH)), flat)
-        one = self.one(ops.Index(1 if after else 0, Dim.of(self.rng.choice([0, 1]))), back)
+        one = self.one(ops.Index(1 if after else 0, Dim.from_value(self.rng.choice([0, 1]))), back)
         return self.one(ops.Arith("add"), x, one)
 
     def process_merged(self, flat: Value) -> Value:
@@ -137,7 +137,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
                 return self.one(
                     ops.Arith("mul"), flat, self.one(ops.Insert(1), self.one(ops.Insert(1), at))
                 )
-        half = self.one(ops.Slice(0, Dim.of(0), BATCH), flat)
+        half = self.one(ops.Slice(0, Dim.from_value(0), BATCH), flat)
         return self.one(ops.Concat(0), half, half)
 
 

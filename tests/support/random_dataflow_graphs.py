@@ -213,7 +213,9 @@ class DataflowGraphBuilder(RandomGraphBuilder):
                 q = self.one(ops.Arith("add"), q, two)
             case "cut":
                 q, k = (
-                    self.one(ops.Slice(3, Dim.of(0), Dim.of(self.rng.choice([1, 2]))), v)
+                    self.one(
+                        ops.Slice(3, Dim.from_value(0), Dim.from_value(self.rng.choice([1, 2]))), v
+                    )
                     for v in (q, k)
                 )
         if q.type.shape != k.type.shape:
@@ -225,7 +227,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
     def angles(self, at: Value) -> list[Value]:
         return [
             self.one(ops.Cast("f64"), a)
-            for a in self.build.add_node(ops.RopeAngles(Dim.of(2), 10.0), at)
+            for a in self.build.add_node(ops.RopeAngles(Dim.from_value(2), 10.0), at)
         ]
 
     def merge_batch_and_sequence(self, x: Value) -> Value:

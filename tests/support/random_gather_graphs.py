@@ -9,7 +9,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from support.random_graphs import SEQ, RandomGraphBuilder, finish_random_graph
 
-D = Dim.of
+D = Dim.from_value
 
 
 @dataclass

@@ -172,7 +172,7 @@ def add_topk(builder: GridBuilder, x: Value, y: Value) -> Value:
     scores, _ = add_masked_scores(
         builder, x, y, choose_fill_value(builder, -inf if largest else inf)
     )
-    k = Dim.of(builder.rng.choice([1, 2, 3]))
+    k = Dim.from_value(builder.rng.choice([1, 2, 3]))
     best, numbers = builder.all(ops.TopK(KEY, k, largest), scores)
     level = builder.one(ops.Pointwise("tanh"), best)
     rows = builder.one(ops.Reduce("sum", KEY), level)

@@ -66,7 +66,7 @@ class LoopGraphBuilder(RandomGraphBuilder):
             case "streams":
                 both = [self.one(ops.Insert(0), v) for v in (x, y)]
                 return self.one(ops.Concat(0), *both)
-        return self.one(ops.Cast("f64"), self.one(ops.Range(Dim.of(3))))
+        return self.one(ops.Cast("f64"), self.one(ops.Range(Dim.from_value(3))))
 
     def mask_for(self, like: Value) -> Value:
         """Return a mask for the positions of a stream."""
@@ -110,7 +110,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
         if self.rng.random() < 0.6:
             return self.start_carry()
         zero = self.one(ops.Insert(0), self.one(ops.Constant(0.0, "f64")))
-        return self.one(ops.Expand(0, Dim.of(WIDTH)), zero)
+        return self.one(ops.Expand(0, Dim.from_value(WIDTH)), zero)
 
     def start_carry(self) -> Value:
         """Return values that depend on the iteration, or values that are equal in all iterations."""

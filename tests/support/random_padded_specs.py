@@ -161,7 +161,7 @@ def write_sum_ratio(w: SpecWriter, x: Stream) -> None:
     form = w.rng.choice(
         (
             "cumsum({0}, axis=1)",
-            "average_pool({0}, kernel=2, stride=1, padding=[1, 0], counted=true)",
+            "average_pool({0}, kernel=2, stride=1, padding=[1, 0], count_include_pad=true)",
             "delay({0}, by=1) + {0}",
             "(conv({0}, out={1}, kernel=2, padding=causal, bias=false) @ c{2})",
         )
@@ -226,7 +226,7 @@ def write_conv(w: SpecWriter, x: Stream) -> None:
     elif kind == "conv":
         w.lines.append(f"{name} = conv({x.name}, out=4, {window}, bias={bias}) @ c{w.count}")
     else:
-        counted = ", counted=true" if kind == "average_pool" else ""
+        counted = ", count_include_pad=true" if kind == "average_pool" else ""
         w.lines.append(f"{name} = {kind}({x.name}, {window}, stride=1{counted})")
     w.streams.append(Stream(name, x.keep, x.length))
 
@@ -247,7 +247,7 @@ def write_shorter(w: SpecWriter, x: Stream) -> None:
             f"conv({x.name}, out=4, {window}) @ c{w.count}"
             if kind == "conv"
             else f"{kind}({x.name}, {window}"
-            + (", counted=true)" if kind == "average_pool" and pads else ")")
+            + (", count_include_pad=true)" if kind == "average_pool" and pads else ")")
         )
         w.lines += [f"{name} = {made}", f"{keep} = conv_keep({x.keep}, {window})"]
     w.streams.append(Stream(name, keep, get_windowed_length(x.length, kernel, stride, pads)))

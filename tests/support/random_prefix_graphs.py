@@ -18,7 +18,7 @@ from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 from support.random_graphs import sample_graph_values as plain_values
 
 MEMORY = Dim.symbol("mem")
-NO_PREFIX = Dim.of(0)
+NO_PREFIX = Dim.from_value(0)
 TIME = TimeAxis(SEQ, frozenset({"seq"}))
 
 
@@ -128,7 +128,7 @@ class PrefixGraphBuilder(RandomGraphBuilder):
 
     def sample_prefix_length(self) -> Dim:
         """Return a random prefix length: none, learned, memory, or both."""
-        some = Dim.of(self.rng.randint(1, 5))
+        some = Dim.from_value(self.rng.randint(1, 5))
         return self.rng.choice([NO_PREFIX, some, some, MEMORY, MEMORY + self.rng.randint(1, 2)])
 
     def step(self) -> Value:
@@ -138,21 +138,21 @@ class PrefixGraphBuilder(RandomGraphBuilder):
             return super().step()
         match self.rng.choice(["join", "join", "leave", "read", "row", "behind"]):
             case "join":
-                more = self.get_prefix(Dim.of(self.rng.randint(1, 3)))
+                more = self.get_prefix(Dim.from_value(self.rng.randint(1, 3)))
                 return self.one(ops.Concat(1), more, x)
             case "leave" if (head.number or 0) > 0:
-                start = Dim.of(self.rng.randint(1, (head.number or 0) + 1))
+                start = Dim.from_value(self.rng.randint(1, (head.number or 0) + 1))
                 if start == head + 1 and self.rng.random() < 0.7:
                     start = head
                 return self.one(ops.Slice(1, start, head + SEQ), x)
             case "read" if (head.number or 0) > 0:
-                stop = Dim.of(self.rng.randint(1, (head.number or 0)))
-                return self.attend_to_prefix(x, self.one(ops.Slice(1, Dim.of(0), stop), x))
+                stop = Dim.from_value(self.rng.randint(1, (head.number or 0)))
+                return self.attend_to_prefix(x, self.one(ops.Slice(1, Dim.from_value(0), stop), x))
             case "row" if (head.number or 0) > 0:
-                row = self.one(ops.Index(1, Dim.of(0)), x)
+                row = self.one(ops.Index(1, Dim.from_value(0)), x)
                 return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), row))
             case "behind" if self.rng.random() < 0.3:
-                return self.one(ops.Concat(1), x, self.get_prefix(Dim.of(1)))
+                return self.one(ops.Concat(1), x, self.get_prefix(Dim.from_value(1)))
         return self.replace_prefix(x, self.sample_prefix_length())
 
     def attend_to_prefix(self, x: Value, rows: Value) -> Value:

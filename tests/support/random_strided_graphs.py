@@ -72,11 +72,11 @@ class StridedGraphBuilder(RandomGraphBuilder):
         kind = self.rng.choice(["conv"] * 5 + ["max", "mean", "slice", "pad"])
         if kind == "slice" or before < 0:
             lag = self.rng.randrange(by)
-            picked = ops.StridedSlice(1, Dim.of(lag), x.type.shape[1], Dim.of(by))
+            picked = ops.StridedSlice(1, Dim.from_value(lag), x.type.shape[1], Dim.from_value(by))
             return self.record_mask(x, self.one(picked, x), by, lag)
         if kind == "pad" and before:
             # Equals a padded convolution, in two ops.
-            x, before = self.one(ops.Pad(1, Dim.of(before), Dim.of(0)), x), 0
+            x, before = self.one(ops.Pad(1, Dim.from_value(before), Dim.from_value(0)), x), 0
         # Whole chunks never read trailing padding, except in a model that is not causal.
         after = self.rng.choice([0] * 6 + [1])
         window = {"kernel": (kernel,), "stride": (by,), "pads": (before, after)}

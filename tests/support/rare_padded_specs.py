@@ -1,8 +1,8 @@
-"""Layers over padded sequences with ops that `padded_layer_forms` rarely combines, and random specs of
-them.
+"""Layers over padded sequences with ops that `padded_layer_forms` rarely combines, and random specs
+of them.
 
-Forms are those of `padded_layer_forms`. A form of `LENGTH_CHANGES` returns a stream and its mask. In
-`LOOPS`, `{h}` is carried, `{out}` is the result and `{length}` the number of positions.
+Forms are those of `padded_layer_forms`. A form of `LENGTH_CHANGES` returns a stream and its mask.
+In `LOOPS`, `{h}` is carried, `{out}` is the result and `{length}` the number of positions.
 """
 
 import random
@@ -128,8 +128,8 @@ conv(where({hidden}, {x}, 0.0)[:, none], out=2, kernel=[3, 1], padding=[[1, 1], 
 max_pool({x}[:, none], kernel=[3, 1], stride=1, padding=[1, 0]) ; {p}1[:, 0]
 max_pool(where({hidden}, {x}, -inf)[:, none], kernel=[3, 1], stride=1, padding=[1, 0]) ; where({hidden}, {p}1[:, 0], 0.0)
 max_pool(where({hidden}, {x}, -1e30), kernel=3, stride=1, padding=1)
-average_pool({x} * {weight}, kernel=3, stride=1, padding=1, counted=false)
-average_pool({x} * {weight}, kernel=3, stride=1, padding=1, counted=true)
+average_pool({x} * {weight}, kernel=3, stride=1, padding=1, count_include_pad=false)
+average_pool({x} * {weight}, kernel=3, stride=1, padding=1, count_include_pad=true)
 conv(pad({x}, before=1, after=1, mode=reflect), out=4, kernel=3) @ c{p}
 conv(pad({x} * {weight}, before=1, after=1, mode=edge), out=4, kernel=3) @ c{p}
 conv(pad({x} * {weight}, before=1, after=1), out=4, kernel=3) @ c{p}
@@ -259,7 +259,7 @@ dropout({x}, 0.1) * {weight}
 sinusoid(positions({keep}), dim=4, layout=halves) * {x}
 sinusoid(positions({keep}) - sum(cast({keep}, to=int), axis=1)[:, none], dim=4, layout=halves) + {x}
 {x} + sinusoid(positions({x}), dim=4, layout=halves)
-squeeze(average_pool({x}[:, none] * {weight}[:, none], kernel=[3, 1], stride=1, padding=[1, 0], counted=true), axis=1)
+squeeze(average_pool({x}[:, none] * {weight}[:, none], kernel=[3, 1], stride=1, padding=[1, 0], count_include_pad=true), axis=1)
 """
 
 LOOPS = """
@@ -299,11 +299,11 @@ pad({x}, before=1, mode=edge) ; pad(float({keep}), before=1, mode=edge) > 0.5
 pad({x}, before=2, after=2, mode=reflect) ; pad(float({keep}), before=2, after=2, mode=reflect) > 0.5
 conv({x} * {weight}, out=4, kernel=3, stride=2, padding=1) @ c{p} ; conv_keep({keep}, kernel=3, stride=2, padding=1)
 conv({x} * {weight}, out=4, kernel=3, padding=1, dilation=2) @ c{p} ; conv_keep({keep}, kernel=3, padding=1, dilation=2)
-max_pool({x}, kernel=2, ceil=true) ; conv_keep({keep}, kernel=2, stride=2, ceil=true)
+max_pool({x}, kernel=2, ceil_mode=true) ; conv_keep({keep}, kernel=2, stride=2, ceil_mode=true)
 max_pool({x}, kernel=2) ; conv_keep({keep}, kernel=2, stride=2)
-average_pool({x} * {weight}, kernel=2, ceil=true, counted=false) ; conv_keep({keep}, kernel=2, stride=2, ceil=true)
+average_pool({x} * {weight}, kernel=2, ceil_mode=true, count_include_pad=false) ; conv_keep({keep}, kernel=2, stride=2, ceil_mode=true)
 conv_transpose({x} * {weight}, out=4, kernel=2, stride=2) @ c{p} ; resize(float({keep}), mode=nearest, size=[2 * length({keep}, axis=1)], axis=1) > 0.5
-conv_transpose({x}, out=4, kernel=3, stride=2, padding=1, extra=1) @ c{p} ; resize(float({keep}), mode=nearest, size=[2 * length({keep}, axis=1)], axis=1) > 0.5
+conv_transpose({x}, out=4, kernel=3, stride=2, padding=1, output_padding=1) @ c{p} ; resize(float({keep}), mode=nearest, size=[2 * length({keep}, axis=1)], axis=1) > 0.5
 conv_transpose({x} * {weight}, out=4, kernel=3) @ c{p} ; pad(float({keep}), after=2) > 0.5
 """
 

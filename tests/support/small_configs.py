@@ -5,7 +5,7 @@ test.
 import re
 from functools import cache
 
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 
 TRANSFORMER_SIZES = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
 IMAGE_SIZES = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 8, "patch": 4, "channels": 2}
@@ -966,7 +966,7 @@ def list_specs_with(section: str) -> list[str]:
     Searches the text: each pytest worker calls this during collection, and parsing all specs takes
     seconds.
     """
-    paths = list_builtin_specs().items()
+    paths = find_builtin_specs().items()
     texts = {name: path.read_text(encoding="utf-8") for name, path in paths}
     begins = re.compile(rf"^(?:  - )?{section}\b", re.MULTILINE)
     extends = re.compile(r'^(?:model .*)?extends:? "?(\w+)', re.MULTILINE)

@@ -24,9 +24,9 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.dim import Dim
 from specc.library.spec_files import SpecLibrary, get_specs_directory, read_spec_file
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 WORD = re.compile(r"\w+|\s+|[^\w\s]")
 ODD_WORDS = [
@@ -222,7 +222,7 @@ def make_mutant(seed: int) -> SpecMutant:
     """Return the mutant of a seed: one spec of the corpus, mutated in one of three ways."""
     rng = random.Random(seed)
     name, file = choose_spec(rng)
-    write = print_dsl if name.endswith(".specc") else print_yaml
+    write = format_dsl if name.endswith(".specc") else format_yaml
     match seed % 4:
         case 0:
             return SpecMutant(name, mutate_bytes(rng, write(file).encode()))
@@ -252,8 +252,8 @@ def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
     if entry.type.name != "int" or entry.type.optional:
         return None
     if "layers" in path or "heads" in path:
-        return Dim.of(2)
-    return Dim.of(8) if entry.default is None else None
+        return Dim.from_value(2)
+    return Dim.from_value(8) if entry.default is None else None
 
 
 def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:

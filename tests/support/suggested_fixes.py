@@ -168,8 +168,8 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
     ],
     "E0205-a-mask-is-no-function": [("mask=", "apply(causal, x)", "attend(x, x, x, mask=causal)")],
     "E0211-counted": [
-        ("counted=true", "padding=1)", "padding=1, counted=true)"),
-        ("counted=false", "padding=1)", "padding=1, counted=false)"),
+        ("count_include_pad=true", "padding=1)", "padding=1, count_include_pad=true)"),
+        ("count_include_pad=false", "padding=1)", "padding=1, count_include_pad=false)"),
     ],
     "E0211-kernel-of-conv": [
         ("kernel=", "conv(x, out=8)", "conv(x, out=8, kernel=1)"),

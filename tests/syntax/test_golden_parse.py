@@ -6,14 +6,14 @@ import pytest
 
 from specc.diagnostics.source import Source
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.dsl.dsl_printer import print_dsl
-from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.dsl.dsl_printer import format_dsl
+from specc.syntax.yaml.yaml_printer import format_yaml
 
 
 @pytest.mark.golden("parse")
 def test_canonical_text(golden: Callable[[Callable[[str], str]], None]) -> None:
     def print_both(text: str) -> str:
         file = parse_dsl(Source("a.specc", text))
-        return f"{print_dsl(file)}~~~~ as YAML\n{print_yaml(file)}"
+        return f"{format_dsl(file)}~~~~ as YAML\n{format_yaml(file)}"
 
     golden(print_both)

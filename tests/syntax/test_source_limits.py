@@ -8,7 +8,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
-from specc.syntax.dsl.expression_printer import print_expression
+from specc.syntax.dsl.expression_printer import format_expression
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.syntax.yaml.yaml_parser import parse_yaml
 
@@ -64,7 +64,7 @@ def test_tokens_of_an_expression() -> None:
     first, operations = flatten_binary_chain(sum_of_all)
     assert isinstance(first, ast.Name)
     assert len(operations) == terms - 1
-    assert print_expression(sum_of_all) == "i" + " + i" * (terms - 1)
+    assert format_expression(sum_of_all) == "i" + " + i" * (terms - 1)
     assert sum(1 for _ in walk_tree(sum_of_all)) == 2 * terms - 1
     with pytest.raises(Failed, match="E0111"):
         parse_expression("i" + " + i" * terms)

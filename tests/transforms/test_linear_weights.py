@@ -20,7 +20,7 @@ from specc.transforms.linear_weights import (
 def build_linear_graph(out: int, width: int, *, shown: bool = False) -> Graph:
     """Build two linear layers; one matrix is read by another op too."""
     made = Builder()
-    x = made.add_input("x", Input(Type("f32", (Dim.symbol("n"), Dim.of(width)))))
+    x = made.add_input("x", Input(Type("f32", (Dim.symbol("n"), Dim.from_value(width)))))
     w = made.add_parameter(Parameter(name="w", type=Type.of("f32", out, width), initializer=""))
     b = made.add_parameter(Parameter(name="b", type=Type.of("f32", out), initializer=""))
     v = made.add_parameter(Parameter(name="v", type=Type.of("f32", width, out), initializer=""))

@@ -153,7 +153,7 @@ def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
 
 
 def test_first_and_last_id_are_used() -> None:
-    ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), upper_bound=Dim.of(1000))
+    ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), upper_bound=Dim.from_value(1000))
     tried = [made["ids"] for made in generate_inputs(ids=ids)]
     assert [t.shape for t in tried] == [(1, 2), (2, 3), (3, 5)]
     assert all(t.max() == 999 and t.min() == 0 for t in tried)

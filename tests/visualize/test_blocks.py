@@ -9,14 +9,14 @@ from support.small_configs import SMALL_CONFIGS
 from specc.analysis.model_cost import count_parameters, summarize_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.visualize.block_dataflow import BlockFlow
 from specc.visualize.block_tree import Block, build_block_tree
 
 SOME = ("digits", "rnnsearch", "perceiver", "xor", "han")
 ALL = [
     pytest.param(name, marks=[] if name in SOME else pytest.mark.slow)
-    for name in list_builtin_specs()
+    for name in find_builtin_specs()
 ]
 
 

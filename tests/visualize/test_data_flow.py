@@ -13,7 +13,7 @@ from specc.drawing.drawing_marks import TextMark
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.visualize.block_dataflow import (
     LENGTH_OPERATIONS,
     VIEW_OPERATIONS,
@@ -28,7 +28,7 @@ from specc.visualize.block_tree import Block, build_block_tree, expand_blocks
 SOME = ("bert", "t5", "rnnsearch", "transformer", "llava", "perceiver")
 ALL = [
     pytest.param(name, marks=[] if name in SOME else pytest.mark.slow)
-    for name in list_builtin_specs()
+    for name in find_builtin_specs()
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from visualize.test_data_flow import SOME, elaborate_small
 
 from specc.drawing.drawing_marks import BoxMark, Drawing, LineMark, Mark, TextMark
-from specc.library.spec_files import list_builtin_specs
+from specc.library.spec_files import find_builtin_specs
 from specc.visualize.block_layout import BLOCK_COLORS, draw_block
 from specc.visualize.block_tree import build_block_tree, expand_blocks
 
@@ -17,7 +17,7 @@ Point: TypeAlias = tuple[float, float]
 PORT_SIZE = 11.5
 ALL = [
     pytest.param(name, marks=[] if name in (*SOME, "mpnet") else pytest.mark.slow)
-    for name in list_builtin_specs()
+    for name in find_builtin_specs()
 ]
 
 

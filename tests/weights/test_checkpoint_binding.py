@@ -222,7 +222,7 @@ def test_inapplicable_rule(tmp_path: Path) -> None:
     )
     assert fault.code == "E0511"
     assert "no 3 equal parts" in format_diagnostic(fault)
-    assert fault.others[0].span is rule.span
+    assert fault.related_labels[0].span is rule.span
 
 
 def test_dtype_mismatch(tmp_path: Path) -> None:

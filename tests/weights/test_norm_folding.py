@@ -235,7 +235,7 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
 
 # --- which norms ----------------------------------------------------------------------
 
-FOUR = Dim.of(4)
+FOUR = Dim.from_value(4)
 Rest = Callable[[Builder, Value, Value], dict[str, Value]]
 
 

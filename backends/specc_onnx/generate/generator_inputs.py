@@ -110,7 +110,7 @@ class GenerationParts(SelfDecodingGraph):
         graph, growing = self.graph, self.derived.sequence_input
         batch = graph.inputs[growing].type.shape[0]
         others = [t for n, t in self.inputs.items() if n not in (growing, *self.padding_masks)]
-        return (bool(self.decoding.start) or self.starts_from_prefix) and any(
+        return (bool(self.decoding.start_token_ids) or self.starts_from_prefix) and any(
             d == batch for t in others for d in t.shape
         )
 
@@ -119,7 +119,7 @@ class GenerationParts(SelfDecodingGraph):
         """Return True if the first token of an empty sequence is predicted from the prefix
         positions.
         """
-        return not self.decoding.start and bool(self.derived.initial_logits_output)
+        return not self.decoding.start_token_ids and bool(self.derived.initial_logits_output)
 
     @property
     def inputs(self) -> dict[str, Type]:

@@ -202,9 +202,11 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     if not context.parts.starts_from_prefix:
         is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
         # A slice of length 0 or 1 replaces an `If`, whose branches would need equal shapes.
-        start_tokens = g.emit_constant([list(context.decoding.start)], type.dtype)
+        start_tokens = g.emit_constant([list(context.decoding.start_token_ids)], type.dtype)
         shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
-        count = g.emit_node("Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start)])
+        count = g.emit_node(
+            "Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start_token_ids)]
+        )
         start = g.emit_node("Expand", start_tokens, shape)
         start = g.emit_node("Slice", start, [0], count, [1])
         tokens = g.emit_node("Concat", start, tokens, axis=1)
@@ -273,7 +275,7 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     lengths = {str(context.batch): context.step_batch}
     # A cache starts empty; a state without a time axis (of a recurrent layer) starts as zeros.
     shape = [
-        Dim.of(0) if n == state.time_axis else d.substitute(lengths)
+        Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
     ]
     context.g.site = LoweringSite(("states",))

@@ -183,12 +183,12 @@ class SingleSequenceStrategy:
             sampled = g.emit_node("ArgMax", allowed_scores, axis=1, keepdims=False)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
         score = g.emit_node("Where", is_finished, 0.0, score)
-        tokens = g.emit_node("Where", is_finished, self.decoding.fill_token, sampled)
+        tokens = g.emit_node("Where", is_finished, self.decoding.fill_token_id, sampled)
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
         is_invalid = g.emit_node("And", g.emit_node("Not", is_finished), is_invalid)
         score = g.emit_node("Where", is_invalid, float("nan"), score)
         tokens = g.emit_node("Where", is_invalid, NO_TOKEN, tokens)
-        for stop in self.decoding.stop:
+        for stop in self.decoding.stop_token_ids:
             is_finished = g.emit_node("Or", is_finished, g.emit_node("Equal", tokens, stop))
         column = emit_unsqueeze(g, sampled, 1)
         next_carries = [
@@ -253,7 +253,7 @@ class BeamSearchStrategy:
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""
         scores, tokens = final_carries[2], final_carries[3]
-        best = Dim.of(self.decoding.num_return_sequences)
+        best = Dim.from_value(self.decoding.num_return_sequences)
         if self.decoding.num_return_sequences < self.decoding.num_beams:
             scores, tokens = (emit_slice(g, x, 1, 0, best) for x in (scores, tokens))
         shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)

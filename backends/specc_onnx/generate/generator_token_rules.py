@@ -61,7 +61,7 @@ def has_history(decoding: DecodingConfig) -> bool:
     return bool(
         decoding.no_repeat_ngram_size
         or decoding.bad_words_ids
-        or (decoding.min_length and decoding.stop)
+        or (decoding.min_length and decoding.stop_token_ids)
     )
 
 
@@ -112,12 +112,14 @@ def emit_banned_tokens(
     ordered = sorted(decoding.bad_words_ids, key=len)
     for length, sequences in groupby(ordered, key=len):
         masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
-    if decoding.min_length and decoding.stop:
+    if decoding.min_length and decoding.stop_token_ids:
         token_count = emit_count_nonzero(
             g, g.emit_node("GreaterOrEqual", history, 0), 1, keepdims=True
         )
         is_early = g.emit_node("Less", token_count, decoding.min_length)
-        masks.append(g.emit_node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
+        masks.append(
+            g.emit_node("And", is_early, emit_token_set(g, decoding.stop_token_ids, vocabulary))
+        )
     return masks
 
 
@@ -177,9 +179,9 @@ def emit_token_rules(
     unrestricted = scores
     if history is not None:
         scores = _emit_history_rules(g, decoding, scores, history, vocabulary)
-    if decoding.min_tokens and decoding.stop:
+    if decoding.min_tokens and decoding.stop_token_ids:
         early = g.emit_node("Less", iteration, decoding.min_tokens)
-        scores = _emit_suppressed_scores(g, scores, decoding.stop, vocabulary, early)
+        scores = _emit_suppressed_scores(g, scores, decoding.stop_token_ids, vocabulary, early)
     if decoding.forced_eos_token_id is not None:
         last = g.emit_node("Equal", g.emit_node("Add", iteration, 1), limit)
         only = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)

@@ -101,7 +101,7 @@ class BeamSearchStep:
     def candidate_count(self) -> int:
         """Return the number of candidate continuations per sequence and step."""
         # Each beam may finish with each stop token; `num_beams` other candidates remain.
-        wanted = max(2, 1 + len(self.decoding.stop)) * self.decoding.num_beams
+        wanted = max(2, 1 + len(self.decoding.stop_token_ids)) * self.decoding.num_beams
         return min(wanted, self.decoding.num_beams * self.vocabulary)
 
 
@@ -166,9 +166,9 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
     state = _emit_gathered_beams(step, step.state.sequences, parents, n)
     sequences = g.emit_node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
     is_finished = g.emit_node("GreaterOrEqual", step.length, step.limit)
-    for stop in step.decoding.stop:
+    for stop in step.decoding.stop_token_ids:
         is_finished = g.emit_node("Or", is_finished, g.emit_node("Equal", tokens, stop))
-    if not step.decoding.stop:
+    if not step.decoding.stop_token_ids:
         is_finished = g.emit_node("Expand", is_finished, g.emit_node("Shape", tokens))
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
@@ -188,7 +188,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
         g.emit_node("Not", ends_now),
     )
     column = g.emit_node("Concat", g.emit_node("Shape", step.state.scores), [1], axis=0)
-    filler = g.emit_node("Expand", step.decoding.fill_token, column)
+    filler = g.emit_node("Expand", step.decoding.fill_token_id, column)
     # Beams that finished earlier are filled up to the current length.
     earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, filler, axis=2)
     sequences = g.emit_node("Concat", earlier_sequences, candidates.sequences, axis=1)
@@ -205,7 +205,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
         "Where",
         emit_unsqueeze(g, is_beam_finished, 2),
         finished_sequences,
-        step.decoding.fill_token,
+        step.decoding.fill_token_id,
     )
     return best_scores, finished_sequences, is_beam_finished
 

@@ -233,7 +233,7 @@ def _emit_attention_blocks(
 ) -> str:
     """Emit a loop over the blocks of an attention; return their concatenated results."""
     b, h, n, _ = parts.grid
-    e, size = parts.v.shape[3], Dim.of(local.block_size)
+    e, size = parts.v.shape[3], Dim.from_value(local.block_size)
 
     def emit_partial(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         attention = _emit_partial_attention(op, g, parts, queries, keys)
@@ -280,7 +280,7 @@ def _emit_query_span(
     first = g.emit_node("Mul", g.emit_node("Unsqueeze", block_index, [0]), [local.block_size])
     start = g.emit_node("Min", first, g.emit_node("Sub", length, [local.block_size]))
     stop = g.emit_node("Add", start, [local.block_size])
-    return PositionSpan(start, stop, Dim.of(local.block_size))
+    return PositionSpan(start, stop, Dim.from_value(local.block_size))
 
 
 def _emit_key_span(
@@ -300,7 +300,7 @@ def _emit_key_span(
         # more keys.
         start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
         stop = g.emit_node("Add", start, [local.keys_per_block])
-        return PositionSpan(start, stop, Dim.of(local.keys_per_block))
+        return PositionSpan(start, stop, Dim.from_value(local.keys_per_block))
     # If the band excludes the position itself, a block at an end may have no visible keys.
     if back < 0:
         start = g.emit_node("Min", start, g.emit_node("Sub", length, one))

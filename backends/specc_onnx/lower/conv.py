@@ -254,7 +254,7 @@ class _EmptyWindowGuard:
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
         """Return the window axes that may be empty, if the op allows it."""
-        zero = Dim.of(0)
+        zero = Dim.from_value(0)
         return [
             n
             for n in range(len(self.op.kernel))

@@ -223,7 +223,13 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
     """
     q, k, v = (g.layouts.packed_heads.get(t.name) for t in (parts.q, parts.k, parts.v))
     has_static_heads = parts.grid[1].number and parts.groups.number
-    if not g.target.packed_heads or not has_static_heads or q is None or k is None or v is None:
+    if (
+        not g.target.uses_packed_heads
+        or not has_static_heads
+        or q is None
+        or k is None
+        or v is None
+    ):
         return None
     return q, k, v
 

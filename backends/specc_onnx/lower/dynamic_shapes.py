@@ -42,10 +42,10 @@ class LengthResolver:
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
         """Emit a length as i64[]."""
-        number = Dim.of(length).number
+        number = Dim.from_value(length).number
         if number is not None:
             return g.emit_constant(number, "i64")
-        vector = self.emit_length(g, Dim.of(length))
+        vector = self.emit_length(g, Dim.from_value(length))
         with g.hoist_nodes("lengths"):
             return g.emit_node("Squeeze", vector, [0])
 
@@ -53,7 +53,7 @@ class LengthResolver:
         """Emit several lengths as i64[n]."""
         # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
-        for is_static, group in groupby(map(Dim.of, dims), lambda d: d.number is not None):
+        for is_static, group in groupby(map(Dim.from_value, dims), lambda d: d.number is not None):
             if is_static:
                 parts.append(g.emit_constant([d.number for d in group], "i64"))
             else:

@@ -97,7 +97,7 @@ class GridSlice:
         """
         if isinstance(op, ops.Scan):
             return False
-        is_cheap = not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
+        is_cheap = not op.is_heavy or isinstance(op, ops.MatMul | ops.Einsum)
         return axes == 2 or (axes == 1 and self.recomputes_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
@@ -143,7 +143,7 @@ class GridSlice:
 def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
     """Return the dependences of one result of a node on its operands."""
     types = tuple(a.type if a else None for a in node.args)
-    dependences = find_op_dependences(node.op, types, node.op.infer(*types))
+    dependences = find_op_dependences(node.op, types, node.op.infer_result_types(*types))
     return [dependence for dependence in dependences if dependence.result == result_index]
 
 

@@ -69,7 +69,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
         return x.name
     length = x.shape[op.axis]
     # ONNX takes the starts of all axes first, then the ends.
-    ends = [Dim.of(0)] * (2 * x.rank)
+    ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
     first, *others = op.list_nonnegative_lengths(length)
     start_width = emit_checked_length(g, op.padding_before, first, *others)
@@ -149,7 +149,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     is_transposed = order != [*range(rank)]
     shape = [x.shape[n] for n in order]
     unchanged = shape[: rank - count]
-    unit_axes = [Dim.of(1)] * (2 if count == 1 else 1)
+    unit_axes = [Dim.from_value(1)] * (2 if count == 1 else 1)
     name = g.emit_node("Transpose", x, perm=order) if is_transposed else x.name
     result_shape = (multiply_dims(unchanged), *unit_axes, *op.sizes)
     source_shape = (multiply_dims(unchanged), *unit_axes, *shape[rank - count :])

@@ -342,7 +342,7 @@ def _emit_rotary_embedding(
 
 
 def _emit_rotate_half(g: Emitter, x: str, cosines: str, sines: str, width: Dim) -> str:
-    middle = Dim.of((width.number or 0) // 2)
+    middle = Dim.from_value((width.number or 0) // 2)
     a, b = emit_slice(g, x, 3, 0, middle), emit_slice(g, x, 3, middle, width)
     return g.emit_node("Concat", *_emit_rotated_pair(g, a, b, cosines, sines), axis=3)
 

@@ -66,7 +66,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
                 center = _match_center(g, difference, sides, keys)
                 if center is not None and radius and keys not in radius.type.shape:
                     return center, radius
-            case Node(op, (inner,)) if op.view:
+            case Node(op, (inner,)) if op.is_view:
                 conditions.append(inner)
     return None
 
@@ -98,7 +98,7 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
     while (value := _find_outer_value(g, value)) is not None and value.node is not None:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
-        if not (value.node.op.view or isinstance(value.node.op, ops.Cast)):
+        if not (value.node.op.is_view or isinstance(value.node.op, ops.Cast)):
             return False
         value = value.node.first_operand
     return False

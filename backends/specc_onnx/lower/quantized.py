@@ -42,7 +42,7 @@ def quantized_linear(
     bias: Tensor | None,
 ) -> str:
     """Lower `x @ w.T + b` with quantized weights."""
-    shape = x.shape if x.rank > 1 else (Dim.of(1), *x.shape)
+    shape = x.shape if x.rank > 1 else (Dim.from_value(1), *x.shape)
     tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
     product = _emit_quantized_matmul(op, g, tokens, weights, scales, result_shape)
@@ -184,12 +184,12 @@ def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tenso
     """Quantize and dequantize each group of a token with its own scale."""
     *leading, width = x.shape
     count = count_groups(width.number or 0, group_size)
-    padded_width = Dim.of(count * group_size)
+    padded_width = Dim.from_value(count * group_size)
     name, dtype = x.name, x.dtype
     if padded_width != width:
         pads = [0] * (2 * len(leading) + 1) + [count * group_size - (width.number or 0)]
         name = g.emit_node("Pad", name, pads)
-    shape = (*leading, Dim.of(count), Dim.of(group_size))
+    shape = (*leading, Dim.from_value(count), Dim.from_value(group_size))
     blocks = make_typed_tensor(
         emit_reshape(g, name, shape, source_shape=(*leading, padded_width)), dtype, shape
     )
@@ -304,7 +304,7 @@ def _emit_dequantized_matrix(
     if op.bits == 4:
         w = _emit_unpacked_int4(g, w)
     out, count = scales.shape
-    shape = (out, count, Dim.of(block))
+    shape = (out, count, Dim.from_value(block))
     # Group-wise codes are stored unsigned, with 0 in the middle of the range.
     zero_point = g.emit_constant(float(2 ** (op.bits - 1)), dtype)
     codes = g.emit_node("Sub", emit_cast(g, w, dtype), zero_point)
@@ -328,7 +328,7 @@ def _emit_dequantized_columns(
     count, out = scales.shape
     padded_width = count * group_size
     flat = emit_reshape(
-        g, repeated, (padded_width, out), source_shape=(count, Dim.of(group_size), out)
+        g, repeated, (padded_width, out), source_shape=(count, Dim.from_value(group_size), out)
     )
     if padded_width != width:
         flat = emit_slice(g, flat, 0, 0, width)
@@ -344,5 +344,5 @@ def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     *lead, bytes_ = w.shape
     both = g.emit_node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
     shape = (*lead, bytes_ * 2)
-    name = emit_reshape(g, both, shape, source_shape=(*lead, bytes_, Dim.of(2)))
+    name = emit_reshape(g, both, shape, source_shape=(*lead, bytes_, Dim.from_value(2)))
     return make_typed_tensor(name, "u8", shape)

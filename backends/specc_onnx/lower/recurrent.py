@@ -330,7 +330,11 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     packed = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_ordered_weights(
-        g, layer.gate_order, (x.weights, x.state_weights), (x.bias, x.state_bias), axis
+        g,
+        layer.gate_order,
+        (x.input_weights, x.recurrent_weights),
+        (x.input_bias, x.recurrent_bias),
+        axis,
     )
     # the cell gate has no peephole weights, [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
@@ -340,7 +344,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
         *(packed, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
         domain=CONTRIB_DOMAIN if x.scales else "",
-        hidden_size=x.state_weights.shape[1 - axis].number,
+        hidden_size=x.recurrent_weights.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )

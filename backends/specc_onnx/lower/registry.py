@@ -51,7 +51,7 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
     first_new = len(nodes)
     operands = (None if a is None else g.values.tensors[a] for a in node.args)
     names = lower[node.op](node.op, g, *operands)
-    if node.op.heavy:
+    if node.op.is_heavy:
         summary = extract_docstring_summary(type(node.op).__doc__)
         _add_doc_string(nodes[first_new:], summary, g.scope_prefix)
     names = (names,) if isinstance(names, str) else names

@@ -61,7 +61,7 @@ def _find_ordinary_values(graph: Graph) -> set[Value]:
         floats = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]
         is_elementwise = isinstance(node.op, (*ELEMENT_OPS, ops.Pointwise, ops.Arith))
         if isinstance(node.op, ORDINARY_OPS) or (
-            (node.op.view or is_elementwise) and ordinary.issuperset(floats)
+            (node.op.is_view or is_elementwise) and ordinary.issuperset(floats)
         ):
             ordinary.update(results)
     return ordinary
@@ -76,4 +76,4 @@ def _is_error_small(
         return user.args[1 - index] in ordinary and tolerant[user]
     if isinstance(op, (*SUMMING_OPS, ops.Arith)):
         return not isinstance(op, ops.Arith) or op.fn in ("add", "sub", "min", "max")
-    return (op.view or isinstance(op, ELEMENT_OPS)) and tolerant[user]
+    return (op.is_view or isinstance(op, ELEMENT_OPS)) and tolerant[user]

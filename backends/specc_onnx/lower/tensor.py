@@ -113,7 +113,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
 @lower
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
     """Expand an axis of length 1; ones elsewhere keep the shape."""
-    target = [Dim.of(1)] * x.rank
+    target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
     return x.name if op.length == 1 else g.emit_node("Expand", x, g.emit_shape(target))
 
@@ -189,7 +189,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     if op.steps == 0:
         return x.name
     shape = list(x.shape)
-    length, shape[op.axis] = shape[op.axis], Dim.of(op.steps)
+    length, shape[op.axis] = shape[op.axis], Dim.from_value(op.steps)
     padding = emit_full(g, op.fill_value, x.dtype, shape)
     padded = g.emit_node("Concat", padding, x, axis=op.axis)
     return emit_slice(g, padded, op.axis, 0, length)

@@ -60,7 +60,7 @@ def _plan_target_shape(
     ]
     return [
         0 if unchanged and length.number is None else length.number
-        for unchanged, length in zip(is_unchanged, map(Dim.of, shape), strict=True)
+        for unchanged, length in zip(is_unchanged, map(Dim.from_value, shape), strict=True)
     ]
 
 
@@ -133,7 +133,7 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
     names = []
     for operand, other in ((x, y), (y, x)):
         leading, other_leading = operand.shape[-3::-1], other.shape[-3::-1]
-        pairs = [*zip_longest(leading, other_leading, fillvalue=Dim.of(1))][::-1]
+        pairs = [*zip_longest(leading, other_leading, fillvalue=Dim.from_value(1))][::-1]
         may_be_empty = any(a == 1 != b and not g.lengths.is_positive(b) for a, b in pairs)
         broadcast = [b if a == 1 else a for a, b in pairs]
         needs_expand = leading and may_be_empty

@@ -85,7 +85,7 @@ def find_cross_attention(step: Graph, static_inputs: Iterable[str]) -> list[dict
             pairs = zip(CACHE_PARTS, node.args[1:3], strict=True)
             if pair := {word: origin[value] for word, value in pairs if value in origin}:
                 found.append(pair)
-        elif node.op.view and len(node.args) == 1 and node.args[0] in origin:
+        elif node.op.is_view and len(node.args) == 1 and node.args[0] in origin:
             origin |= dict.fromkeys(results, origin[node.args[0]])
     return found
 
@@ -287,7 +287,7 @@ def _build_decoder(
     lengths: Mapping[str, Dim] = parts.renamed_lengths
     if without_past:
         # the same step with a past of length 0: concatenations with the past disappear
-        lengths = {n: Dim.of(0) if d.name == PAST else d for n, d in lengths.items()}
+        lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
     encode, end = _rename_encoder(parts)
     replay = GraphReplay()

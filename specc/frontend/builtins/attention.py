@@ -104,7 +104,7 @@ def _fold_scale(
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
         except ZeroDivisionError:  # vectors of width 0: every score is 0
             scale = 1.0
-    if site.context.has_run_time_symbol(get_number_symbols(scale)):
+    if site.context.has_dynamic_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
         return site.add_arithmetic("mul", q, factor), 1.0
     return q, convert_to_float(site.context, scale, site.span)
@@ -173,7 +173,7 @@ def attend_by(
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
-    options = _WeightOptions(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
+    options = _WeightOptions(score=score, mask=mask, bias=add, normalize=normalize, noise=noise)
     weights = options.compute_weights(site, q, k)
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
@@ -207,7 +207,7 @@ class _WeightOptions:
 
     score: Score
     mask: Mask
-    add: Anything
+    bias: Anything
     normalize: Normalizer
     noise: Tensor | None
 
@@ -223,8 +223,8 @@ class _WeightOptions:
             scores = make_filled_tensor(site, 1.0, (*with_length.shape[:-1], k.shape[-2]))
         else:
             scores = compute_scores(site, self.score, with_length, k, grid_indices)
-        if self.add is not None:
-            bias = evaluate_bias_option(site, self.add, grid_indices, len(q.shape))
+        if self.bias is not None:
+            bias = evaluate_bias_option(site, self.bias, grid_indices, len(q.shape))
             assert bias is not None  # every value except `none` adds a bias
             bias = match_score_rank(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
@@ -333,6 +333,6 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
             "E0607",
             title,
             site.argument_spans.get("score") or site.span,
-            others=others,
+            related_labels=others,
             helps=helps,
         )

@@ -41,7 +41,9 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
             raise
         raise Failed(
             replace(
-                diagnostic, primary=Label(span), others=(diagnostic.primary, *diagnostic.others)
+                diagnostic,
+                primary=Label(span),
+                related_labels=(diagnostic.primary, *diagnostic.related_labels),
             )
         ) from None
 

@@ -73,7 +73,7 @@ def conv_transpose(
     dilation: SizeOption = ONE,
     groups: Dim = ONE,
     padding: EndPadding = ZERO,
-    extra: SizeOption = ZERO,
+    output_padding: SizeOption = ZERO,
     weight: Tensor | None = None,
     bias: bool | Tensor = True,
     init: str = FAN_IN_INIT,
@@ -81,14 +81,14 @@ def conv_transpose(
     """Apply a transposed convolution, which upsamples by `stride` (arXiv:1603.07285, sec. 4).
 
     As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 -
-    2 · padding + extra`: `padding` positions are removed at both ends, and `extra`
-    (PyTorch's `output_padding`) are added at the end, fewer than `stride` or `dilation`.
+    2 · padding + output_padding`: `padding` positions are removed at both ends, and
+    `output_padding` positions are added at the end, fewer than `stride` or `dilation`.
     Other options as in `conv`. Weights: `weight` [channels, out / groups, kernel],
     `bias` [out]; both may be given as `weight=` and `bias=`.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
-    window = operand.make_transposed_window(sizes, stride, dilation, padding, extra)
+    window = operand.make_transposed_window(sizes, stride, dilation, padding, output_padding)
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, transposed=True)
@@ -105,17 +105,16 @@ def max_pool(
     stride: SizeOption | None = None,
     dilation: SizeOption = ONE,
     padding: PaddingOption = ZERO,
-    ceil: bool = False,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """Apply max pooling per channel to [batch, time, channels] or to a feature map
     [batch, channels, height, width].
 
     `stride` defaults to the kernel size; other options are those of `conv`. Padding
-    counts as -inf. With `ceil` the last window may extend past the end
-    (PyTorch's `ceil_mode`).
+    counts as -inf. With `ceil_mode` the last window may extend past the end.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, dilation, padding)
-    window = window.pad_overhang() if ceil else window
+    window = window.pad_overhang() if ceil_mode else window
     return site.add_op(ops.MaxPool(*window.op_attributes), x)
 
 
@@ -127,25 +126,25 @@ def average_pool(
     kernel: SizeOption,
     stride: SizeOption | None = None,
     padding: PaddingOption = ZERO,
-    counted: bool | None = None,
-    ceil: bool = False,
+    count_include_pad: bool | None = None,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """Apply average pooling per channel to [batch, time, channels] or to a feature map
     [batch, channels, height, width].
 
-    Options are those of `max_pool`. `counted` determines whether the mean includes
-    padded zeros (PyTorch's `count_include_pad`); it is required where there is padding.
+    Options are those of `max_pool`. With `count_include_pad` the mean includes
+    padded zeros; the option is required if there is padding.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
     # Frameworks have different defaults, and results differ only at the borders, so that a wrong
     # default would go unnoticed.
-    if counted is None and any((*window.pad_before, *window.pad_after)):
-        helps = ["write `counted=true`, PyTorch's default, or `counted=false`"]
-        title = "`average_pool` needs the option `counted` where there is padding"
+    if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
+        helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
+        title = "missing option `count_include_pad` of `average_pool` (required with padding)"
         site.raise_error("E0211", title, "padding", helps=helps)
-    extra = window.get_max_overhang() if ceil else (0,) * len(window.kernel)
+    overhang = window.get_max_overhang() if ceil_mode else (0,) * len(window.kernel)
     kernels, strides, _, pads = window.op_attributes
-    op = ops.AveragePool(kernels, strides, pads, extra, bool(counted))
+    op = ops.AveragePool(kernels, strides, pads, overhang, bool(count_include_pad))
     return site.add_op(op, x)
 
 
@@ -158,7 +157,7 @@ def conv_keep(
     stride: SizeOption = ONE,
     dilation: SizeOption = ONE,
     padding: PaddingOption = ZERO,
-    ceil: bool = False,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """Return the padding mask [batch, time] of the output positions of a convolution or
     pooling with these options, given the mask `keep` [batch, time] of its input.
@@ -171,7 +170,7 @@ def conv_keep(
         site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
     operand = WindowOperand(site, keep, is_mask=True)
     window = operand.make_window(kernel, stride, dilation, padding)
-    window = window.pad_overhang() if ceil else window
+    window = window.pad_overhang() if ceil_mode else window
     return _compute_output_mask(site, ops.MaxPool(*window.op_attributes), keep)
 
 
@@ -221,7 +220,7 @@ def _make_kernel(
     if transposed:
         sizes.reverse()
         options.reverse()
-    shape = (sizes[0], divide_dims_exactly(sizes[1], groups), *map(Dim.of, window.kernel))
+    shape = (sizes[0], divide_dims_exactly(sizes[1], groups), *map(Dim.from_value, window.kernel))
     return operand.site.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
 
 

@@ -174,7 +174,7 @@ def _find_resized_axes(
     _check_size_and_factor(site, size, factor)
     rank = len(x.shape)
     default_axis = rank - len(size) if size else 2
-    at = site.resolve_axis(x, Dim.of(default_axis) if axis is None else axis)
+    at = site.resolve_axis(x, Dim.from_value(default_axis) if axis is None else axis)
     count = len(size) or rank - at
     max_count = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
     if at + count > rank or count > max_count:
@@ -200,7 +200,7 @@ def _check_antialias(
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
     for length in lengths:
-        if length.number is None and site.context.has_run_time_symbol(length.symbols()):
+        if length.number is None and site.context.has_dynamic_symbol(length.symbols()):
             site.raise_error(
                 "E0329",
                 f"`antialias` needs known lengths, but `{length}` depends on an input",
@@ -225,10 +225,10 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     """Return the resized length: the product, rounded down."""
     if length.number is not None:
         # rounded down like in PyTorch: 100 times 0.29 is 28
-        return Dim.of(math.floor(length.number * factor))
+        return Dim.from_value(math.floor(length.number * factor))
     exact = Fraction(factor)
     if exact.denominator > 1024:
-        if not site.context.has_run_time_symbol(length.symbols()):
+        if not site.context.has_dynamic_symbol(length.symbols()):
             raise UndecidedValueError(length.symbols(), site.argument_spans.get("factor"))
         site.raise_error(
             "E0329",

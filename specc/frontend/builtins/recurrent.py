@@ -60,7 +60,7 @@ def rnn(
     stack = _LayerStack(
         site=site,
         hidden=hidden,
-        gates=1,
+        gate_count=1,
         layers=layers,
         direction=direction,
         keep=keep,
@@ -103,7 +103,7 @@ def gru(
     stack = _LayerStack(
         site=site,
         hidden=hidden,
-        gates=3,
+        gate_count=3,
         layers=layers,
         direction=direction,
         keep=keep,
@@ -142,7 +142,7 @@ def lstm(
     stack = _LayerStack(
         site=site,
         hidden=hidden,
-        gates=4,
+        gate_count=4,
         layers=layers,
         direction=direction,
         keep=keep,
@@ -160,7 +160,7 @@ class _LayerStack:
 
     site: CallSite
     hidden: Dim
-    gates: int
+    gate_count: int
     layers: Dim
     direction: str
     keep: Tensor | None
@@ -222,7 +222,7 @@ class _LayerStack:
             initial = self.init if leaf.startswith("weight") else ZEROS_INIT
             return self.site.add_weight(f"{leaf}{suffix}", shape, initial, sizes)
 
-        gate_width = self.hidden * self.gates
+        gate_width = self.hidden * self.gate_count
         # with a projection, the recurrent input is already projected
         recurrent_width = self.hidden if self.proj is None else self.proj
         operands: list[Tensor | None] = [
@@ -257,7 +257,7 @@ class _LayerStack:
                 f"layer{'s' * (count > 1)}"
             )
             self.site.raise_error("E0301", title, option, f"this is {describe_value(start)}")
-        return [self.site.add_op(ops.Index(1, Dim.of(n)), start) for n in range(count)]
+        return [self.site.add_op(ops.Index(1, Dim.from_value(n)), start) for n in range(count)]
 
     def _stack_states(self, states: list[Tensor]) -> Tensor:
         stacked = [self.site.insert_axis(s, 1) for s in states]

@@ -93,8 +93,8 @@ class Builtin:
         )
 
 
-ZERO, ONE = Dim.of(0), Dim.of(1)
-SECOND_AXIS, LAST_AXIS = Dim.of(1), Dim.of(-1)
+ZERO, ONE = Dim.from_value(0), Dim.from_value(1)
+SECOND_AXIS, LAST_AXIS = Dim.from_value(1), Dim.from_value(-1)
 """Defaults of options."""
 
 BUILTINS: dict[str, Builtin] = {}
@@ -197,7 +197,7 @@ class CallSite:
             origin = (
                 Origin(option_span, f"`{option}=` of the weight `{name}`") if option_span else None
             )
-            dim = Dim.of(length)
+            dim = Dim.from_value(length)
             check_weight_length(self.context, dim, name, option_span or self.span)
             dims.append(dim.with_origin(origin) if origin else dim)
         stacks = self.context.weights.expert_stacks
@@ -281,7 +281,7 @@ def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> No
         f"two weights of different shapes are called `{second.name}`",
         second.span,
         f"{second.type} here",
-        others=Label.list_at(first.span, f"{first.type} here"),
+        related_labels=Label.list_from_span(first.span, f"{first.type} here"),
         helps=["give each its own `@` name; calls that share weights need equal sizes"],
     )
 
@@ -290,9 +290,9 @@ def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> No
 def len_(site: CallSite, x: Anything) -> Dim:
     """Return the number of items of a list, or of characters of a string."""
     if isinstance(x, tuple | str):
-        return Dim.of(len(x))
+        return Dim.from_value(len(x))
     if isinstance(x, Record):
-        return Dim.of(len(x.fields))
+        return Dim.from_value(len(x.fields))
     helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
     site.raise_error(
         "E0203", f"`len` takes a list or a string, not {describe_value(x)}", "x", helps=helps
@@ -308,7 +308,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
         site.raise_error("E0310", f"int({x:g}) has no value", "x")
     if isinstance(x, RuntimeNumber):
         return truncate_to_integer(site.context, x, site.span)
-    return x if isinstance(x, Dim) else Dim.of(int(x))
+    return x if isinstance(x, Dim) else Dim.from_value(int(x))
 
 
 @register_builtin()

@@ -28,7 +28,7 @@ from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
 
 
-def check_tokens_independent(
+def check_token_independence(
     site: CallSite, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
     """Raise E0331 if an expert's output for a token depends on other tokens or on their number, and
@@ -42,7 +42,7 @@ def check_tokens_independent(
         _raise_tokens_mixed(site, origins, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
         spans = origins.get(value.node, NodeOrigin()).spans if value.node else ()
-        _check_no_runtime_length(site, value, length, spans[-1] if spans else site.span)
+        _check_no_dynamic_length(site, value, length, spans[-1] if spans else site.span)
 
 
 def _find_token_count_readers(
@@ -58,10 +58,10 @@ def _find_token_count_readers(
             yield node
 
 
-def _check_no_runtime_length(site: CallSite, value: Value, length: str, span: Span | None) -> None:
+def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Span | None) -> None:
     """Raise E0333 for a dynamic length other than the number of tokens `length`."""
     for dim in value.type.shape:
-        if site.context.has_run_time_symbol(dim.symbols() - {length}):
+        if site.context.has_dynamic_symbol(dim.symbols() - {length}):
             raise_error(
                 "E0333",
                 f"an expert reads a tensor of dynamic length {dim}",
@@ -99,7 +99,9 @@ def _raise_tokens_mixed(
         f"experts must process each token independently, but this one {violation}",
         span,
         f"`{op_name}` does",
-        others=Label.list_at(None if span is site.span else site.span, "the experts run here"),
+        related_labels=Label.list_from_span(
+            None if span is site.span else site.span, "the experts run here"
+        ),
         helps=["compute this before `route`, on all tokens"],
     )
 
@@ -154,7 +156,7 @@ def route(
     body, captured = extract_body_graph(
         site.context.builder, {"rows": tokens, **weight_inputs}, {"y": output.value}, start, length
     )
-    check_tokens_independent(site, body, captured, length)
+    check_token_independence(site, body, captured, length)
     body, weights = drop_unused_weights(body, list(stack.stacked_values.values()))
     op = ops.MixtureOfExperts(body, experts, len(weights), keep is not None)
     operands = [x, ids, gates, *([keep] if keep else [])]
@@ -207,7 +209,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
         title = f"`ids` has {k} experts per token, but `gates` has {gate_count} values"
         helps = [fix] if gate_count == experts else []
         site.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
-    if site.context.has_run_time_symbol(experts.symbols()):
+    if site.context.has_dynamic_symbol(experts.symbols()):
         title = f"`experts` must be known when compiling, but {experts} depends on an input"
         helps = ["the weights have a fixed size: use a config value"]
         site.raise_error("E0333", title, "experts", helps=helps)
@@ -225,7 +227,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
     """Return a symbol for the number of tokens that no dimension in scope uses."""
-    name, lengths = ROUTED_LENGTH, site.context.symbols.runtime
+    name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
     taken: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in taken or any(name in d.symbols() for d in x.shape):
         name += "_again"
@@ -238,7 +240,7 @@ def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, 
     """
     renamed: dict[str, Dim] = {}
     for name in site.env.module.dims:
-        dim = site.env.find_runtime_length(name)
+        dim = site.env.find_dynamic_length(name)
         if dim is not None and dim == x.shape[-2]:
             dim = Dim.symbol(length)
         elif dim is not None and dim in x.shape[:-2]:
@@ -264,13 +266,13 @@ def _elaborate_expert(
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()
-    outer_lengths, context.symbols.runtime = (
-        context.symbols.runtime,
-        context.symbols.runtime | {length},
+    outer_lengths, context.symbols.dynamic_names = (
+        context.symbols.dynamic_names,
+        context.symbols.dynamic_names | {length},
     )
     context.weights.expert_stacks.append(stack)
     try:
-        env = replace(site.env, names=names, runtime_lengths=lengths)
+        env = replace(site.env, names=names, dynamic_lengths=lengths)
         with context.isolate_position_ids():
             output = take_first_result(context.evaluator.call(context, inner, env))
     except Failed as failed:
@@ -278,7 +280,7 @@ def _elaborate_expert(
         raise Failed(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
     finally:
         context.weights.expert_stacks.pop()
-        context.symbols.runtime = outer_lengths
+        context.symbols.dynamic_names = outer_lengths
     if output is POISON:
         raise AlreadyReportedError
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:

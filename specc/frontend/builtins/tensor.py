@@ -113,7 +113,9 @@ def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
 
 
 @register_builtin()
-def merge(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
+def merge(
+    site: CallSite, x: Tensor, *, axis: Dim = Dim.from_value(-2), count: Dim = Dim.from_value(2)
+) -> Tensor:
     """Merge `count` consecutive axes, starting at `axis`, in row-major order."""
     first_axis = site.resolve_axis(x, axis)
     if count.number is None or not 1 <= count.number <= len(x.shape) - first_axis:

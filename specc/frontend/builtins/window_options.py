@@ -115,21 +115,21 @@ class WindowOperand:
         kernel: SizeOption,
         stride: SizeOption,
         dilation: SizeOption,
-        removed: EndPadding,
-        extra: SizeOption,
+        padding: EndPadding,
+        output_padding: SizeOption,
     ) -> SlidingWindow:
-        """Return the parameters of a transposed convolution, which removes `removed` positions
-        at the ends and adds `extra` at the end.
+        """Return the window of a transposed convolution: `padding` positions are cropped at both
+        ends of the result, `output_padding` positions are added at its end.
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
-        added = self._expand_option(extra, "extra", 0)
-        before, after = _resolve_padding(self.site, removed, window)
+        added = self._expand_option(output_padding, "output_padding", 0)
+        before, after = _resolve_padding(self.site, padding, window)
         for n, count in enumerate(added):
             limit = max(window.stride[n], window.dilation[n])
             if count >= limit:
-                title = f"`extra={count}` must be below the stride or the dilation"
+                title = f"`output_padding={count}` must be below the stride or the dilation"
                 helps = [f"use 0 to {limit - 1}"]
-                self.site.raise_error("E0323", title, "extra", helps=helps)
+                self.site.raise_error("E0323", title, "output_padding", helps=helps)
         negated = tuple(-n for n in added)
         return replace(window, pad_before=before, pad_after=add_per_axis(after, negated))
 

@@ -159,7 +159,9 @@ def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
             raise ShapeError(title, (1,))
 
 
-class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True):
+class Conv(
+    SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", is_heavy=True
+):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
     The weight is [out, in / groups, kernel …]; each of the `groups` reads its own channels. The
@@ -171,7 +173,7 @@ class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b 
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     pads: tuple[int, ...]
-    groups: Dim = Dim.of(1)
+    groups: Dim = Dim.from_value(1)
 
     x, weight = Operand(0), Operand(1)
     bias = OptionalOperand(2)
@@ -200,7 +202,7 @@ class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b 
         self.bind_window_axes(axes)
 
 
-class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True):
+class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_heavy=True):
     """Transposed convolution: every position adds a kernel to the result, `stride` positions after
     the previous one (arXiv:1603.07285, sec. 4). The weight is [in, out / groups, kernel …].
 
@@ -212,7 +214,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     pads: tuple[int, ...]
-    groups: Dim = Dim.of(1)
+    groups: Dim = Dim.from_value(1)
 
     x, weight = Operand(0), Operand(1)
     bias = OptionalOperand(2)
@@ -287,7 +289,7 @@ class Pooling(SlidingWindowOp):
         missed = 0
         # with at least `dilation` positions every window reads one of them
         for rows in range(1, self.dilations[n]):
-            made = self.compute_length(Dim.of(rows), n).number or 0
+            made = self.compute_length(Dim.from_value(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):
                 if not any(0 <= first + place < rows for place in places):
                     missed = rows

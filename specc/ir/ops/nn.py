@@ -37,7 +37,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", heavy=True):
+class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", is_heavy=True):
     """Linear layer over the last axis: `x @ w.T + b`."""
 
     bias = OptionalOperand(2)
@@ -104,7 +104,9 @@ class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] ->
     """
 
 
-class WeightedSum(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True, spec_name="weigh"):
+class WeightedSum(
+    Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", is_heavy=True, spec_name="weigh"
+):
     """Weighted sum of values, `w @ v`. Keys whose weights are masked out do not affect the
     result.
     """
@@ -116,7 +118,7 @@ class Attend(
     Op,
     sig="f[b h q d], f[b g k|q d], f[b g k|q e], b[#b #h #q #k|q]?, f[#b #h #q "
     "#k|q]?, f[h]? -> f[b h q e], f[b h q k]",
-    heavy=True,
+    is_heavy=True,
 ):
     """Scaled dot-product attention.
 
@@ -145,7 +147,7 @@ class Attend(
 
 
 class PatchEmbedding(
-    Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True, spec_name="patches"
+    Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", is_heavy=True, spec_name="patches"
 ):
     """Patch embedding: an image split into `p × r` patches, each projected to a vector, in
     row-major order.
@@ -249,7 +251,7 @@ class MixtureOfExpertsOperands(Generic[T]):
 
 
 class MixtureOfExperts(
-    Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True, spec_name="route"
+    Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", is_heavy=True, spec_name="route"
 ):
     """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token
     (Shazeer et al. 2017, arXiv:1701.06538, eq. 1).
@@ -328,7 +330,7 @@ class MixtureOfExperts(
                 title = f"the body expects {value.type}, got {outside}"
                 raise ShapeError(title, (n and self.first_body_operand - 1 + n,))
 
-    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+    def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         if len(types) != len(args) or len(args) != self.first_body_operand - 1 + len(
             self.get_body_inputs()
@@ -337,8 +339,8 @@ class MixtureOfExperts(
         operand_types = self.split_operands(types)
         if operand_types.x.rank < 2:
             raise ShapeError("routing needs a token axis", (0,))
-        result_types = super().infer(*args)
-        ones = (Dim.of(1),) * (operand_types.x.rank - 2)
+        result_types = super().infer_result_types(*args)
+        ones = (Dim.from_value(1),) * (operand_types.x.rank - 2)
         token_shape = (*ones, Dim.symbol(self.token_count_symbol))
         outer = [
             Type(operand_types.x.dtype, (*token_shape, operand_types.x.shape[-1])),

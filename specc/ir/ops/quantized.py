@@ -45,7 +45,7 @@ _EMBEDDING_SIGNATURES = {
 }
 
 
-class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
+class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", is_heavy=True):
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`.
 
     `rounding` selects `x'`. `none`: `x`. `row`: per-token int8, scale = absmax / 127. `block`: the
@@ -74,7 +74,7 @@ class QuantizedLstm(
     Op,
     sig="f[b~ t~ i], q[i g], q[r~ g], f[g], f[g], f[g]?, f[g]?, b[b~ t~]?, f[b~ r~]?,"
     " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
-    heavy=True,
+    is_heavy=True,
 ):
     """LSTM with quantized weights, `[in, gates]`: all hidden states, the final one, and the final
     cell.
@@ -88,9 +88,9 @@ class QuantizedLstm(
 
     reverse: bool = False
 
-    sequence, weights, state_weights = Operand(0), Operand(1), Operand(2)
+    sequence, input_weights, recurrent_weights = Operand(0), Operand(1), Operand(2)
     scales, state_scales = Operand(3), Operand(4)
-    bias, state_bias, keep = OptionalOperand(5), OptionalOperand(6), OptionalOperand(7)
+    input_bias, recurrent_bias, keep = OptionalOperand(5), OptionalOperand(6), OptionalOperand(7)
     initial_states = (OptionalOperand(8), OptionalOperand(9))
     peepholes = OptionalOperand(10)
 

@@ -34,8 +34,8 @@ class RecurrentLayer:
     signature: ClassVar[Signature]
     reverse: bool
 
-    sequence, weights, state_weights = Operand(0), Operand(1), Operand(2)
-    bias, state_bias, keep = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
+    sequence, input_weights, recurrent_weights = Operand(0), Operand(1), Operand(2)
+    input_bias, recurrent_bias, keep = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
     initial_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
     def get_signature(self) -> Signature:
@@ -50,11 +50,11 @@ class RecurrentOperands(Generic[T]):
     """
 
     sequence: T
-    weights: T
-    state_weights: T
+    input_weights: T
+    recurrent_weights: T
     scales: tuple[T, T] | None
-    bias: T | None = None
-    state_bias: T | None = None
+    input_bias: T | None = None
+    recurrent_bias: T | None = None
     keep: T | None = None
     initial_state: T | None = None
     initial_cell: T | None = None
@@ -69,12 +69,16 @@ class RecurrentOperands(Generic[T]):
         first = args[: 5 if quantized else 3]
         given = [a for a in first if a is not None]
         assert len(given) == len(first), "inputs and weights are present"
-        rows, weights, state_weights, *own = given
+        rows, input_weights, recurrent_weights, *own = given
         names = [f.name for f in fields(cls)][4:]
         rest = dict(zip(names, args[len(first) :], strict=False))
         scales = (own[0], own[1]) if quantized else None
         return cls(
-            sequence=rows, weights=weights, state_weights=state_weights, scales=scales, **rest
+            sequence=rows,
+            input_weights=input_weights,
+            recurrent_weights=recurrent_weights,
+            scales=scales,
+            **rest,
         )
 
 
@@ -82,7 +86,7 @@ class Rnn(
     RecurrentLayer,
     Op,
     sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
-    heavy=True,
+    is_heavy=True,
 ):
     """`h' = act(W x + b + U h + c)` (Elman 1990). Results: all hidden states, and the final state.
 
@@ -97,7 +101,7 @@ class Gru(
     RecurrentLayer,
     Op,
     sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
-    heavy=True,
+    is_heavy=True,
 ):
     """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the final
     state.
@@ -127,7 +131,7 @@ class Lstm(
     Op,
     sig="f[b t> i], f[g i], f[g r~], f[g]?, f[g]?, b[b t>]?, f[b r~]?, f[b h~]?, f[p]?, f[r~ h~]?"
     " -> f[b t r], f[b r], f[b h]",
-    heavy=True,
+    is_heavy=True,
 ):
     """Long short-term memory (Gers et al. 2000). Results: all outputs, the final output, and
     the final cell state.
@@ -169,8 +173,8 @@ class Lstm(
                 f"peepholes of three gates of {h} are {h * 3}, not {axes['p']}", (8,), name="p"
             )
 
-    def infer(self, *args: Type | None) -> tuple[Type, ...]:
-        types = super().infer(*args)
+    def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
+        types = super().infer_result_types(*args)
         out, cell = types[self.final_result].shape[1], types[self.cell_result].shape[1]
         if out != cell and self.projection.select(args) is None:
             raise ShapeError(
@@ -210,7 +214,7 @@ class LoopOperands(Generic[T]):
         return *self.scanned, *self.initial_carries, *self.captured
 
 
-class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
+class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
     """A loop over one axis, with loop-carried values.
 
     Operands: `keep` if `has_mask` (bool [b, t]), the scanned tensors (the loop runs along their
@@ -267,7 +271,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         """Return the body's outputs for the next carries."""
         return tuple(self.body.outputs.values())[: self.carry_count]
 
-    def get_collected_outputs(self) -> "tuple[Value, ...]":
+    def get_scan_outputs(self) -> "tuple[Value, ...]":
         """Return the body's scan outputs."""
         return tuple(self.body.outputs.values())[self.carry_count :]
 
@@ -277,7 +281,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         assert value is not None, "a scan has no optional operands"
         return value
 
-    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+    def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         assert len(types) == len(args), "a scan has no optional operands"
         given = self.split_operands(types)
@@ -288,7 +292,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         self._check_body_types(inner, outer)
         after = [v.type for v in self.body.outputs.values()]
         carried = inner[self.scanned_count : self.scanned_count + self.carry_count]
-        _check_carried_types(carried, after)
+        _check_loop_carried_types(carried, after)
         self._check_end_condition(carried)
         stacked = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
@@ -333,7 +337,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         return length
 
 
-def _check_carried_types(initial_types: Sequence[Type], next_types: Sequence[Type]) -> None:
+def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequence[Type]) -> None:
     """Raise ShapeError if an iteration changes the type of a loop-carried value."""
     for before, now in zip(initial_types, next_types, strict=False):
         if before != now:

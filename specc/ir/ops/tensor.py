@@ -51,7 +51,7 @@ COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
 REDUCE_FUNCTIONS = ("sum", "mean", "max", "min", "any", "all")
 
 
-class Constant(Op, sig="-> a[]", view=True):
+class Constant(Op, sig="-> a[]", is_view=True):
     """A scalar constant, broadcast to every position."""
 
     value: float | int | bool
@@ -62,7 +62,7 @@ class Constant(Op, sig="-> a[]", view=True):
         axes.dtypes["a"] = self.dtype
 
 
-class Range(Op, sig="-> i[n]", view=True):
+class Range(Op, sig="-> i[n]", is_view=True):
     """The integers `0, 1, …, length - 1`. For a dynamic axis use `Extent`."""
 
     length: Dim
@@ -71,13 +71,13 @@ class Range(Op, sig="-> i[n]", view=True):
         axes["n"] = self.length
 
 
-class Extent(Op, sig="a[*a t@ *b] -> i[t]", view=True):
+class Extent(Op, sig="a[*a t@ *b] -> i[t]", is_view=True):
     """The position ids `0, 1, …` along axis `axis` of the operand, whose values are not read."""
 
     axis: int
 
 
-class Size(Op, sig="-> i[]", view=True):
+class Size(Op, sig="-> i[]", is_view=True):
     """The value of a length as an integer. The length of the time axis is unknown during
     generation.
     """
@@ -161,7 +161,7 @@ class Cast(Op, sig="a[*s] -> n[*s]"):
         axes.dtypes["n"] = self.to
 
 
-class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
+class Transpose(Op, sig="a[*s] -> a[*t]", is_view=True):
     """Permute the axes: result axis `n` is operand axis `order[n]`."""
 
     order: tuple[int, ...]
@@ -171,7 +171,7 @@ class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
         return Signature.parse(f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]")
 
 
-class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
+class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
     """Split an axis into several axes in row-major order: `[…, h·d, …]` to `[…, h, d, …]`."""
 
     axis: int
@@ -185,7 +185,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
         axes["u"] = self.sizes
 
 
-class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
+class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", is_view=True):
     """Merge `count` adjacent axes from `axis` on, in row-major order: `[…, h, d, …]` to `[…, h·d,
     …]`.
     """
@@ -201,13 +201,13 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
         axes["u"] = multiply_dims(axes[f"t{n}"] for n in range(self.count))
 
 
-class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
+class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
     """Insert an axis of length 1 before axis `axis` (unsqueeze)."""
 
     axis: int
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["one"] = Dim.of(1)
+        axes["one"] = Dim.from_value(1)
 
 
 def _check_single_position(axes: AxisBindings, verb: str) -> None:
@@ -217,7 +217,7 @@ def _check_single_position(axes: AxisBindings, verb: str) -> None:
         raise ShapeError(title, (0,))
 
 
-class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
+class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", is_view=True):
     """Remove axis `axis`, which has length 1."""
 
     axis: int
@@ -226,7 +226,7 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
         _check_single_position(axes, "squeezed")
 
 
-class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
+class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", is_view=True):
     """Broadcast axis `axis`, which has length 1, to `length`."""
 
     axis: int
@@ -242,10 +242,11 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
     axis: int
 
-    def infer(self, *args: Type | None) -> tuple[Type, ...]:
+    def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         joined = [a.shape[self.axis] for a in args if a is not None]
         alike = (
-            a and Type(a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :]))
+            a
+            and Type(a.dtype, (*a.shape[: self.axis], Dim.from_value(0), *a.shape[self.axis + 1 :]))
             for a in args
         )
         axes = self.signature.bind_axes(tuple(alike), self.axis)
@@ -319,7 +320,7 @@ class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
         lead = " ".join(f"b{n}" for n in range(self.axis))
         return Signature.parse(f"a[{lead} t~ *d], i[{lead} u] -> a[{lead} u *d]")
 
-    def count_leading_axes(self) -> int | None:
+    def get_first_variadic_rank(self) -> int | None:
         return None
 
 
@@ -380,7 +381,7 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
         axes["n"] = self.size
 
 
-class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
+class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
     """Matrix product over the last two axes. Positions where the left operand is zero are not
     read.
     """
@@ -388,7 +389,7 @@ class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
     left, right = Operand(0), Operand(1)
 
 
-class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):
+class Einsum(Op, sig="f[*s] -> f[*t]", is_heavy=True):
     """Sum of products over the axes that the result lacks, such as `b i d, b j d -> b i j`."""
 
     equation: str

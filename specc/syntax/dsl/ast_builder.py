@@ -40,12 +40,12 @@ class AstBuilder(ErrorCollector):
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
         """Build the value of a rule parsed from tokens `first` to `last`."""
         first = max(first, 0)  # the span of a rule without tokens is the start of the text
-        span = self.fragment.span(self.tokens[first].start, self.tokens[max(last, first)].end)
+        span = self.fragment.make_span(self.tokens[first].start, self.tokens[max(last, first)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
-    def span(self, token: Token) -> Span:
+    def get_span(self, token: Token) -> Span:
         """Return the span of a token."""
-        return self.fragment.span(token.start, token.end)
+        return self.fragment.make_span(token.start, token.end)
 
     def unescape_string(self, token: Token) -> str:
         """Return the characters of a string literal with escapes resolved."""
@@ -58,7 +58,7 @@ class AstBuilder(ErrorCollector):
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
             start = token.start + 1 + match.start()  # 1 for the opening quote
-            span = self.fragment.span(start, start + len(match.group()))
+            span = self.fragment.make_span(start, start + len(match.group()))
             self.report_error(
                 "E0118",
                 f"unknown escape sequence `{match.group()}`",
@@ -83,7 +83,7 @@ class AstBuilder(ErrorCollector):
             self.report_error(
                 "E0115",
                 f"`{token.text}` cannot be used as a name",
-                self.span(token),
+                self.get_span(token),
                 "this is a literal",
                 f"another name, such as `{token.text.lower()}_`",
             )
@@ -98,7 +98,9 @@ class AstBuilder(ErrorCollector):
         closer = remaining_children[-1]
         assert isinstance(closer, Token)
         children = [child for child in remaining_children if isinstance(child, ast.Commentable)]
-        return self.attacher.attach(children, self.span(opener).end, self.span(closer).start)
+        return self.attacher.attach_comments(
+            children, self.get_span(opener).end, self.get_span(closer).start
+        )
 
     def report_duplicates(
         self, description: str, children: Iterable[object], help: str = "leave one of the two out"
@@ -113,7 +115,7 @@ class AstBuilder(ErrorCollector):
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()
                 title = f"{description} `{name}` is duplicated"
-                self.report_error("E0116", title, span, "again here", help, others=others)
+                self.report_error("E0116", title, span, "again here", help, related_labels=others)
             seen.setdefault(name, span)
 
 
@@ -121,7 +123,7 @@ NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
 
 
 NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
-    Token: lambda token, b: (token.text, b.span(token)),
+    Token: lambda token, b: (token.text, b.get_span(token)),
     ast.TextLiteral: lambda node, _: (node.value, node.span),
     ast.Expect: lambda node, _: (node.key, node.span),
     ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
@@ -222,7 +224,7 @@ class NodeRule(Generic[N]):
             return {}
         values = {name: b.convert_child(child) if name not in FLAG_FIELDS else True}
         if name == "name" and self.has_name_span and isinstance(child, Token):
-            values["name_span"] = b.span(child)
+            values["name_span"] = b.get_span(child)
         return values
 
     def _read_body(

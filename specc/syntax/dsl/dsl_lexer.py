@@ -49,7 +49,7 @@ class Fragment:
     offsets: tuple[int, ...] | None = None
     is_yaml_scalar: bool = False
 
-    def span(self, start: int, end: int) -> Span:
+    def make_span(self, start: int, end: int) -> Span:
         """Return the file span of characters `start` to `end`."""
         if self.offsets is None:
             return Span(self.source, self.start + start, self.start + end)
@@ -81,7 +81,7 @@ class Comment(NamedTuple):
 
 
 @dataclass
-class LexedTokens:
+class LexerResult:
     """The result of the lexer; the last token has the kind `$END`."""
 
     tokens: list[Token] = field(default_factory=list)
@@ -119,7 +119,7 @@ CHARACTER_HINTS = {
 """Characters of other languages and word processors, with help about their equivalents."""
 
 
-def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexedTokens:
+def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
     """Tokenize a fragment. `keywords` maps the text of each fixed terminal to its name."""
     lexer = Lexer(fragment, keywords)
     offset, size = 0, len(fragment.text)
@@ -136,7 +136,7 @@ class Lexer:
     def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment
         self.keywords = keywords
-        self.found = LexedTokens()
+        self.found = LexerResult()
 
     def consume_token(self, offset: int) -> int:
         """Consume the token at an offset and return the next offset."""
@@ -160,7 +160,7 @@ class Lexer:
         self, code: str, title: str, start: int, end: int, label: str, fix: str
     ) -> None:
         """Report an error in characters `start` to `end`."""
-        primary = Label(self.fragment.span(start, end), label)
+        primary = Label(self.fragment.make_span(start, end), label)
         self.found.errors.append(Diagnostic(code, title, primary, helps=(fix,)))
 
     def _add_token(self, kind: str, text: str, start: int) -> None:
@@ -178,7 +178,7 @@ class Lexer:
                 "write the comment after the closing quote",
             )
             return
-        span = self.fragment.span(start, end)
+        span = self.fragment.make_span(start, end)
         self.found.comments.append(Comment(span.start, span.end, text[1:].strip()))
 
     def _consume_number(self, text: str, start: int, end: int) -> int:
@@ -187,7 +187,7 @@ class Lexer:
         assert word is not None
         # `1_000` and `3d` match the pattern of a number only up to the `_` and the `d`
         wrong = (
-            _explain_bad_number(word.group())
+            _explain_invalid_number(word.group())
             if word.end() > end
             else _explain_unsupported_number(text)
         )
@@ -215,12 +215,12 @@ class Lexer:
         text, fragment = self.fragment.text, self.fragment
         end = text.find("\n", offset)
         end = len(text) if end < 0 else end
-        last = fragment.span(max(offset, end - 1), end)
+        last = fragment.make_span(max(offset, end - 1), end)
         self.found.errors.append(
             Diagnostic(
                 "E0104",
                 "unterminated string",
-                Label(fragment.span(offset, offset + 1), "opened here"),
+                Label(fragment.make_span(offset, offset + 1), "opened here"),
                 (Label(last, "the line ends here"),),
                 helps=('close it with `"`; write a line break as `\\n`',),
             )
@@ -249,7 +249,7 @@ class Lexer:
                 depth = max(0, depth - 1)
 
 
-def _explain_bad_number(word: str) -> tuple[str, str]:
+def _explain_invalid_number(word: str) -> tuple[str, str]:
     """Explain a malformed number, with a fix."""
     digits = word.replace("_", "")
     fix = (

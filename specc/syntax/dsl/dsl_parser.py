@@ -12,14 +12,14 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
 from specc.syntax.dsl.dsl_lexer import (
     Fragment,
-    LexedTokens,
+    LexerResult,
     Token,
     check_source_characters,
     make_file_fragment,
     tokenize_fragment,
 )
 from specc.syntax.dsl.grammar_rules import DefinitionHeader, RepeatHeader, ScanHeader
-from specc.syntax.dsl.lalr import LalrTable, ParseRun, load_lalr_table
+from specc.syntax.dsl.lalr import LalrParser, LalrTable, load_lalr_table
 from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
@@ -66,10 +66,10 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         title = f"operators nested more than {dsl_lexer.MAX_EXPRESSION_DEPTH} deep"
         if code == "E0111":
             title = f"an expression of more than {dsl_lexer.MAX_EXPRESSION_TOKENS} tokens"
-        label = Label(fragment.span(token.start, token.end), "starts here")
+        label = Label(fragment.make_span(token.start, token.end), "starts here")
         return Diagnostic(code, title, label, helps=("bind parts of it to names",))
 
-    run = ParseRun(
+    run = LalrParser(
         table=table,
         tokens=lexed.tokens,
         start=start.symbol,
@@ -86,7 +86,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     return cast(T, value)
 
 
-def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
+def find_restart_points(fragment: Fragment, lexed: LexerResult) -> list[int]:
     """Return the indices of the tokens at which parsing may resume after an error: keywords in
     column 1 that begin an item.
     """

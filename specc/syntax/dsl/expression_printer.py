@@ -36,7 +36,7 @@ Pieces = list[str | LineBreak]
 
 
 @dataclass(frozen=True, slots=True)
-class BreakPoint:
+class BreakCandidate:
     """A possible break in the current line: its index in the pieces, its score, and the columns
     of the open brackets.
     """
@@ -62,7 +62,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     line = [" " * indent]
     column = indent
     opened: tuple[int, ...] = (indent + CONTINUATION_INDENT,)
-    break_points: list[BreakPoint] = []
+    break_candidates: list[BreakCandidate] = []
     first = 0
     n = 0
     while n < len(pieces):
@@ -78,17 +78,19 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             elif piece in (")", "]", "}"):
                 opened = opened[:-1]
         else:
-            break_points.append(
-                BreakPoint(n, column + piece.bonus - BRACKET_DEPTH_PENALTY * len(opened), opened)
+            break_candidates.append(
+                BreakCandidate(
+                    n, column + piece.bonus - BRACKET_DEPTH_PENALTY * len(opened), opened
+                )
             )
             if column + len(piece.flat) + chunk_widths[n + 1] > width:
-                best = max(break_points, key=lambda p: p.score)
+                best = max(break_candidates, key=lambda p: p.score)
                 # the text after the break begins the next line
                 line = line[: best.index - first + 1]
                 done.append("".join(line).rstrip())
                 opened, n = best.open_columns, best.index + 1
                 column = opened[-1]
-                line, break_points, first = [" " * column], [], n
+                line, break_candidates, first = [" " * column], [], n
                 continue
             line.append(piece.flat)
             column += len(piece.flat)
@@ -101,7 +103,7 @@ def _measure_flat_width(pieces: Pieces) -> int:
     return sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces)
 
 
-def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
+def format_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
     """Print comment lines; both syntaxes start them with `#`."""
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
@@ -161,19 +163,19 @@ def quote_unless_name(text: str) -> str:
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 
-def print_quantize_word(text: str) -> str:
+def format_quantize_word(text: str) -> str:
     """Print a value of the `quantize` section; omit the quotes of a name or a number."""
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
-def print_weight_path(name: ast.WeightName) -> str:
+def format_weight_path(name: ast.WeightName) -> str:
     """Print a weight name; omit the quotes if it consists of names and numbers."""
     return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
 
 
-def print_expression(expr: ast.Expr) -> str:
+def format_expression(expr: ast.Expr) -> str:
     """Print an expression on one line."""
-    return join_pieces(layout_expression(expr))
+    return join_pieces(format_expression_pieces(expr))
 
 
 def get_precedence(expr: ast.Expr) -> int:
@@ -186,22 +188,22 @@ def get_precedence(expr: ast.Expr) -> int:
     return {ast.Conditional: CONDITIONAL, ast.Compare: COMPARE}.get(type(expr), POSTFIX)
 
 
-def layout_expression(
+def format_expression_pieces(
     expr: ast.Expr, min_precedence: int = CONDITIONAL, is_operand: bool = False
 ) -> Pieces:
     """Lay out an expression, parenthesized if its operator is below `min_precedence`."""
     # `(f(x) @ name) + y` has parentheses for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or (is_operand and has_weights):
-        return ["(", *layout_expression(expr), ")"]
+        return ["(", *format_expression_pieces(expr), ")"]
     return EXPRESSION_LAYOUTS[type(expr)](expr)
 
 
-def layout_call(expr: ast.Call) -> Pieces:
+def format_call(expr: ast.Call) -> Pieces:
     """Lay out `f(x, out=d) @ name`."""
-    arguments = [layout_expression(a) for a in expr.args]
-    arguments += [[f"{o.name}=", *layout_expression(o.value)] for o in expr.options]
-    weights = [f" @ {print_weight_path(expr.weights)}"] if expr.weights is not None else []
+    arguments = [format_expression_pieces(a) for a in expr.args]
+    arguments += [[f"{o.name}=", *format_expression_pieces(o.value)] for o in expr.options]
+    weights = [f" @ {format_weight_path(expr.weights)}"] if expr.weights is not None else []
     return [expr.function.path, "(", *join_with_commas(arguments), ")", *weights]
 
 
@@ -219,116 +221,120 @@ def join_with_commas(
     return out
 
 
-def layout_binary(expr: ast.Binary) -> Pieces:
+def format_binary(expr: ast.Binary) -> Pieces:
     """Lay out `a + b - c`, iterating over left operands, since long sums exceed the stack."""
     # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [
-            *layout_expression(expr.left, POSTFIX, is_operand=True),
+            *format_expression_pieces(expr.left, POSTFIX, is_operand=True),
             " ** ",
-            *layout_expression(expr.right, SIGN, is_operand=True),
+            *format_expression_pieces(expr.right, SIGN, is_operand=True),
         ]
     ends: list[Pieces] = []
     left: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
     while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= precedence:
         precedence = BINARY_LEVELS[left.op]
-        right = layout_expression(left.right, precedence + 1, is_operand=True)
+        right = format_expression_pieces(left.right, precedence + 1, is_operand=True)
         ends.append([SPACE_BREAK, f"{left.op} ", *right])
         left = left.left
-    out = layout_expression(left, precedence, is_operand=True)
+    out = format_expression_pieces(left, precedence, is_operand=True)
     for end in reversed(ends):
         out += end
     return out
 
 
-def layout_comparison(expr: ast.Compare) -> Pieces:
+def format_comparison(expr: ast.Compare) -> Pieces:
     """Lay out `0 <= i - j < n`."""
-    out = layout_expression(expr.operands[0], SUM, is_operand=True)
+    out = format_expression_pieces(expr.operands[0], SUM, is_operand=True)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
-        out += [SPACE_BREAK, f"{op} ", *layout_expression(right, SUM, is_operand=True)]
+        out += [SPACE_BREAK, f"{op} ", *format_expression_pieces(right, SUM, is_operand=True)]
     return out
 
 
-def layout_unary(expr: ast.Unary) -> Pieces:
+def format_unary(expr: ast.Unary) -> Pieces:
     """Lay out `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return [sign, *layout_expression(expr.operand, precedence, is_operand=True)]
+    return [sign, *format_expression_pieces(expr.operand, precedence, is_operand=True)]
 
 
 EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
     ast.NumberLiteral: lambda e: [e.text],
     ast.TextLiteral: lambda e: [quote_text(e.value)],
     ast.Name: lambda e: [e.path],
-    ast.Call: layout_call,
+    ast.Call: format_call,
     ast.Index: lambda e: [
-        *layout_expression(e.base, POSTFIX, is_operand=True),
+        *format_expression_pieces(e.base, POSTFIX, is_operand=True),
         "[",
-        *layout_subscripts(e.items),
+        *format_subscripts(e.items),
         "]",
     ],
-    ast.ListLiteral: lambda e: ["[", *join_with_commas(map(layout_expression, e.items)), "]"],
+    ast.ListLiteral: lambda e: [
+        "[",
+        *join_with_commas(map(format_expression_pieces, e.items)),
+        "]",
+    ],
     ast.ListComprehension: lambda e: [
         "[",
-        *layout_expression(e.item),
+        *format_expression_pieces(e.item),
         SPACE_BREAK,
         f"for {e.variable} in ",
-        *layout_expression(e.iterable),
+        *format_expression_pieces(e.iterable),
         "]",
     ],
-    ast.RecordLiteral: lambda e: ["{", *join_with_commas(map(layout_record_field, e.fields)), "}"],
-    ast.Unary: layout_unary,
-    ast.Binary: layout_binary,
-    ast.Compare: layout_comparison,
+    ast.RecordLiteral: lambda e: ["{", *join_with_commas(map(format_record_field, e.fields)), "}"],
+    ast.Unary: format_unary,
+    ast.Binary: format_binary,
+    ast.Compare: format_comparison,
     # conditionals are right-associative: `a if c else b if d else e` needs no brackets
     ast.Conditional: lambda e: [
-        *layout_expression(e.then, OR),
+        *format_expression_pieces(e.then, OR),
         SPACE_BREAK,
         "if ",
-        *layout_expression(e.condition, OR),
+        *format_expression_pieces(e.condition, OR),
         SPACE_BREAK,
         "else ",
-        *layout_expression(e.otherwise),
+        *format_expression_pieces(e.otherwise),
     ],
 }
 """Layouts of expressions."""
 
 
-def layout_record_field(field: ast.Option) -> Pieces:
+def format_record_field(field: ast.Option) -> Pieces:
     """Lay out `layers = 4` in a record."""
-    return [f"{field.name} = ", *layout_expression(field.value)]
+    return [f"{field.name} = ", *format_expression_pieces(field.value)]
 
 
-def layout_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
+def format_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
     """Lay out `:, 0`."""
-    return join_with_commas(layout_subscript(item) for item in items)
+    return join_with_commas(format_subscript(item) for item in items)
 
 
-def layout_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
+def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
     """Lay out one index, slice or `...`."""
     match item:
         case ast.EllipsisDims():
             return ["..."]
         case ast.Slice():
-            start = layout_expression(item.start) if item.start is not None else []
-            stop = layout_expression(item.stop) if item.stop is not None else []
+            start = format_expression_pieces(item.start) if item.start is not None else []
+            stop = format_expression_pieces(item.stop) if item.stop is not None else []
             # `a:b:` is the same as `a:b`
-            step = [":", *layout_expression(item.step)] if item.step is not None else []
+            step = [":", *format_expression_pieces(item.step)] if item.step is not None else []
             return [*start, ":", *stop, *step]
         case _:
-            return layout_expression(item)
+            return format_expression_pieces(item)
 
 
-def print_type(kind: ast.TypeName) -> str:
+def format_type_name(kind: ast.TypeName) -> str:
     """Print a type on one line."""
-    return join_pieces(layout_type(kind))
+    return join_pieces(format_type_pieces(kind))
 
 
-def layout_type(kind: ast.TypeName) -> Pieces:
+def format_type_pieces(kind: ast.TypeName) -> Pieces:
     """Lay out `float[batch, n]`, `choice(a | b)?`, `record { … }`."""
     end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
-        return [kind.name, "[", *layout_type(kind.element_type), "]", end]
+        return [kind.name, "[", *format_type_pieces(kind.element_type), "]", end]
     if kind.name == "choice" and kind.names:
         return [
             "choice",
@@ -338,37 +344,37 @@ def layout_type(kind: ast.TypeName) -> Pieces:
             end,
         ]
     if kind.name == "record":
-        return [*layout_record_type(kind.fields), end]
+        return [*format_record_type(kind.fields), end]
     # dims are None without brackets; `[]` is an empty tuple
     if kind.dims is None:
         return [kind.name + end]
-    return [f"{kind.name}[{join_pieces(layout_subscripts(kind.dims))}]{end}"]
+    return [f"{kind.name}[{join_pieces(format_subscripts(kind.dims))}]{end}"]
 
 
-def layout_record_type(fields: Sequence[ast.Field]) -> Pieces:
+def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
     """Lay out `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
-    parts = join_with_commas((layout_field(f) for f in fields), "", LineBreak("  "))
+    parts = join_with_commas((format_field(f) for f in fields), "", LineBreak("  "))
     return ["record ", "{", SPACE_BREAK, *parts, SPACE_BREAK, "}"]
 
 
-def layout_field(field: ast.Field) -> Pieces:
+def format_field(field: ast.Field) -> Pieces:
     """Lay out `layers: int from "n_layer" = 12 "how many"`."""
-    return [f"{field.name}: ", *layout_type(field.type), *layout_field_suffix(field)]
+    return [f"{field.name}: ", *format_type_pieces(field.type), *format_field_suffix(field)]
 
 
-def layout_field_suffix(field: ast.Field) -> Pieces:
+def format_field_suffix(field: ast.Field) -> Pieces:
     """Lay out the sources, default and docstring of a config value."""
     out: Pieces = []
     if field.sources:
         out += [
             SPACE_BREAK,
             "from ",
-            *join_with_commas((layout_expression(s) for s in field.sources), " |"),
+            *join_with_commas((format_expression_pieces(s) for s in field.sources), " |"),
         ]
     if field.default is not None:
-        out += [SPACE_BREAK, "= ", *layout_expression(field.default)]
+        out += [SPACE_BREAK, "= ", *format_expression_pieces(field.default)]
     if field.doc:
         out += [SPACE_BREAK, quote_text(field.doc)]
     return out

@@ -54,7 +54,7 @@ RULE_CALLBACKS |= {
     **dict.fromkeys(
         ("binary", "power"),
         lambda b, span, left, op, right: ast.Binary(
-            op.text, left, right, span=span, op_span=b.span(op)
+            op.text, left, right, span=span, op_span=b.get_span(op)
         ),
     ),
     "chain_first": lambda b, span, left, op, right: ast.Compare(
@@ -216,7 +216,7 @@ RULE_CALLBACKS |= {
     "definition_head": lambda b, span, name, params: (
         b.check_bound_name(name),
         params,
-        b.span(name),
+        b.get_span(name),
     ),
     "expect": lambda b, span, key, *values: ast.Expect(
         b.unescape_string(key), tuple(t.value for t in drop_absent_options(values)), span=span
@@ -269,7 +269,11 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
         minimum = int(bound.text)
     elif bound is not None:  # `>= 1.5`
         b.report_error(
-            "E0108", "the minimum length is not an integer", b.span(bound), "here", "write `>= 1`"
+            "E0108",
+            "the minimum length is not an integer",
+            b.get_span(bound),
+            "here",
+            "write `>= 1`",
         )
     return ast.DimName(b.check_bound_name(name), minimum, span=span)
 
@@ -300,7 +304,7 @@ def _build_field(
     if kind.name == "record" and kind.span and not kind.optional and kind.element_type is None:
         # fields of a record keep their own comments; its other comments move above the record
         start = b.fragment.source.text.find("{", kind.span.start, kind.span.end) + 1
-        body = b.attacher.attach(kind.fields, start, kind.span.end - 1)
+        body = b.attacher.attach_comments(kind.fields, start, kind.span.end - 1)
         kind = replace(kind, fields=body.children)
         comments = ast.Comments(leading=((body.trailing,) if body.trailing else ()) + body.end)
     node = FIELD(b, span, name, kind, *others)
@@ -342,7 +346,7 @@ def _build_file(
     *items: ast.Item,
 ) -> ast.File:
     _check_version(b, version)
-    last = extends.span if extends else b.span(doc) if doc else model.span
+    last = extends.span if extends else b.get_span(doc) if doc else model.span
     assert last is not None, "a parsed node has a span"
     file = ast.File(
         version=1,
@@ -362,7 +366,7 @@ def _check_version(b: AstBuilder, version: Token) -> None:
         b.report_error(
             "E0113",
             f"unknown language version {version.text}",
-            b.span(version),
+            b.get_span(version),
             "here",
             "this compiler reads version 1: `specc 1`",
         )

@@ -159,7 +159,7 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 
 
 @dataclass(kw_only=True)
-class ParseRun:
+class LalrParser:
     """One parse.
 
     `explain` builds the diagnostic of an unexpected token, `build_limit_error` the diagnostic of
@@ -171,7 +171,7 @@ class ParseRun:
     tokens: list[Token]
     start: str
     build: RuleBuilder
-    explain: Callable[["ParseRun", int], Diagnostic]
+    explain: Callable[["LalrParser", int], Diagnostic]
     build_limit_error: Callable[[str, int], Diagnostic]
     restart_points: list[int]
     errors: list[Diagnostic]
@@ -289,7 +289,7 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
     return deepest + 1 if rule.callback in NESTING_RULES else deepest
 
 
-def recover_from_error(run: ParseRun, index: int) -> int | None:
+def recover_from_error(run: LalrParser, index: int) -> int | None:
     """Drop the item with an error at token `index`; return the next restart point, or None.
 
     It may be the word before the token, if this word was parsed as a name: in
@@ -308,7 +308,7 @@ def recover_from_error(run: ParseRun, index: int) -> int | None:
     return None
 
 
-def _drop_failed_item(run: ParseRun, kind: str) -> bool:
+def _drop_failed_item(run: LalrParser, kind: str) -> bool:
     """Drop states until an item that begins with `kind` is accepted; return whether it is."""
     # states that also accept a name are in an expression
     for depth in range(len(run.states), 1, -1):

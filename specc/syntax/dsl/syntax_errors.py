@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
-from specc.syntax.dsl.lalr import ParseRun
+from specc.syntax.dsl.lalr import LalrParser
 from specc.syntax.dsl.syntax_hints import collect_syntax_hints
 from specc.syntax.dsl.unexpected_token import (
     DEFINITION_TERMINALS,
@@ -94,11 +94,11 @@ def explain_unbalanced_bracket(
 def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Diagnostic:
     others: list[Label] = []
     if last_open is not None:
-        others.append(Label(error.span(last_open), "the last bracket that is open"))
+        others.append(Label(error.get_span(last_open), "the last bracket that is open"))
     return Diagnostic(
         "E0103",
         f"a `{error.token.text}` without its opening bracket",
-        Label(error.span(error.token), "no bracket to close"),
+        Label(error.get_span(error.token), "no bracket to close"),
         tuple(others),
         helps=("delete it, or open the bracket before",),
     )
@@ -109,18 +109,18 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
     closer = OPENERS[opener.text]
     token, before = error.tokens[index], error.tokens[index - 1]
     if token.kind == "$END":
-        last = error.get_end_span(before) if len(error.tokens) > 1 else error.span(token)
+        last = error.get_end_span(before) if len(error.tokens) > 1 else error.get_span(token)
         primary = Label(last, f"the file ends without `{closer}`")
     elif error.is_on_new_line(token, before) and opener.text != "{":
         # a `)` belongs to the line where it is missing, a `}` to a line of its own
         primary = Label(error.get_end_span(before), f"expected `{closer}` after this")
     else:
-        primary = Label(error.span(token), f"expected `{closer}` before this")
+        primary = Label(error.get_span(token), f"expected `{closer}` before this")
     return Diagnostic(
         "E0102",
         f"a `{opener.text}` that is never closed",
         primary,
-        (Label(error.span(opener), "opened here"),),
+        (Label(error.get_span(opener), "opened here"),),
         helps=(f"add the missing `{closer}`",),
     )
 
@@ -135,7 +135,7 @@ class SyntaxErrorExplainer:
         self.description = description
         self.unbalanced: UnbalancedBrackets | None = None
 
-    def __call__(self, run: ParseRun, index: int) -> Diagnostic:
+    def __call__(self, run: LalrParser, index: int) -> Diagnostic:
         """Return the most specific explanation of the unexpected token `index`."""
         if self.unbalanced is None:
             self.unbalanced = find_unbalanced_brackets(run.tokens, run.restart_points)
@@ -164,7 +164,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0107",
         "`@` names the weights of a call; a product is matmul(x, w)",
-        Label(error.span(error.token), "not preceded by a call"),
+        Label(error.get_span(error.token), "not preceded by a call"),
         notes=(
             "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`",
         ),
@@ -184,7 +184,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0113",
         title,
-        Label(error.span(error.token), label),
+        Label(error.get_span(error.token), label),
         helps=('start with\n  specc 1\n  model my_model "what it is"',),
     )
 
@@ -198,7 +198,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0115",
         f"`{token.text}` cannot be used as a name",
-        Label(error.span(token), "reserved word"),
+        Label(error.get_span(token), "reserved word"),
         helps=(f"another name, such as `{token.text}_`",),
     )
 
@@ -217,7 +217,7 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0117",
         "misplaced description",
-        Label(error.span(error.token), "no description is allowed here"),
+        Label(error.get_span(error.token), "no description is allowed here"),
         helps=(f"write a description {place}",),
     )
 
@@ -247,11 +247,11 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
     unfinished = before.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
     if not (starts and unfinished and error.is_on_new_line(name, before)):
         return None
-    next_statement = error.span(name).to(error.span(token))
+    next_statement = error.get_span(name).extend_to(error.get_span(token))
     return Diagnostic(
         "E0101",
         f"the line before `{name.text} {token.text}` is not finished",
-        Label(error.span(before), "a value is missing after this"),
+        Label(error.get_span(before), "a value is missing after this"),
         (Label(next_statement, "a new statement starts here"),),
         helps=(f"write the value after `{before.text}`, or delete it",),
     )
@@ -274,7 +274,7 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
         "E0101",
         f"`{name.text}` is neither part of the line before nor a statement",
         Label(error.get_end_span(before), "is an operator missing at the end of this line?"),
-        (Label(error.span(name), "read as the name of a new result, and no `=` follows"),),
+        (Label(error.get_span(name), "read as the name of a new result, and no `=` follows"),),
         helps=(f"join the lines with an operator, or write `{name.text} = …`",),
     )
 
@@ -284,7 +284,7 @@ def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",
-        Label(error.span(name), "expected an operator before this"),
+        Label(error.get_span(name), "expected an operator before this"),
         helps=("write an operator between the two, or start a new statement: `name = …`",),
     )
 
@@ -297,7 +297,7 @@ def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
     return Diagnostic(
         "E0101",
         "the result of a statement needs a name",
-        Label(error.span(name), "this value has no name"),
+        Label(error.get_span(name), "this value has no name"),
         helps=(UNNAMED_STATEMENT_HELPS.get(method, default),),
     )
 
@@ -341,4 +341,4 @@ def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
         is_new_line = error.is_on_new_line(token, previous) and not may_begin
         if token.kind == "$END" or is_new_line:
             return Label(error.get_end_span(previous), f"expected {missing} after this")
-    return Label(error.span(token), f"expected {missing} here")
+    return Label(error.get_span(token), f"expected {missing} here")

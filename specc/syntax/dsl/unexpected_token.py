@@ -9,7 +9,7 @@ from functools import cached_property
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label
 from specc.diagnostics.source import Span
 from specc.syntax.dsl.dsl_lexer import Fragment, Token
-from specc.syntax.dsl.lalr import ParseRun
+from specc.syntax.dsl.lalr import LalrParser
 
 RESERVED_TERMINALS = frozenset(
     {"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"}
@@ -108,7 +108,7 @@ class UnexpectedToken:
     """The unexpected token of a parse; `index` is its index in the tokens."""
 
     fragment: Fragment
-    parse_run: ParseRun
+    parse_run: LalrParser
     index: int
 
     @property
@@ -131,13 +131,13 @@ class UnexpectedToken:
         """The terminals that are allowed instead."""
         return self.parse_run.expected_terminals()
 
-    def span(self, token: Token) -> Span:
+    def get_span(self, token: Token) -> Span:
         """Return the span of a token."""
-        return self.fragment.span(token.start, token.end)
+        return self.fragment.make_span(token.start, token.end)
 
     def get_end_span(self, token: Token) -> Span:
         """Return the span of a token's last character, where a label marks a gap after it."""
-        return self.fragment.span(max(token.start, token.end - 1), token.end)
+        return self.fragment.make_span(max(token.start, token.end - 1), token.end)
 
     def is_on_new_line(self, token: Token, previous: Token) -> bool:
         """Return True if a line ends between two tokens."""
@@ -223,7 +223,7 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         "the result of a call cannot be called",
-        Label(error.span(error.token), "this would call it"),
+        Label(error.get_span(error.token), "this would call it"),
         helps=(
             "the input is the first argument, and `@` names the weights: "
             f"`{MODULE_CALLS[known]}` for `nn.{known}(…)(x)`",
@@ -255,7 +255,7 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{word.text}` does not start a statement",
-        Label(error.span(word), "keyword of another language"),
+        Label(error.get_span(word), "keyword of another language"),
         helps=FOREIGN_STATEMENTS[word.text],
     )
 
@@ -268,7 +268,7 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{token.text}` does not start a value",
-        Label(error.span(token), "expected a value"),
+        Label(error.get_span(token), "expected a value"),
         helps=FOREIGN_VALUE_WORDS[token.kind],
     )
 
@@ -293,9 +293,9 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{word.text}` is written `{sign}`",
-        Label(error.span(word), f"expected `{sign}`"),
+        Label(error.get_span(word), f"expected `{sign}`"),
         helps=(f"write `a {sign} b` for `a {word.text} b`",),
-        fixes=(Fix(error.span(word), sign),),
+        fixes=(Fix(error.get_span(word), sign),),
     )
 
 
@@ -311,6 +311,6 @@ def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{sign}=` is not an operator of specs",
-        Label(error.span(token).to(error.span(after)), "here"),
+        Label(error.get_span(token).extend_to(error.get_span(after)), "here"),
         helps=(f"write `{name.text} = {name.text} {sign} …`",),
     )

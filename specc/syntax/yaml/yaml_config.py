@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import SOURCE
-from specc.syntax.dsl.expression_printer import print_expression, print_type
+from specc.syntax.dsl.expression_printer import format_expression, format_type_name
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
@@ -138,21 +138,23 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
         pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
     if node.doc:
         pairs.append(YamlPair("doc", node.doc))
-    return YamlPair(node.name, YamlMap(pairs), node.comments, comment_first=bool(node.type.fields))
+    return YamlPair(
+        node.name, YamlMap(pairs), node.comments, is_comment_on_first_line=bool(node.type.fields)
+    )
 
 
 def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
     """Convert a type to text, a record to a map of its fields."""
     if kind.name != "record" or kind.optional or not kind.fields:
-        return print_type(kind)
+        return format_type_name(kind)
     return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
     """Convert a path in config.json to unquoted text, any other expression to DSL text."""
     if not isinstance(expr, ast.TextLiteral):
-        return print_expression(expr)
-    return expr.value if is_bare_config_path(expr.value) else print_expression(expr)
+        return format_expression(expr)
+    return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
 
 
 def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
@@ -163,7 +165,7 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
         case ast.ListLiteral():
             return make_yaml_list(map(static_value_to_yaml, expr.items))
         case _:
-            return print_expression(expr)
+            return format_expression(expr)
 
 
 def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
@@ -171,7 +173,7 @@ def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
     value = static_value_to_yaml(entry.value)
     # a record that looks like a declaration would be parsed as one
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
-        value = print_expression(entry.value)
+        value = format_expression(entry.value)
     return YamlPair(entry.name, value, entry.comments)
 
 

@@ -11,7 +11,7 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import move_header_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
-from specc.syntax.dsl.expression_printer import print_type
+from specc.syntax.dsl.expression_printer import format_type_name
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_layout import (
     YamlItem,
@@ -76,8 +76,8 @@ class Key:
 class Form(Generic[T]):
     """The keys of a construct, its keyword first, and the class of its node.
 
-    `required` keys cannot be absent. `multiline` forces one line per key. `description` names the
-    construct in messages.
+    `required` keys cannot be absent. `is_multiline` forces one line per key. `description` names
+    the construct in messages.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Form(Generic[T]):
         /,
         *,
         description: str = "",
-        multiline: bool = True,
+        is_multiline: bool = True,
         **constants: object,
     ) -> None:
         self.node: Callable[..., T] = node
         self.keys = tuple(keys)
         self.required = tuple(required.split())
         self.description = description or f"`{self.keys[0].name}`"
-        self.multiline = multiline
+        self.is_multiline = is_multiline
         self.constants: Mapping[str, object] = constants
         self.has_body = any(key.kind is BODY_KIND for key in self.keys)
 
@@ -133,7 +133,7 @@ class Form(Generic[T]):
         )
         return YamlMap(
             [YamlPair(n, value) for n, value in entries if value is not None],
-            multiline=self.multiline,
+            is_multiline=self.is_multiline,
         )
 
 
@@ -237,7 +237,7 @@ def let_to_yaml(node: ast.Let) -> YamlMap:
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
         return YamlMap([YamlPair(name, value)])
-    types = ", ".join("_" if t.type is None else print_type(t.type) for t in node.targets)
+    types = ", ".join("_" if t.type is None else format_type_name(t.type) for t in node.targets)
     return YamlMap([YamlPair(name, YamlMap([YamlPair("type", types), YamlPair("is", value)]))])
 
 
@@ -246,7 +246,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.comments)
     form = find_form(STATEMENT_FORMS, node)
-    return YamlItem(form.to_yaml(node), node.comments, comment_first=form.has_body)
+    return YamlItem(form.to_yaml(node), node.comments, is_comment_on_first_line=form.has_body)
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
@@ -299,23 +299,25 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
 WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
-    "from": Form(ast.WeightsFile, [Key("from", FILE, "path")], multiline=False),
+    "from": Form(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
     "tie": Form(
         ast.Tie,
         [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
         "to",
-        multiline=False,
+        is_multiline=False,
     ),
     "load": Form(
         ast.Load,
         [Key("load", WEIGHT_NAME, "name"), LOAD_VALUE_KEY, CONDITION_KEY],
         "as",
-        multiline=False,
+        is_multiline=False,
     ),
     "ignore": Form(
-        ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], multiline=False
+        ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
     ),
-    "share": Form(ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], multiline=False),
+    "share": Form(
+        ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
+    ),
 }
 
 USE_KEYS = (
@@ -352,7 +354,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
         for kind in ast.DEFINITION_KINDS
     },
     "use": Form(
-        ast.Use, [Key("use", FILES, "paths", "the file"), *USE_KEYS], "as", multiline=False
+        ast.Use, [Key("use", FILES, "paths", "the file"), *USE_KEYS], "as", is_multiline=False
     ),
     "require": REQUIRE_FORM,
 }
@@ -363,13 +365,13 @@ USE_ENTRY = Form(
     [Key("file", FILES, "paths", "the file"), *USE_KEYS],
     "file as",
     description="`use`",
-    multiline=False,
+    is_multiline=False,
 )
 REQUIRE_ENTRY = Form(
     ast.Require,
     [Key("that", EXPRESSION, "condition"), Key("because", TEXT)],
     "that",
     description="`require`",
-    multiline=False,
+    is_multiline=False,
 )
 """Entries of the top-level lists `use:` and `require:`."""

@@ -10,31 +10,31 @@ from specc.syntax.ast import NO_COMMENTS, Comments
 from specc.syntax.dsl.expression_printer import (
     MAX_LINE_WIDTH,
     TEXT_ESCAPES,
+    format_comment_lines,
+    format_expression,
     is_visible_character,
-    print_comment_lines,
-    print_expression,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class YamlPair:
-    """`key: value` with its comments. The trailing comment is on the first line if `comment_first`
-    is set, otherwise on the last line.
+    """`key: value` with its comments. The trailing comment is on the first line if
+    `is_comment_on_first_line` is set, otherwise on the last line.
     """
 
     key: str
     value: "YamlValue"
     comments: Comments = NO_COMMENTS
-    comment_first: bool = False
+    is_comment_on_first_line: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A map; `end` are the comments after its last entry, `multiline` forces one line per entry."""
+    """A map. `end` are the comments after its last entry; `is_multiline`: one line per entry."""
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
-    multiline: bool = False
+    is_multiline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class YamlItem:
 
     value: "YamlValue"
     comments: Comments = NO_COMMENTS
-    comment_first: bool = False
-    blank_line_above: bool = False
+    is_comment_on_first_line: bool = False
+    has_blank_line_above: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class YamlList:
 
     items: list[YamlItem] = field(default_factory=list)
     end: tuple[str, ...] = ()
-    multiline: bool = False
+    is_multiline: bool = False
 
 
 YamlValue: TypeAlias = str | YamlMap | YamlList
@@ -61,12 +61,12 @@ YamlValue: TypeAlias = str | YamlMap | YamlList
 PLAIN_SCALAR = re.compile(r"(?:[A-Za-z0-9_(]|[-.][A-Za-z0-9_(])(?:.*\S)?", re.DOTALL)
 
 
-def format_yaml_scalar(text: str, flow: bool) -> str:
+def format_yaml_scalar(text: str, is_flow: bool) -> str:
     """Format a text as a YAML scalar."""
     # only double quotes can express invisible characters
     if not all(map(is_visible_character, text)):
         return f'"{"".join(map(escape_yaml_character, text))}"'
-    if _is_plain_scalar(text) and not (flow and re.search(r"[\[\]{},?:]", text)):
+    if _is_plain_scalar(text) and not (is_flow and re.search(r"[\[\]{},?:]", text)):
         return text
     # single quotes have only one escape, so the text stays readable
     return "'" + text.replace("'", "''") + "'"
@@ -97,8 +97,8 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
     `is_forced`, omit comments and ignore the layout.
     """
     if isinstance(value, str):
-        return format_yaml_scalar(value, flow=True)
-    if (value.end or value.multiline) and not is_forced:  # a comment ends the line
+        return format_yaml_scalar(value, is_flow=True)
+    if (value.end or value.is_multiline) and not is_forced:  # a comment ends the line
         return None
     entries: Sequence[YamlPair | YamlItem] = (
         value.pairs if isinstance(value, YamlMap) else value.items
@@ -119,65 +119,65 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
     if inner is None or (entry.comments != NO_COMMENTS and not is_forced):
         return None
     if isinstance(entry, YamlPair):
-        return f"{format_yaml_scalar(entry.key, flow=True)}: {inner}"
+        return f"{format_yaml_scalar(entry.key, is_flow=True)}: {inner}"
     return inner
 
 
-def print_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
+def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
     """Print a value after `line_start`: on the same line if it fits, otherwise on the following
     lines, indented by `indent`.
     """
     if isinstance(value, str):
-        return [f"{line_start} {format_yaml_scalar(value, flow=False)}"]
+        return [f"{line_start} {format_yaml_scalar(value, is_flow=False)}"]
     line = format_yaml_flow(value)
     entries = value.pairs if isinstance(value, YamlMap) else value.items
     if line is not None and (len(line_start) + 1 + len(line) <= MAX_LINE_WIDTH or not entries):
         return [f"{line_start} {line}"]
-    return [line_start, *print_yaml_block(value, indent)]
+    return [line_start, *format_yaml_block(value, indent)]
 
 
-def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
+def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
     """Print a value on its own lines."""
     out: list[str] = []
     if isinstance(value, YamlMap):
         for pair in value.pairs:
-            if pair.comments.blank_line_before and out:
+            if pair.comments.has_blank_line_before and out:
                 out.append("")
-            out += print_yaml_pair(pair, indent)
+            out += format_yaml_pair(pair, indent)
     else:
         for item in value.items:
-            if out and (item.blank_line_above or item.comments.blank_line_before):
+            if out and (item.has_blank_line_above or item.comments.has_blank_line_before):
                 out.append("")
-            out += print_yaml_item(item, indent)
-    return out + print_comment_lines(value.end, indent)
+            out += format_yaml_item(item, indent)
+    return out + format_comment_lines(value.end, indent)
 
 
-def print_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
+def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
     """Print the lines of `key: value`."""
-    lines = print_yaml_value(
-        " " * indent + format_yaml_scalar(pair.key, flow=False) + ":", pair.value, indent + 2
+    lines = format_yaml_value(
+        " " * indent + format_yaml_scalar(pair.key, is_flow=False) + ":", pair.value, indent + 2
     )
     return [
-        *print_comment_lines(pair.comments.leading, indent),
-        *append_yaml_comment(lines, pair.comments, pair.comment_first),
+        *format_comment_lines(pair.comments.leading, indent),
+        *append_yaml_comment(lines, pair.comments, pair.is_comment_on_first_line),
     ]
 
 
-def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
+def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
     """Print the lines of `- value`; a map that does not fit on one line begins after the dash."""
     blanks = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
         if line is None or len(item.value.pairs) == 1 or indent + 2 + len(line) > MAX_LINE_WIDTH:
-            inner = print_yaml_block(item.value, indent + 2)
+            inner = format_yaml_block(item.value, indent + 2)
             lines = [f"{blanks}- {inner[0].lstrip()}", *inner[1:]]
         else:
             lines = [f"{blanks}- {line}"]
     else:
-        lines = print_yaml_value(f"{blanks}-", item.value, indent + 2)
+        lines = format_yaml_value(f"{blanks}-", item.value, indent + 2)
     return [
-        *print_comment_lines(item.comments.leading, indent),
-        *append_yaml_comment(lines, item.comments, item.comment_first),
+        *format_comment_lines(item.comments.leading, indent),
+        *append_yaml_comment(lines, item.comments, item.is_comment_on_first_line),
     ]
 
 
@@ -219,7 +219,7 @@ def expression_to_yaml(expr: ast.Expr) -> YamlValue:
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))
     if not isinstance(expr, ast.Call) or not has_own_weights(expr):
-        return print_expression(expr)
+        return format_expression(expr)
     pairs = [YamlPair("in", values_to_yaml(expr.args))] if expr.args else []
     pairs += [YamlPair(o.name, expression_to_yaml(o.value)) for o in expr.options]
     pairs += [YamlPair("weights", expr.weights.text)] if expr.weights is not None else []
@@ -236,8 +236,8 @@ def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap 
     list cannot hold.
     """
     if not items and end:
-        return YamlMap([], end, multiline=True)
-    return YamlList(items, end, multiline=bool(items))
+        return YamlMap([], end, is_multiline=True)
+    return YamlList(items, end, is_multiline=bool(items))
 
 
 def strings_to_yaml(strings: Sequence[str]) -> str | YamlList:

@@ -124,7 +124,7 @@ class YamlSequence:
     items: "list[YamlNode]"
     span: Span
     column: int
-    flow: bool
+    is_flow: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ class YamlMapping:
     entries: list[YamlEntry]
     span: Span
     column: int
-    flow: bool
+    is_flow: bool
 
 
 YamlNode: TypeAlias = YamlScalar | YamlSequence | YamlMapping
@@ -158,7 +158,7 @@ class OpenSequence:
     """A list that is not yet complete."""
 
     start: int
-    flow: bool
+    is_flow: bool
     items: list[YamlNode] = field(default_factory=list)
 
 
@@ -167,7 +167,7 @@ class OpenMapping:
     """A map that is not yet complete; `key` is the key whose value comes next."""
 
     start: int
-    flow: bool
+    is_flow: bool
     entries: list[YamlEntry] = field(default_factory=list)
     key: YamlScalar | None = None
     keys: dict[str, YamlScalar] = field(default_factory=dict)
@@ -263,14 +263,14 @@ class YamlComposer:
         """End a collection."""
         top = self.stack.pop()
         # PyYAML extends a block over the comments and empty lines after its last entry
-        end = span.end if top.flow else find_last_entry_end(top)
+        end = span.end if top.is_flow else find_last_entry_end(top)
         whole = Span(self.source, top.start, max(top.start, end))
         column = whole.column - 1
         match top:
             case OpenMapping():
-                self.add_node(YamlMapping(top.entries, whole, column, top.flow))
+                self.add_node(YamlMapping(top.entries, whole, column, top.is_flow))
             case OpenSequence():
-                self.add_node(YamlSequence(top.items, whole, column, top.flow))
+                self.add_node(YamlSequence(top.items, whole, column, top.is_flow))
 
     def add_node(self, node: YamlNode) -> None:
         """Add a node to the innermost open collection."""
@@ -323,7 +323,7 @@ class YamlComposer:
         if section or isinstance(first, YamlSequence):
             return f"merge both under one `{key}`, or leave one of the two out"
         # the last entry of the stack is the map itself
-        if not top.flow and isinstance(self.stack[-2:][0], OpenSequence):
+        if not top.is_flow and isinstance(self.stack[-2:][0], OpenSequence):
             return f"write `- {key}: …` for a further entry, or leave one of the two out"
         return "leave one of the two out"
 

@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.dsl.dsl_printer import is_spaced_item, layout_dim_name
-from specc.syntax.dsl.expression_printer import print_comment_lines
+from specc.syntax.dsl.dsl_printer import format_dim_name, is_spaced_item
+from specc.syntax.dsl.expression_printer import format_comment_lines
 from specc.syntax.yaml.yaml_config import CONFIG_ENTRIES
 from specc.syntax.yaml.yaml_keys import (
     ITEM_FORMS,
@@ -27,27 +27,27 @@ from specc.syntax.yaml.yaml_layout import (
     YamlPair,
     YamlValue,
     expression_to_yaml,
+    format_yaml_block,
     format_yaml_flow,
     make_multiline_list,
     make_yaml_list,
-    print_yaml_block,
     strings_to_yaml,
 )
 from specc.syntax.yaml.yaml_values import EQUATIONS
 
 
-def print_yaml(file: ast.File) -> str:
+def format_yaml(file: ast.File) -> str:
     """Print a spec."""
-    out = print_comment_lines(file.comments.leading, 0)
-    out += print_yaml_block(YamlMap(_list_head_pairs(file)), 0)
+    out = format_comment_lines(file.comments.leading, 0)
+    out += format_yaml_block(YamlMap(_list_head_pairs(file)), 0)
     previous: ast.Item | None = None
-    for run, pair in convert_runs(file.items):
+    for run, pair in convert_item_groups(file.items):
         if _needs_blank_line(previous, run[0]):
             out.append("")
-        out += print_yaml_block(YamlMap([pair]), 0)
+        out += format_yaml_block(YamlMap([pair]), 0)
         previous = run[-1]
     if file.end:
-        out += ["", *print_comment_lines(file.end, 0)]
+        out += ["", *format_comment_lines(file.end, 0)]
     return "\n".join(out) + "\n"
 
 
@@ -55,7 +55,7 @@ def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
     """Return True if a blank line precedes an item."""
     return (
         previous is None
-        or item.comments.blank_line_before
+        or item.comments.has_blank_line_before
         or is_spaced_item(item)
         or is_spaced_item(previous)
     )
@@ -129,25 +129,25 @@ def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, 
     return first, [item for run in remaining for item in run], last
 
 
-def convert_runs(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, YamlPair]]:
+def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, YamlPair]]:
     """Yield the items of each top-level key, and the key with its value."""
     first, middle, last = partition_items(items)
     for run in first:
-        yield run, run_to_yaml(run)
+        yield run, item_group_to_yaml(run)
     if middle:
         yield middle, items_to_yaml(middle)
     for run in last:
-        yield run, run_to_yaml(run)
+        yield run, item_group_to_yaml(run)
 
 
-def run_to_yaml(run: ItemRun) -> YamlPair:
+def item_group_to_yaml(run: ItemRun) -> YamlPair:
     """Convert a top-level key with its items."""
     match run[0]:
         case ast.Use() | ast.Require():
-            listed = YamlList([top_entry_to_yaml(item) for item in run], multiline=True)
+            listed = YamlList([top_entry_to_yaml(item) for item in run], is_multiline=True)
             return YamlPair(get_top_key(run[0]), listed)
         case ast.Generate() | ast.Stream():
-            named = YamlMap([named_item_to_yaml(item) for item in run], multiline=True)
+            named = YamlMap([named_item_to_yaml(item) for item in run], is_multiline=True)
             return YamlPair(get_top_key(run[0]), named)
         case _:
             return section_to_yaml(run[0])
@@ -172,7 +172,9 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
     assert isinstance(item, ast.Generate)
     pairs = [YamlPair("of", item.input_name), YamlPair("from", item.source)]
     pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.comments) for s in item.settings]
-    return YamlPair(item.name, YamlMap(pairs, item.end), item.comments, comment_first=True)
+    return YamlPair(
+        item.name, YamlMap(pairs, item.end), item.comments, is_comment_on_first_line=True
+    )
 
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
@@ -185,17 +187,20 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert a top-level key that holds one item."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
-        get_top_key(item), value, item.comments, comment_first=not isinstance(item, ast.Dims)
+        get_top_key(item),
+        value,
+        item.comments,
+        is_comment_on_first_line=not isinstance(item, ast.Dims),
     )
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     """Make a map with a line per entry."""
-    return YamlMap(pairs, end, multiline=bool(pairs or end))
+    return YamlMap(pairs, end, is_multiline=bool(pairs or end))
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.Dims: lambda item: make_yaml_list(map(layout_dim_name, item.names)),
+    ast.Dims: lambda item: make_yaml_list(map(format_dim_name, item.names)),
     ast.Weights: lambda item: make_multiline_list(
         [YamlItem(find_form(WEIGHT_RULE_FORMS, r).to_yaml(r), r.comments) for r in item.rules],
         item.end,
@@ -225,21 +230,21 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
         spaced = previous is not None and (is_spaced_item(item) or is_spaced_item(previous))
         entries.append(listed_item_to_yaml(item, spaced))
         previous = item
-    return YamlPair("items", YamlList(entries, multiline=True))
+    return YamlPair("items", YamlList(entries, is_multiline=True))
 
 
-def listed_item_to_yaml(item: ast.Item, blank_line_above: bool) -> YamlItem:
+def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     """Convert an entry of `items:`."""
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
     if form := ITEM_FORMS.get(word):
         return YamlItem(
             form.to_yaml(item),
             item.comments,
-            comment_first=form.has_body,
-            blank_line_above=blank_line_above,
+            is_comment_on_first_line=form.has_body,
+            has_blank_line_above=has_blank_line_above,
         )
-    pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else run_to_yaml([item])
-    return YamlItem(YamlMap([pair]), blank_line_above=blank_line_above)
+    pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else item_group_to_yaml([item])
+    return YamlItem(YamlMap([pair]), has_blank_line_above=has_blank_line_above)
 
 
 CODE_PIECE = re.compile(r"`([^`\n]+)`")
@@ -285,7 +290,7 @@ def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
         except Failed:
             continue
         if not _has_only_docstring(file):
-            return _print_flow(convert(file))
+            return _format_flow(convert(file))
     return code
 
 
@@ -319,7 +324,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
 def _convert_items(file: ast.File) -> YamlMap | YamlList:
     """Convert the items of a file, and the items below `items:` to a list."""
     pairs = [YamlPair("extends", file.extends)] if file.extends else []
-    pairs += [pair for _, pair in convert_runs(file.items)]
+    pairs += [pair for _, pair in convert_item_groups(file.items)]
     only = pairs[0].value
     return only if pairs[0].key == "items" and isinstance(only, YamlList) else YamlMap(pairs)
 
@@ -342,7 +347,7 @@ def _convert_statement(file: ast.File) -> YamlMap:
     return statement
 
 
-def _print_flow(value: YamlMap | YamlList) -> str:
+def _format_flow(value: YamlMap | YamlList) -> str:
     """Print a value on one line, without the braces of a single entry."""
     text = format_yaml_flow(value, is_forced=True) or ""
     if isinstance(value, YamlList):

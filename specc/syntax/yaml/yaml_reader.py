@@ -164,7 +164,7 @@ class YamlReader(ErrorCollector):
         others = [Label(first_span, "first here")] if first_span is not None else []
         fix = "leave one of the two out"
         self.report_error(
-            "E0116", f"{subject} is duplicated", span, "again here", fix, others=others
+            "E0116", f"{subject} is duplicated", span, "again here", fix, related_labels=others
         )
 
 
@@ -192,7 +192,9 @@ def collect_yaml_body(
 ) -> CommentedBody[T]:
     """Return the statements below a key with their comments."""
     start = entry.key.span.end
-    return reader.attacher.attach(children, start, max(find_value_end(reader, entry), start))
+    return reader.attacher.attach_comments(
+        children, start, max(find_value_end(reader, entry), start)
+    )
 
 
 def make_section(
@@ -238,7 +240,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
     """Return the end of a node with the comments after it that are indented like its entries."""
-    if isinstance(node, YamlScalar) or node.flow:
+    if isinstance(node, YamlScalar) or node.is_flow:
         return node.span.end
     end = node.span.end
     if isinstance(node, YamlSequence) and node.items:
@@ -260,7 +262,7 @@ def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
         # any text except the end of a flow collection begins a new token
         if gap.strip(" \t\r\n,]}"):
             break
-        if "\n" in gap and reader.source.position(comment.start)[1] - 1 < column:
+        if "\n" in gap and reader.source.get_line_and_column(comment.start)[1] - 1 < column:
             break
         end = position = comment.end
     return end

@@ -19,8 +19,8 @@ from specc.syntax.dsl.dsl_parser import (
     T,
     parse_fragment,
 )
-from specc.syntax.dsl.dsl_printer import layout_definition_header
-from specc.syntax.dsl.expression_printer import join_pieces, print_expression, print_type
+from specc.syntax.dsl.dsl_printer import format_definition_header
+from specc.syntax.dsl.expression_printer import format_expression, format_type_name, join_pieces
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
     YamlPair,
@@ -161,7 +161,7 @@ def _report_call_keys(reader: YamlReader, node: YamlMapping) -> None:
 
 def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
     """Make `out: d` of a call, or a field of a record."""
-    span = entry.key.span.to(entry.value.span)
+    span = entry.key.span.extend_to(entry.value.span)
     return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
 
 
@@ -229,7 +229,7 @@ def make_header_kind(
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
     """Parse `x: float[batch, n]` or `n: {type: int, default: 4}`."""
     name = parse_yaml_name(reader, entry.key, "the name of an input")
-    span, value, default = entry.key.span.to(entry.value.span), entry.value, None
+    span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
         return ast.BlockParameter(name, parse_yaml_sided_type(reader, value), span=span)
     found = reader.read_known_keys(value, ("type", "default"), "an input", ("type",))
@@ -250,7 +250,7 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Pa
         ast.BlockParameter(
             parse_yaml_name(reader, e.key, "the name of a result"),
             parse_yaml_sided_type(reader, e.value),
-            span=e.key.span.to(e.value.span),
+            span=e.key.span.extend_to(e.value.span),
         )
         for e in node.entries
     )
@@ -264,7 +264,7 @@ def parse_yaml_equations(
         ast.Equation(
             parse_yaml_name(reader, e.key, "a length"),
             parse_yaml_expression(reader, e.value),
-            span=e.key.span.to(e.value.span),
+            span=e.key.span.extend_to(e.value.span),
         )
         for e in reader.read_mapping(entry.value, subject, "`where: {total: past + seq}`")
     )
@@ -272,7 +272,7 @@ def parse_yaml_equations(
 
 def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
     """Convert to `x: float[batch, n]`, or with a default to a map."""
-    kind = print_type(node.type)
+    kind = format_type_name(node.type)
     if node.default is None:
         return YamlPair(node.name, kind)
     default = YamlPair("default", expression_to_yaml(node.default))
@@ -282,7 +282,7 @@ def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
 def outputs_to_yaml(results: Parameters) -> YamlValue:
     """Convert to the type of a single result, or to a map of results."""
     if len(results) == 1 and not results[0].name:
-        return print_type(results[0].type)
+        return format_type_name(results[0].type)
     return YamlMap([parameter_to_yaml(r) for r in results])
 
 
@@ -327,12 +327,14 @@ EQUATIONS = ValueKind(
 )
 ARCHITECTURES = ValueKind(TEXTS.parse, NAMES.to_yaml)
 REPEAT_OVER = make_header_kind(
-    REPEAT_HEAD, lambda name, iterable: f"{name} in {print_expression(iterable)}"
+    REPEAT_HEAD, lambda name, iterable: f"{name} in {format_expression(iterable)}"
 )
 SCAN_OVER = make_header_kind(
     SCAN_HEAD,
-    lambda names, sequences: f"{', '.join(names)} in {', '.join(map(print_expression, sequences))}",
+    lambda names, sequences: (
+        f"{', '.join(names)} in {', '.join(map(format_expression, sequences))}"
+    ),
 )
 SIGNATURE = make_header_kind(
-    DEFINITION_HEAD, lambda name, params, _: join_pieces(layout_definition_header(name, params))
+    DEFINITION_HEAD, lambda name, params, _: join_pieces(format_definition_header(name, params))
 )

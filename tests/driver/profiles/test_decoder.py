@@ -27,7 +27,7 @@ CACHES = {
 def convert_cache_to_heads(b: Builder, x: Value, rank: int, rows: int) -> Value:
     """Convert a cache to the layout of the attention."""
     if rank == 3:
-        x = b.add_op(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
+        x = b.add_op(ops.Split(2, (Dim.from_value(2), Dim.from_value(3))), x)
     return b.add_op(ops.Transpose((0, 2, 1, 3)), x) if rows == 1 else x
 
 
@@ -35,7 +35,7 @@ def convert_features_to_cache(b: Builder, x: Value, rank: int, rows: int) -> Val
     """Convert new positions to the layout of the cache."""
     if rank == 3:
         return x
-    x = b.add_op(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
+    x = b.add_op(ops.Split(2, (Dim.from_value(2), Dim.from_value(3))), x)
     return b.add_op(ops.Transpose((0, 2, 1, 3)), x) if rows == 2 else x
 
 

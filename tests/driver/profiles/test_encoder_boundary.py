@@ -27,7 +27,10 @@ def add_linear(b: Builder, x: Value, name: str) -> Value:
 
 
 def split_heads(b: Builder, x: Value) -> Value:
-    return b.add_op(ops.Transpose((0, 2, 1, 3)), b.add_op(ops.Split(2, (Dim.of(2), Dim.of(2))), x))
+    return b.add_op(
+        ops.Transpose((0, 2, 1, 3)),
+        b.add_op(ops.Split(2, (Dim.from_value(2), Dim.from_value(2))), x),
+    )
 
 
 def build_encoder(also: str = "") -> tuple[Graph, Value, Value]:

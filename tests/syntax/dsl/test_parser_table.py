@@ -59,17 +59,17 @@ def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.Monke
     seen: list[tuple[str, int]] = []
     from specc.syntax.dsl import lalr
 
-    value = lalr.ParseRun.build_value
+    value = lalr.LalrParser.build_value
 
     def record_reduction(
-        self: lalr.ParseRun, rule: LalrRule, parts: list[lalr.StackEntry]
+        self: lalr.LalrParser, rule: LalrRule, parts: list[lalr.StackEntry]
     ) -> lalr.StackEntry:
         whole = value(self, rule, parts)
         if not rule.origin.startswith("_") and not (rule.passes_single_child and rule.length == 1):
             seen.append((rule.callback, whole.last_token - whole.first_token + 1))
         return whole
 
-    monkeypatch.setattr(lalr.ParseRun, "build_value", record_reduction)
+    monkeypatch.setattr(lalr.LalrParser, "build_value", record_reduction)
     parse_dsl(Source(path.name, text))
     theirs = [
         node.data

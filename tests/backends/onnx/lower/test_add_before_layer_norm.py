@@ -20,7 +20,7 @@ from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 
 WIDTH = 8
-ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.of(WIDTH)))
+ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.from_value(WIDTH)))
 VECTOR = Type.of("f32", WIDTH)
 JOINED = "SkipLayerNormalization"
 

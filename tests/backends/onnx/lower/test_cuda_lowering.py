@@ -76,7 +76,7 @@ def test_every_spec_has_kernels(name: str) -> None:
 def test_missing_kernel_is_detected() -> None:
     """The list of missing kernels is not empty for these nodes."""
     made = Builder()
-    x = made.add_input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
+    x = made.add_input("x", Input(Type("f32", (B, Dim.from_value(4), N, M))))
     pool = made.add_op(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
     graph = made.build_graph("g", {"y": pool})
     assert list_missing_kernels(build_model(graph, get_target("onnx")).model) == {
@@ -96,7 +96,7 @@ def list_pooling_cases() -> list[tuple[ops.MaxPool, Graph]]:
             for low, high in ((1, 5), (1, 4), (1, 3), (0, 6), (0, 6))
         )
         op = ops.MaxPool(kernel, stride, dilation, (*pads[0], *pads[1]))
-        shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
+        shape = (B, N, Dim.from_value(4)) if axes == 1 else (B, Dim.from_value(4), N, M)
         made = Builder()
         x = made.add_input("x", Input(Type("f32", shape)))
         found.append((op, made.build_graph("g", {"y": made.add_op(op, x)})))
@@ -125,7 +125,7 @@ def test_max_pool_from_slices(op: ops.MaxPool, graph: Graph) -> None:
 @pytest.mark.parametrize("dtype", ["i64", "i32"])
 def test_arg_max_of_integers_returns_the_first_maximum(dtype: str) -> None:
     made = Builder()
-    x = made.add_input("x", Input(Type(dtype, (B, Dim.of(6), N))))
+    x = made.add_input("x", Input(Type(dtype, (B, Dim.from_value(6), N))))
     graph = made.build_graph("g", {"y": made.add_op(ops.ArgMax(1), x)})
     session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)
     kind = np.int64 if dtype == "i64" else np.int32

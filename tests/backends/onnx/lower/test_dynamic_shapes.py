@@ -74,6 +74,6 @@ def test_undetermined_length_fails_an_assertion() -> None:
 
 
 def test_static_lengths_are_constants_and_equal_lengths_are_shared() -> None:
-    graph = list_sizes(P + N, P + N + 0, Dim.of(4), inputs={"a": Type.of("f32", P, N)})
+    graph = list_sizes(P + N, P + N + 0, Dim.from_value(4), inputs={"a": Type.of("f32", P, N)})
     kinds = [n.op_type for n in build_model(graph, get_target("onnx")).model.graph.node]
     assert sorted(kinds) == ["Add", "Identity", "Identity", "Shape", "Shape", "Squeeze"]

@@ -24,7 +24,7 @@ from specc_onnx import build_model, get_target
 from specc_onnx.lower.rules import lower
 
 B, T, S = Dim.symbol("b"), Dim.symbol("t"), Dim.symbol("s")
-D = Dim.of
+D = Dim.from_value
 OPSETS = (17, 20, 23, 24, 26)
 NUMBERS_FROM_0 = (
     "gather",

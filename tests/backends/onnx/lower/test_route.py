@@ -22,7 +22,7 @@ FORMS = pytest.mark.parametrize("experts", [5, 18], ids=["one by one", "loop"])
 def build_body(axes: int) -> Graph:
     """Return a body that computes `tanh(x · wᵀ + shared)` with leading axes of length 1."""
     b = Builder()
-    shape = (*[Dim.of(1)] * axes, Dim.symbol("routed"), Dim.of(3))
+    shape = (*[Dim.from_value(1)] * axes, Dim.symbol("routed"), Dim.from_value(3))
     x = b.add_input("rows", Input(Type("f32", shape)))
     w = b.add_input("own w", Input(Type.of("f32", 4, 3)))
     shared = b.add_input("shared", Input(Type.of("f32", 4)))
@@ -32,7 +32,7 @@ def build_body(axes: int) -> Graph:
 
 def build_graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
     b = Builder()
-    x = b.add_input("x", Input(Type("f32", (*lead, Dim.of(3)))))
+    x = b.add_input("x", Input(Type("f32", (*lead, Dim.from_value(3)))))
     numbers = b.add_input("ids", Input(Type(ids, (*lead, K))))
     gates = b.add_input("gates", Input(Type("f32", (*lead, K))))
     keep = [b.add_input("keep", Input(Type("bool", lead)))] if masked else []
@@ -40,7 +40,7 @@ def build_graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False
         Parameter(name="w", type=Type.of("f32", experts, 4, 3), initializer="zeros")
     )
     shared = b.add_input("shared", Input(Type.of("f32", 4)))
-    op = ops.MixtureOfExperts(build_body(len(lead) - 1), Dim.of(experts), 1, masked)
+    op = ops.MixtureOfExperts(build_body(len(lead) - 1), Dim.from_value(experts), 1, masked)
     made = b.add_op(op, x, numbers, gates, *keep, w, shared, scope="moe")
     return b.build_graph("routed", {"y": made})
 
@@ -72,7 +72,11 @@ def compute_expected(made: Graph, x: dict[str, np.ndarray], w: np.ndarray) -> np
     return y
 
 
-LEADS = [((N,), (7,)), ((N, Dim.of(2)), (3, 2)), ((N, Dim.of(2), Dim.of(2)), (2, 2, 2))]
+LEADS = [
+    ((N,), (7,)),
+    ((N, Dim.from_value(2)), (3, 2)),
+    ((N, Dim.from_value(2), Dim.from_value(2)), (2, 2, 2)),
+]
 
 
 @FORMS
@@ -137,16 +141,16 @@ def test_target_limits_unrolled_experts() -> None:
 def test_large_experts_are_a_loop(width: int, form: str) -> None:
     """16 experts of 16 Mi elements take more than 256 MiB."""
     b = Builder()
-    x = b.add_input("x", Input(Type("f32", (N, Dim.of(width)))))
+    x = b.add_input("x", Input(Type("f32", (N, Dim.from_value(width)))))
     ids = b.add_input("ids", Input(Type("i64", (N, K))))
     gates = b.add_input("gates", Input(Type("f32", (N, K))))
     inner = Builder()
-    shape = (Dim.symbol("routed"), Dim.of(width))
+    shape = (Dim.symbol("routed"), Dim.from_value(width))
     rows = inner.add_input("rows", Input(Type("f32", shape)))
     own = inner.add_input("own", Input(Type.of("f32", 4, width)))
     made = inner.build_graph("body", {"y": inner.add_op(ops.Linear(), rows, own, None)})
     facts = Parameter(name="w", type=Type.of("f32", 16, 4, width), initializer="zeros")
-    op = ops.MixtureOfExperts(made, Dim.of(16), 1)
+    op = ops.MixtureOfExperts(made, Dim.from_value(16), 1)
     y = b.add_op(op, x, ids, gates, b.add_parameter(facts))
     built = build_model(b.build_graph("routed", {"y": y}), get_target("onnx"), 20)
     kinds = {n.op_type for n in built.model.graph.node}

@@ -14,7 +14,7 @@ from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 
 WIDTH = 6
-ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.of(WIDTH)))
+ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.from_value(WIDTH)))
 Pieces = list[tuple[int | str, int]]
 PIECES: dict[str, tuple[Pieces, int]] = {
     "in order": ([(0, 2), (2, 3), (3, 6)], 1),
@@ -31,7 +31,7 @@ PIECES: dict[str, tuple[Pieces, int]] = {
 
 
 def make_dim(number: int | str) -> Dim:
-    return Dim.of(number) if isinstance(number, int) else Dim.symbol(number)
+    return Dim.from_value(number) if isinstance(number, int) else Dim.symbol(number)
 
 
 def build_slices(pieces: Pieces) -> Graph:

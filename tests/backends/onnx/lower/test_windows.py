@@ -37,11 +37,11 @@ def sample_window_op(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...]
     groups = rng.choice((1, 2, 4))
     match kind:
         case "conv":
-            op: Op = ops.Conv(kernel, stride, dilation, pads, Dim.of(groups))
+            op: Op = ops.Conv(kernel, stride, dilation, pads, Dim.from_value(groups))
             return op, (8, 4 // groups, *kernel)
         case "transposed":
             cut = tuple(min(p, n // 2) for p, n in zip(pads, (*spans, *spans), strict=True))
-            op = ops.ConvTranspose(kernel, stride, dilation, cut, Dim.of(groups))
+            op = ops.ConvTranspose(kernel, stride, dilation, cut, Dim.from_value(groups))
             return op, (4, 8 // groups, *kernel)
         case "max":
             return ops.MaxPool(kernel, stride, dilation, pads), None
@@ -51,7 +51,7 @@ def sample_window_op(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...]
 
 
 def build_graph(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
-    shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
+    shape = (B, N, Dim.from_value(4)) if axes == 1 else (B, Dim.from_value(4), N, M)
     made = Builder()
     x = made.add_input("x", Input(Type("f32", shape)))
     args = [x]

@@ -78,8 +78,8 @@ def test_position_vectors_do_not_break_inference() -> None:
     from it.
     """
     b = Builder()
-    row = b.add_op(ops.Range(Dim.of(32)))
-    column = b.add_op(ops.Insert(1), b.add_op(ops.Range(Dim.of(512))))
+    row = b.add_op(ops.Range(Dim.from_value(32)))
+    column = b.add_op(ops.Insert(1), b.add_op(ops.Range(Dim.from_value(512))))
     x = b.add_input("x", Input(Type.of("i64", 1)))
     apart = b.add_op(ops.Arith("add"), b.add_op(ops.Arith("sub"), column, row), x)
     verify_built_model(build_model(b.build_graph("apart", {"y": apart}), get_target("onnx")))
