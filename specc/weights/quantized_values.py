@@ -17,6 +17,7 @@ from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan
 from specc.weights import int_quantization
 from specc.weights.parameter_values import ParameterValues, ValuesOverlay
 from specc.weights.transposed_weights import iterate_transposed_rows, iterate_weight_rows
+from specc.weights.value_checks import check_quantized_range
 from specc.weights.weight_rules import RequiredParameter
 
 
@@ -258,8 +259,7 @@ class QuantizedValues(ValuesOverlay):
         stream.error, scales = QuantizationErrorStats(), []
         get_factor = self.get_factor
         stream.recipe = "nearest" if get_factor is None else "gptq"
-        if self.stored_scales is not None:
-            stream.recipe = "stored"
+        stream.recipe = stream.recipe if self.stored_scales is None else "stored"
         columns = None
         if format.layout == "columns":
             columns = np.empty(
@@ -288,6 +288,7 @@ class QuantizedValues(ValuesOverlay):
         joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
         by_column = format.layout == "columns" and format.group_size
         stream.scales = np.swapaxes(joined, -1, -2) if by_column else joined
+        check_quantized_range(name, stream.error.relative_error, format, stream.in_channels, joined)
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 

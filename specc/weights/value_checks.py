@@ -3,7 +3,9 @@
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
 from specc.ir.array import Array
+from specc.ir.ops.quantized import QuantizationFormat
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
 
 _FIRST_NONFINITE = {
@@ -96,6 +98,32 @@ def convert_dtype(
             helps=[*fixes, "compile with another --dtype"],
         )
     return result
+
+
+def check_quantized_range(
+    name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
+) -> None:
+    """Raise E0517 for a weight that is quantized to zeros, or whose integer products, multiplied by
+    its scale, overflow float32.
+    """
+    largest = float(np.abs(scales).max(initial=0)) * 127
+    reason = ""
+    if error > MAX_QUANTIZATION_ERROR:
+        reason = "most of its values are below 1.5e-36, and are quantized to 0"
+    elif form.rounding in ("row", "tensor") and largest * 127 * in_channels > MAX_FLOAT32:
+        reason = f"products of integers with its scale overflow: its largest value is {largest:.1e}"
+    if reason:
+        raise_error(
+            "E0517",
+            f"`{escape_text(name)}` is out of range for int{form.bits}",
+            notes=[reason],
+            helps=[f"exclude it from quantization: `--quantize-exclude '{escape_text(name)}'`"],
+        )
+
+
+MAX_QUANTIZATION_ERROR = 0.9
+"""Weights of ordinary size lose up to 0.3 of their norm with 4 bits."""
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def to_little_endian(block: Array) -> memoryview:

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from itertools import product
 from pathlib import Path
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import pytest
 import specc
 from specc.artifact import package_index
 from specc.diagnostics.diagnostic import Failed
+from specc.ir.array import Array
 from specc.weights.formats import safetensors
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
@@ -129,3 +131,45 @@ def test_checkpoint_hash(tmp_path: Path) -> None:
     assert recorded is not None
     whole = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert recorded["w.safetensors"].sha256 == whole
+
+
+QUANTIZED = """specc 1
+model m
+dims batch
+graph g(x: float[batch, 64]) -> (y: float[batch, 8]) { return linear(x, out=8, bias=false) @ w }
+"""
+
+
+METHODS = ("int8", "int8-weights", "int4")
+
+
+def compile_quantized(size: float, method: str, directory: Path) -> Array:
+    """Compile a linear layer with weights of a size, and return the weight."""
+    rng = np.random.default_rng(0)
+    w = (rng.uniform(-1, 1, (8, 64)) * size).astype("f4")
+    weights = directory / "w.safetensors"
+    write_safetensors(weights, {"w.weight": w})
+    (directory / "m.specc").write_text(QUANTIZED)
+    specc.compile(directory / "m.specc", directory / "m.onnx", weights=weights, quantize=method)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("size", "method"), [*product((1e-44, 1e-37), METHODS), (1e37, "int8"), (3e38, "int8")]
+)
+def test_weights_out_of_range_are_not_quantized(size: float, method: str, tmp_path: Path) -> None:
+    """Values that would become 0, or whose integer products would overflow."""
+    with pytest.raises(Failed, match="E0517"):
+        compile_quantized(size, method, tmp_path)
+    assert not (tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "method"), [*product((1e-30, 1e30), METHODS), *product((1e37, 3e38), METHODS[1:])]
+)
+def test_extreme_weights_are_quantized(size: float, method: str, tmp_path: Path) -> None:
+    w = compile_quantized(size, method, tmp_path)
+    x = np.random.default_rng(1).normal(size=(3, 64)).astype("f4") * np.float32(1e-3)
+    y = specc.load(tmp_path / "m.onnx").run(x=x)["y"]
+    expected = x.astype("f8") @ w.T.astype("f8")
+    assert np.abs(y - expected).max() < 0.05 * np.abs(expected).max()
