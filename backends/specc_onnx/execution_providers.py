@@ -39,7 +39,7 @@ def gather_on_device(
 def concat_on_device(
     tensors: Sequence[onnxruntime.OrtValue], axis: int, provider: str
 ) -> onnxruntime.OrtValue:
-    """Concatenate tensors of one type along an axis, on the device of the provider."""
+    """Concatenate tensors of the same type along an axis, on the device of the provider."""
     return _run_operator("Concat", tensors, provider, axis=axis)
 
 

@@ -361,7 +361,7 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
     }
 
 
-UNCHANGED_HELP = "`specc verify` checks whether the model is unchanged"
+UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
 """Help for a `GatherND` node, which reads the position `x[:, t]`."""
 

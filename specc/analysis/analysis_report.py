@@ -101,7 +101,7 @@ def _format_leak_reason(graph: Graph, leak: Leak, flow: TimeFlow) -> str:
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"
 
 
-FINITE_VALUES_CONDITION = "if its values are finite and nothing computed from them overflows"
+FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
 """The assumption of the padding proof."""
 
 
@@ -252,8 +252,7 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
     span = graph.input_facts[time_input].span
     return Diagnostic(
         "E0702",
-        f"`{time_input}` has no time axis: it has no axis after the batch whose length is a "
-        "dynamic length",
+        f"`{time_input}` has no time axis: no axis after the batch has a dynamic length",
         Label.from_span(span, f"this is {graph.inputs[time_input].type}"),
         helps=("declare it with the axes [batch, length], where `length` is declared in `dims`",),
     )

@@ -20,7 +20,7 @@ output reads, is not reported:
     output "y" %2
     end
     gives
-    E0712 `y` cannot be generated along `n`: without a mask every position attends to later ones
+    E0712 `y` cannot be generated along `n`: without a mask positions attend to later positions
 
 A default is computed from the current input. Its values for existing positions must not change
 when more arrive, and a default without a time axis must not depend on one, since it is computed
@@ -115,7 +115,7 @@ def has_groups(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Keep one error per location; a statement in a loop leaks in each iteration."""
+    """Keep one error per location, because a statement in a loop leaks in each iteration."""
     first: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         known = first.setdefault((error.code, error.title, error.primary), error)
@@ -141,7 +141,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 
 
 def format_op_name(op: Op) -> str:
-    """Return the name of an op in messages: the name by which a spec calls it."""
+    """Return the name of an op for messages: its name in specs."""
     fn = op.get_attributes().get("fn")
     return fn if isinstance(fn, str) else op.spec_name
 
@@ -165,7 +165,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Report inputs whose length depends on the time axis, but not position by position."""
+    """Report inputs whose length depends on the time axis but does not grow by one per position."""
     for name, value in graph.inputs.items():
         own = [
             d
@@ -218,7 +218,7 @@ def _check_output(
             yield Diagnostic(
                 "E0712",
                 f"{title}: the result contains values for later positions",
-                Label.from_span(span, "this has a value for every pair of positions"),
+                Label.from_span(span, "this has one value per pair of positions"),
                 helps=(format_zero_keys_help(value.rank, max(state.axes)),),
             )
 

@@ -40,7 +40,7 @@ CAUSAL_MASK_SUFFIX = (
 
 @dataclass(frozen=True, slots=True)
 class LeakMessage:
-    """The parts of a message about a leak."""
+    """The parts of a message about a causality leak."""
 
     code: str
     text: str
@@ -61,12 +61,12 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
 
 
 def name_normalizer(message: LeakMessage, label: Label | None) -> LeakMessage:
-    """Turn the message of an op inside a normalizer into E0723, which names the normalizer."""
+    """Convert the message of an op inside a normalizer to E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
         return message
     text = f"the normalizer `{name}` is not causal: {message.text}"
-    note = "its scores, `s` here, are -inf at masked positions"
+    note = "the scores (`s` here) are -inf at masked positions"
     # the op has no mask operand: its scores determine which keys are masked out
     helps = (
         h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps

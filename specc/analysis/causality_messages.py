@@ -104,7 +104,9 @@ def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
                 helps=("add it to the sequence before `concat` prepends the prefix",),
             )
         case "shape":
-            return LeakMessage("E0711", f"its result has different positions than `{symbol}`")
+            return LeakMessage(
+                "E0711", f"the positions of the result differ from those of `{symbol}`"
+            )
     return describe_key_reduction(leak, flow) or _describe_read(graph, leak, flow)
 
 
@@ -241,7 +243,7 @@ def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
     """Return the message for parts that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
-    # it is undefined to which of two growing operands a new position belongs
+    # a new position could belong to either of the two growing operands
     if len(grow) > 1:
         return LeakMessage(
             "E0711",
@@ -264,7 +266,7 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
         return LeakMessage(
             "E0712",
-            "without a mask every position attends to later ones",
+            "without a mask positions attend to later positions",
             helps=("write `mask=causal`",),
         )
     grid = find_gate_grid(leak.node, flow.time_axis)
@@ -349,5 +351,5 @@ def _format_window_help(offsets: Interval) -> tuple[str, ...]:
 
 def _format_position_count(offsets: Interval) -> str:
     if offsets.is_empty or offsets.low == -inf:
-        return "every later one"
+        return "every later position"
     return f"{-int(offsets.low)} later position{'s' if offsets.low < -1 else ''}"

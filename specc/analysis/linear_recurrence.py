@@ -105,9 +105,7 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return True if a value has `rank` axes and length 1 along the other one of the last
-    two axes.
-    """
+    """Return True if a value has `rank` axes and length 1 along the other of its last two axes."""
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 

@@ -150,8 +150,8 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
-    """Return the fix. If the fix declares a padding side, return the fix for a side for which the
-    op does not leak, or "" if there is no such side.
+    """Return the fix. If the fix declares a padding side, return it for a side on which padding
+    does not leak through the op, or "" if there is no such side.
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():

@@ -200,7 +200,7 @@ class PaddedResult:
         return self.node.op
 
     def find_linked_axes(self) -> set[int]:
-        """Return the padded axes of the result that an operand has, too."""
+        """Return the padded axes that the result shares with an operand."""
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
     def find_padded_axes(self) -> set[int]:

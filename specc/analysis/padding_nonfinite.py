@@ -171,7 +171,7 @@ def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
     if len(masks) != 1:
         return None
     if _can_be_undefined_at_padding(padded_result):
-        # A divisor made of masked scores is zero if all of them are masked.
+        # A divisor computed from masked scores is zero if all of them are masked.
         tested = operand_facts[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
         return tested.infinity_mask
     return masks.pop()

@@ -76,7 +76,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeF
     """
     flow = TimeFlow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # In an input of `n + 1` positions it is undefined which position belongs to a new one.
+        # In an input of `n + 1` positions, no rule says which position belongs to a new position.
         shape = value.shape
         axes = {
             n: SAME_POSITION

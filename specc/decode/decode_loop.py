@@ -104,8 +104,8 @@ def choose_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, has_ended: Bools) -> Floats:
-    """Return the log-probabilities of the chosen tokens, f32[batch]; 0 for sequences that ended
-    before.
+    """Return the log-probabilities of the chosen tokens, f32[batch], or 0 for sequences that ended
+    earlier.
     """
     scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
         :, 0

@@ -83,7 +83,7 @@ def find_sequence_count_error(
     if sequence_count <= beam_count:
         return None
     return make_conflict_error(
-        f"{sequence_count} sequences are requested from a beam search of {beam_count} beams",
+        f"`num_return_sequences` must be at most {beam_count} (`num_beams`), got {sequence_count}",
         [f"use num_beams={sequence_count}, or num_return_sequences={beam_count}"],
         span,
     )
@@ -115,7 +115,10 @@ class VocabularySizes:
             return None
         helps = (
             "use a token id of this model",
-            *(("leave it out: an empty string never stops generation",) * (setting_name == "stop")),
+            *(
+                ("leave out the empty string: it never stops generation",)
+                * (setting_name == "stop")
+            ),
         )
         title = f"`{setting_name}` must be a token id from 0 to {(size or 0) - 1}, got {wrong[0]}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
@@ -201,7 +204,7 @@ def _find_option_error(
     known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
     if setting_name == "args":  # positional: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
-        title = f"the options of the strategy `{kind}` have names"
+        title = f"the options of the strategy `{kind}` must be named"
         helps = (f"write {kind}({example})",)
         return Diagnostic("E0731", title, _make_label(spans.get("strategy")), helps=helps)
     if setting_name not in known:

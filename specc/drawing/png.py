@@ -108,7 +108,7 @@ def require_pillow() -> None:
         raise_error(
             "E0902",
             "drawing a PNG needs the package Pillow",
-            helps=["pip install -e '.[image]'", "or write .svg or .html, which need no package"],
+            helps=["pip install -e '.[image]'", "write .svg or .html, which need no package"],
         )
 
 

@@ -210,7 +210,7 @@ ALL_PASSES = (
     CompilerPass("inline", "compute the defaults of inputs inside the graph", _run_inline, True),
     CompilerPass(
         "fuse_scan",
-        "replace a loop over a known cell by a recurrent layer",
+        "replace a loop over a known cell with a recurrent layer",
         lambda state: _rewrite_loops(state, fuse_scan),
     ),
     CompilerPass(

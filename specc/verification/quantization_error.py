@@ -81,10 +81,10 @@ def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
 
 
 ERROR_MEASURES = {
-    "error": "the largest difference, of the largest value",
+    "error": "the largest difference relative to the largest value",
     "cosine_distance": "1 - cosine",
     "kl": "mean Kullback-Leibler divergence of the token distributions",
-    "top1_changed": "share of positions with a different most likely token",
+    "top1_changed": "fraction of positions with a different most likely token",
 }
 """The available measures, and their descriptions."""
 FREE_AXIS_LENGTH = 24
@@ -221,7 +221,7 @@ class QuantizationComparison:
                 "E0857",
                 "the two models have different inputs or outputs",
                 notes=[f"present in only one model: {', '.join(n for n, _ in {*one} ^ {*other})}"],
-                helps=["compile both from one spec, with the same config"],
+                helps=["compile both from the same spec with the same config"],
             )
 
 

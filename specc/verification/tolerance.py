@@ -28,8 +28,7 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
     """Compare the result `name` with the reference."""
     if result.shape != expected.shape:
         return ResultDifference(
-            np.inf,
-            f"`{name}` has the shape {list(result.shape)}, the reference {list(expected.shape)}",
+            np.inf, f"`{name}` has the shape {list(result.shape)}, expected {list(expected.shape)}"
         )
     if expected.dtype.kind in "ib":
         mismatch_count = int((result != expected).sum())

@@ -223,7 +223,9 @@ def _check_half_rounding(
     for name, difference in differences.items():
         max_error = max(RELATIVE_TOLERANCE, HALF_EXPLAINED * rounding_errors[name])
         if difference.relative_size > max_error:
-            rounding_note = f"rounding to {half_dtype} makes {rounding_errors[name]:.1e} of it"
+            rounding_note = (
+                f"rounding to {half_dtype} explains up to {rounding_errors[name]:.1e} here"
+            )
             raise_error("E0930", difference.description, notes=[*difference.notes, rounding_note])
     max_error = max(rounding_errors.values(), default=0.0)
     return f", of which {half_dtype} explains {max_error:.1e}"
@@ -296,7 +298,7 @@ def iterate_package_rounds(
     """Verify each graph of a package that has a manifest. Raise E0930 for the first difference."""
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
-            reason = "not compared, because it has no specc metadata"
+            reason = "not compared, because the model has no specc metadata"
             yield VerificationRound(
                 graph=escape_text(role), is_compared=False, is_agreeing=None, note=reason
             )

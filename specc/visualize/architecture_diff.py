@@ -67,8 +67,8 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     total = [*_diff_totals(a.graph, b.graph)]
     if len(common) < MIN_COMMON_SHARE * len(left.keys() | right.keys()):
         reason = (
-            f"these are unrelated models: of {len(left)} blocks of {a.name} and {len(right)} "
-            f"of {b.name}, {len(common)} have paths in common"
+            f"unrelated models: only {len(common)} paths are common to the {len(left)} blocks of "
+            f"{a.name} and the {len(right)} blocks of {b.name}"
         )
         return ArchitectureDifference(changes=(*changes, *total), reason=reason)
     changes += _fold_changes("removed", ((p, "") for p in _iterate_outermost_scopes(left, right)))

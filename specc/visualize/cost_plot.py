@@ -173,7 +173,7 @@ LABEL_SPACING = 15.0  # distance between the names of two curves in points
 
 def plot_cost(cost: CostCurves) -> Drawing:
     """Plot the curves with logarithmic axes, on which powers of n are straight lines."""
-    title = "Multiply-adds against length"
+    title = "Multiply-adds by sequence length"
     # a logarithmic axis cannot show 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

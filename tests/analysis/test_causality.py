@@ -69,7 +69,7 @@ def test_attention_without_a_mask() -> None:
     (fault,) = get_causality_errors(build, apply_attention(build, x, None))
     assert fault.code == "E0712"
     assert fault.title == (
-        "`logits` cannot be generated along `tgt`: without a mask every position attends to later ones"
+        "`logits` cannot be generated along `tgt`: without a mask positions attend to later positions"
     )
     assert fault.primary is not None
     assert (fault.primary.span, fault.helps) == (ASKED, ("write `mask=causal`",))

@@ -104,7 +104,7 @@ def test_conflicting_settings() -> None:
     ]
     assert get_errors({}, strategy="greedy", num_return_sequences=2)[0][0] == "E0733"
     assert get_errors({}, num_beams=2, num_return_sequences=3) == [
-        ("E0733", "3 sequences are requested from a beam search of 2 beams")
+        ("E0733", "`num_return_sequences` must be at most 2 (`num_beams`), got 3")
     ]
     assert get_errors(BEAM, num_return_sequences=13)[0][0] == "E0733"
     assert get_errors({}, seed=3) == [("E0733", "`seed` has no effect with the strategy `greedy`")]

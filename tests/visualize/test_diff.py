@@ -96,7 +96,7 @@ def test_unlike_models_are_called_so() -> None:
         DiffSide(name=n, graph=elaborate_spec(open_spec(n)).graph) for n in ("rnnsearch", "vit")
     )
     found = diff_architectures(a, b)
-    assert found.reason.startswith("these are unrelated models")
+    assert found.reason.startswith("unrelated models")
     assert {c.kind for c in found.changes} == {"input", "result", "total"}
 
 

@@ -1,5 +1,5 @@
 """Lower `Attend` to KV buffer, blocked or dense attention. Lower masked softmax, hard attention and
-weighted sums, in blocks if the mask allows it.
+weighted sums, in blocks if the mask has a bounded band.
 """
 
 from collections.abc import Mapping

@@ -51,7 +51,7 @@ BLOCKS_SCOPE = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokens:
-    """The positions of global keys and of global queries, i64[n]; "" if there are none."""
+    """The positions of global keys and of global queries, i64[n], or "" if there are none."""
 
     keys: str = ""
     queries: str = ""

@@ -253,7 +253,7 @@ class _EmptyWindowGuard:
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
-        """Return the window axes that may be empty, if the op allows it."""
+        """Return the window axes that may be empty, or no axes if the op requires nonempty axes."""
         zero = Dim.from_value(0)
         return [
             n

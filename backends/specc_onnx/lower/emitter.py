@@ -232,7 +232,7 @@ class Emitter:
         return result
 
     def reserve_name(self, preferred_name: str) -> str:
-        """Return the preferred name, with a number from 2 on if it is taken."""
+        """Return the preferred name, numbered from 2 if it is taken."""
         name = make_unique_name(preferred_name, self.names.used)
         self.names.preferred[name] = preferred_name
         return name

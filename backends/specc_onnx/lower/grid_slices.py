@@ -189,7 +189,7 @@ def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
     """Positions `global_positions`, i64[n], followed by positions from `start` to `stop`
-    (exclusive), i64[1] each; "" if absent. `length` is the total number of positions.
+    (exclusive), i64[1] each, or "" if absent. `length` is the total number of positions.
     """
 
     start: str

@@ -132,7 +132,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
 
 
 def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None) -> float:
-    """Return the scale factor of an axis; 0 if it is unknown."""
+    """Return the scale factor of an axis, or 0 if it is unknown."""
     if factor is not None and factor == int(factor):
         return factor
     if length.number is None or target_length.number is None:

@@ -286,7 +286,7 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the key and value states that only this attention reads; None if there are none."""
+    """Return the key and value states that only this attention reads, or None if there are none."""
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
     # a state that is both keys and values would be written twice

@@ -43,8 +43,8 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
 
 
 def make_unique_name(preferred_name: str, taken: set[str]) -> str:
-    """Return the preferred name, with a number from 2 on if it is in `taken`, and add it to
-    `taken`. A binary search finds the number.
+    """Return the preferred name, numbered from 2 if it is in `taken`, and add it to `taken`. A
+    binary search finds the number.
     """
     name = preferred_name
     if name in taken:

@@ -320,7 +320,7 @@ def _emit_layer(
 def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
     g, layout, x = layer.g, layer.layout, layer.operands
-    # the number of valid positions per sequence, i32[b]; None if all are valid
+    # the number of valid positions per sequence, i32[b], or None if all are valid
     lengths = emit_count_nonzero(g, x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell

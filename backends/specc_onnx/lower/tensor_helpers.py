@@ -271,8 +271,8 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands that must be nonnegative so that the results of an op are; [None] if
-    unknown.
+    """Return the operands that must be nonnegative so that the results of an op are nonnegative, or
+    [None] if unknown.
     """
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):

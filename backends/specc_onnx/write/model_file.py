@@ -73,7 +73,7 @@ def _find_widened_bits(model: ModelProto) -> dict[str, int]:
 
 
 def _get_element_bits(type_code: int) -> int:
-    """Return the bits per element of an ONNX element type; 0 for an unknown type."""
+    """Return the bits per element of an ONNX element type, or 0 for an unknown type."""
     packed = {TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}
     if type_code in packed:
         return 4

@@ -1,8 +1,8 @@
 """Decide where each weight is stored: inline, external data file, or the checkpoint.
 
-Graphs written together share one plan and store each parameter once. The plan is made from
-checkpoint headers before lowering, because a weight that stays in the checkpoint keeps its
-element type and needs a cast in the graph, while a copied weight is converted.
+Graphs written together share one plan and store each parameter once. The plan is computed from
+checkpoint headers before lowering, because a weight that stays in the checkpoint keeps its element
+type and needs a cast in the graph, while a copied weight is converted.
 """
 
 from collections.abc import Mapping, Sequence
