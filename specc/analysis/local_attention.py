@@ -169,23 +169,23 @@ MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
 are not faster."""
 
 MIN_BLOCKED_LENGTH = 128
-"""Up to this length, one matrix product is as fast as blocks."""
+"""Length up to which one matrix product is as fast as blocks."""
 
 MIN_SPANS = 3
-"""Up to this multiple of the window span, one matrix product is as fast as blocks."""
+"""Multiple of the window span up to which one matrix product is as fast as blocks."""
 
 MIN_CAUSAL_LENGTH = 512
-"""From this length on, blocks are faster for a mask that masks out only one half of the pairs, such
-as a causal mask.
+"""Length from which blocks are faster for a mask that masks out only half of the pairs, such as a
+causal mask.
 """
 
 MAX_FIXED_SPAN = 256
-"""Up to this span, all blocks read the same number of keys."""
+"""Span up to which all blocks read the same number of keys."""
 
 
 EMPTY_MASK_PARTS = MaskParts(EMPTY_INTERVAL)
 GLOBAL_TOKEN_RATIO = 4
-"""At most one in this many positions may be global; with more, one matrix product is as fast."""
+"""Minimum number of positions per global token; below it, one matrix product is as fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ MAGNITUDE_NAMES = (
 
 
 def format_magnitude(number: int) -> str:
-    """Format a number as `137 billion`; return a small number with grouped digits."""
+    """Format a number in words, e.g. `137 billion`, or with grouped digits if it is small."""
     for size, unit in MAGNITUDE_NAMES:
         # a value that rounds to a thousand uses the next unit
         if number >= size * 0.9995:
@@ -157,7 +157,7 @@ def format_magnitude(number: int) -> str:
 
 
 def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
-    """Format a type as `f32[batch, 128, 768]`."""
+    """Format a type with these lengths, e.g. `f32[batch, 128, 768]`."""
     return f"{type.dtype}[{', '.join(format_dim_formula(d, lengths) for d in type.shape)}]"
 
 
@@ -170,7 +170,7 @@ def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
 
 
 def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
-    """Format a length as `2·batch·seq²·768`, or as a number if all lengths are known."""
+    """Format a length as a formula, e.g. `2·batch·seq²·768`, or as a number if it is known."""
     dim = evaluate_dim_at(dim, lengths)
     if dim.number is not None:
         return group_digits(dim.number)
@@ -185,7 +185,7 @@ LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
 
 
 def group_digits(number: int) -> str:
-    """Format a number as `124 439 808`."""
+    """Format a number with grouped digits, e.g. `124 439 808`."""
     return f"{number:,}".replace(",", " ")
 
 

@@ -184,7 +184,7 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
-    """Describe the source of NaN, and return its label."""
+    """Describe the source of NaN; return the description and the label of the source."""
     reader = format_op_name(leak.node.op)
     match node.op:
         case ops.Where():
@@ -197,7 +197,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe which padded positions an op reads, and return the label."""
+    """Describe the padded positions that an op reads; return the description and the label."""
     called, reading = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
         how = ", with padded positions last" if order == "sorted" else ""
@@ -237,7 +237,7 @@ def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe which value counts padded positions, and return the label."""
+    """Describe the value that counts padded positions; return the description and its label."""
     if leak.is_reading_length():
         called = format_op_name(leak.node.op)
         return f"`{called}` reads a length that includes padding", "this reads the length"

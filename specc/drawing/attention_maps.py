@@ -43,7 +43,7 @@ class MapAxis:
 
     @property
     def caption(self) -> str:
-        """Format `generated, 14 tokens`."""
+        """Format the caption of the axis, e.g. `generated, 14 tokens`."""
         # a token before the patches is not a patch
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "

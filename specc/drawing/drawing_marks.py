@@ -45,7 +45,7 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, which is not in the colormap, so that masked pairs differ from zeros."""
+"""Light gray, a color outside the colormap, so that masked pairs differ from zeros."""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight on a logarithmic scale."""
@@ -95,7 +95,7 @@ class ColorScale:
 
 
 def format_scale_number(value: float) -> str:
-    """Format a tick label: `0.25`."""
+    """Format a tick label, e.g. `0.25`."""
     return "0" if value == 0 else f"{value:.2g}"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
-"""PNG text chunk by which `specc.io.file_signatures` recognizes images that specc wrote."""
+"""The PNG text chunk by which `specc.io.file_signatures` recognizes images written by specc."""
 COLOR_TYPE = {1: 0, 3: 2}  # channels: grayscale, RGB
 
 

@@ -24,7 +24,7 @@ from specc.drawing.png import encode_png
 from specc.io.json_io import Json
 
 GENERATOR_MARK = "<!-- specc -->"
-"""The marker by which `specc.io.file_signatures` recognizes files that specc has written."""
+"""The marker by which `specc.io.file_signatures` recognizes files written by specc."""
 
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 

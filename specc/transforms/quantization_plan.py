@@ -28,7 +28,7 @@ DEFAULT_GROUP_SIZE = 128
 PER_TOKEN_ROUNDING: ActivationRoundingMode = "row"
 PER_TENSOR_ROUNDING: ActivationRoundingMode = "tensor"
 MIN_INT4_ELEMENTS = 1 << 16
-"""Smaller matrices are not quantized to 4 bits."""
+"""Minimum number of elements of a matrix that is quantized to 4 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -289,7 +289,7 @@ def apply_to_weight_view(node: Node, view: WeightView) -> WeightView | None:
 
 
 def format_op_location(op: Op, scope: str) -> str:
-    """Format an op with its scope: `embedding` in `wpe`."""
+    """Format an op with its scope, e.g. `embedding` in `wpe`."""
     return f"`{op.name}` in `{scope}`" if scope else f"`{op.name}`"
 
 

@@ -22,7 +22,7 @@ from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Larger floating-point operands are not distances between positions but -inf or a RoPE base."""
+"""Maximum floating-point distance of positions; larger operands are -inf or a RoPE base."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """The numbers of input positions per mask position that are tried."""
@@ -262,8 +262,8 @@ def iterate_long_lengths(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of alternatives in order of preference. The caller uses the first affordable one
-    of each list.
+    """Yield lists of alternative lengths in order of preference. The caller uses the first
+    affordable entry of each list.
     """
 
     def at_once(symbol: str, threshold: LengthThreshold) -> int:
@@ -299,8 +299,8 @@ def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Describe the lengths above thresholds that the graph supports, but that no entry of
-    `compared_sizes` reaches.
+    """Describe the supported lengths above thresholds that are larger than every length in
+    `compared_sizes`.
     """
     longest: dict[str, int] = {}
     for sizes in compared_sizes:

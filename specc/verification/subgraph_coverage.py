@@ -24,7 +24,7 @@ from specc.verification.length_coverage import (
 MIXED_BATCH_SIZE = 5
 """Batch size for conditions that depend on differences between batch elements."""
 SHORT_ROUNDS = 12
-"""Number of rounds of minimum length, for conditions on input values."""
+"""Number of rounds with minimum lengths, for conditions on input values."""
 
 
 @dataclass

@@ -214,5 +214,5 @@ def make_coverage_round(
 
 
 def format_lengths(sizes: Mapping[str, int]) -> str:
-    """Format lengths as `batch=2, seq=3`."""
+    """Format lengths by symbol, e.g. `batch=2, seq=3`."""
     return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"

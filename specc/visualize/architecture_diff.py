@@ -1,4 +1,4 @@
-"""Compare two architectures: config, blocks, operations, masks, weights, cost."""
+"""Compare the config, blocks, operations, masks, weights and cost of two architectures."""
 
 import math
 import re
@@ -117,7 +117,7 @@ def _diff_ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
 
 
 Facts = tuple[tuple[str, str], ...]
-"""The operations and parameters of a scope itself, as ordered pairs of name and details."""
+"""The operations and parameters of a scope itself, as ordered (name, details) pairs."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
@@ -213,7 +213,7 @@ def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterat
 
 
 def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
-    """Pair differing facts by name, in order."""
+    """Pair the differing facts of two scopes by name, in order."""
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
         before, after = ([d for n, d in facts if n == name] for facts in (left, right))
@@ -223,7 +223,7 @@ def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
 def _pair_details(
     name: str, old_details: Sequence[str], new_details: Sequence[str]
 ) -> Iterator[str]:
-    """Pair differing details of facts with one name, in order."""
+    """Pair the differing details of facts with the same name, in order."""
     shared = min(len(old_details), len(new_details))
     for old, new in zip(old_details[:shared], new_details[:shared], strict=True):
         if old != new:

@@ -88,7 +88,7 @@ def render_architecture_page(view: ArchitectureView) -> str:
 
 
 class _Anchors:
-    """HTML anchors of blocks and of source lines."""
+    """The HTML anchors of blocks and of source lines."""
 
     def __init__(self, trees: Mapping[str, Block]) -> None:
         self.blocks: dict[tuple[int, str], str] = {}

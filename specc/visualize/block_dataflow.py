@@ -89,7 +89,7 @@ VIEW_OPERATIONS = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
     ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.DownsamplePaddingMask,
 )  # fmt: skip
-"""Hidden operations: views of a tensor, constants, positions."""
+"""Operations that are not drawn: views of a tensor, constants, positions."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
 """Operations that read only the length of a tensor."""
@@ -115,7 +115,7 @@ class BlockFlow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""Order of items in a cycle."""
+"""The order of items in a cycle."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()

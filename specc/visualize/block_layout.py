@@ -51,7 +51,7 @@ class DrawingPiece:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
-    """Draw the inside of a block under its title; `is_expanded` selects expanded blocks."""
+    """Draw the contents of a block under its title; `is_expanded` selects expanded blocks."""
     piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
     top = 50 if has_heading else 20
@@ -89,7 +89,7 @@ class _PiecePlacement:
 
 
 def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = False) -> DrawingPiece:
-    """Draw the flow inside a block; if framed, a single input or output is a line to the frame."""
+    """Draw the data flow of a block; if framed, a single input or output is a line to the frame."""
     flow = block.flow
     frame_ports = _find_port_indices(flow) if framed else set()
     empty_piece = DrawingPiece(width=0, height=0)
@@ -177,7 +177,7 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
 def _compute_depths(flow: BlockFlow) -> list[int]:
     """Return the length of the longest path of forward edges that ends at each item."""
     depth = [0] * len(flow.items)
-    # in topological order, so that the depth of every input is known
+    # topological order, so that the depth of every input is known
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
         # an edge that closes a cycle points upward
         depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
@@ -185,8 +185,8 @@ def _compute_depths(flow: BlockFlow) -> list[int]:
 
 
 def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return the lane of each edge that skips rows or leads up. Overlapping edges get different
-    lanes, the shortest edge the innermost lane.
+    """Return the lane of each edge that skips rows or points upward. Overlapping edges get
+    different lanes, the shortest edge the innermost lane.
     """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]

@@ -64,8 +64,8 @@ class Block:
 
     @property
     def label(self) -> str:
-        """The name in a drawing. The name of a numbered block includes its parent and main part:
-        `layer.0 SelfAttention`.
+        """The name in a drawing. The name of a numbered block includes its parent and its main
+        part, e.g. `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -174,7 +174,7 @@ def _find_user_span(span: Span) -> Span:
 
 
 def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
-    """Format a shape as `[batch, 8]`."""
+    """Format a shape, e.g. `[batch, 8]`."""
     return f"[{', '.join(format_dim_formula(d, sizes) for d in dims)}]"
 
 
@@ -202,9 +202,7 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the direct child of a path that contains a scope, or "" if the scope is not
-    below it.
-    """
+    """Return the direct child of a path that contains a scope, or "" if the scope is elsewhere."""
     if scope == path or not is_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]

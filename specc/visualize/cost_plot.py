@@ -29,7 +29,7 @@ SOLID_CURVES = ("total", "attention", "without attention")
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurve:
-    """The multiply-adds at each length."""
+    """A curve of multiply-adds by sequence length."""
 
     name: str
     values: tuple[float, ...]

@@ -53,7 +53,7 @@ def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
 
 
 def format_input_doc(graph_input: Input) -> str:
-    """Return the doc string of an input, such as `i64[batch, seq], from 0 to 50256`."""
+    """Return the doc string of an input, e.g. `i64[batch, seq], from 0 to 50256`."""
     if graph_input.padding_side:
         side = PADDING_SIDE_TEXT[graph_input.padding_side]
         return f"{graph_input.type}: false at padded positions; padding{side or ' on any side'}"

@@ -25,8 +25,9 @@ from specc_onnx.lower.tensor_helpers import (
 ConvOperands: TypeAlias = tuple[str, str | Tensor, Tensor | None]
 """The input, the weights and the optional bias."""
 MIN_2D_KERNEL_LENGTH = 7
-"""From this kernel length on, a depthwise 1-D convolution is faster as a 2-D convolution of height
-1, for which ONNX Runtime has faster kernels (3 times faster at length 31, equal at 3)."""
+"""Kernel length from which a depthwise 1-D convolution is faster as a 2-D convolution of height 1,
+for which ONNX Runtime has faster kernels (3 times faster at length 31, equal at 3).
+"""
 
 
 @lower

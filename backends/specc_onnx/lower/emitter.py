@@ -214,7 +214,7 @@ class Emitter:
         return names
 
     def make_scoped_name(self, suffix: str) -> str:
-        """Return a name under the current scope, such as `encoder/layers/3/Gemm`."""
+        """Return a name under the current scope, e.g. `encoder/layers/3/Gemm`."""
         return "/".join([self.scope_prefix, suffix])
 
     @property

@@ -169,7 +169,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 
 
 LINEAR_GRID_SINCE = 20
-"""From this opset on `GridSample` calls its bilinear mode `linear`."""
+"""The first opset in which `GridSample` calls its bilinear mode `linear`."""
 
 
 @lower

@@ -28,7 +28,7 @@ WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
 """Computes attention weights from scores and a mask."""
 
 MIN_KEYS = 1000
-"""Up to this many keys, gathering the window is not faster than attending to all."""
+"""Number of keys up to which gathering the window is not faster than attending to all keys."""
 
 
 @dataclass(frozen=True, slots=True)

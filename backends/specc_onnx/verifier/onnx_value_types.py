@@ -293,7 +293,7 @@ def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def format_value_type(value: ValueInfoProto) -> str:
-    """Format a type, such as `float[batch, 8]`."""
+    """Format a type, e.g. `float[batch, 8]`."""
     tensor = value.type.tensor_type
     dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
     return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

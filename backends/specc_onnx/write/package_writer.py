@@ -196,7 +196,7 @@ def _check_is_file(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
-    """Raise E0833 for a file that specc did not write."""
+    """Raise E0833 for a file that was not written by specc."""
     size = get_regular_file_size(path)
     # an empty file may be replaced
     if not size or _is_specc_file(path):

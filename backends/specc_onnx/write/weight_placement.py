@@ -31,7 +31,7 @@ from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 
 MAX_INLINE_BYTES = 1 << 20
-"""By default, weights with a smaller total size are stored in the ONNX file itself."""
+"""Total size below which weights are stored in the ONNX file by default."""
 
 WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 """The first opset that can cast each storage type to a wider type."""
