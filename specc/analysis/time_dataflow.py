@@ -30,7 +30,7 @@ it. `last` holds the newest position and has no time axis:
     %0 axis 1 reads [0, 0]
     %2 axis 1 reads [-1, 1]
     %3 axis 1 reads [0, 2]
-    %4 the newest row
+    %4 the newest position
     leak at %2 conv: ahead
 """
 

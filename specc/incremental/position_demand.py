@@ -26,9 +26,9 @@ positions, is needed only at the newest position:
     gives
     %0 axis 1: 2 more
     %3 axis 1: 2 more
-    %4 axis 1: the newest row
-    %5 axis 1: the newest row
-    %6 axis 1: the newest row
+    %4 axis 1: the newest position
+    %5 axis 1: the newest position
+    %6 axis 1: the newest position
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

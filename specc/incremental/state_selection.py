@@ -33,8 +33,8 @@ its product is computed once and passed to each step:
     output "y" %8
     end
     gives
-    %4 is kept
-    "insert" is handed over
+    %4 is cached
+    "insert" is passed to each step
 """
 
 from collections import deque

@@ -17,8 +17,8 @@ length `kept` of at most 2:
     end
     gives
     lengths: new, and kept from before
-    %0 axis 1: 2 more, kept
-    %1 axis 1: the new rows
+    %0 axis 1: 2 more, cached
+    %1 axis 1: the new positions
 """
 
 from collections.abc import Collection, Iterable, Mapping

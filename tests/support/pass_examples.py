@@ -165,7 +165,7 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
         state = found.get_state(value)
         if state.is_time_dependent:
             said = [f"axis {a} reads {format_interval(r)}" for a, r in state.axes.items()]
-            said += ["the newest row"] * state.is_newest + ["all rows"] * state.is_all
+            said += ["the newest position"] * state.is_newest + ["all positions"] * state.is_all
             yield f"{name} {', '.join(said)}"
     for leak in found.leaks:
         result = dict(graph.nodes)[leak.node][0]
@@ -270,10 +270,10 @@ def _open(graph: Graph, words: Words) -> tuple[str, str, dict[str, str]]:
 def format_demand(rows: float) -> str:
     """Return the number of required positions in words."""
     if rows == NEWEST_ONLY:
-        return "the newest row"
+        return "the newest position"
     if rows == 0:
-        return "the new rows"
-    return "all rows" if rows == inf else f"{int(rows)} more"
+        return "the new positions"
+    return "all positions" if rows == inf else f"{int(rows)} more"
 
 
 def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
@@ -295,7 +295,7 @@ def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
     yield f"lengths: {plan.new_chunks}, and {plan.past_chunks} from before"
     for name, value in number_values(graph):
         for axis, rows in plan.needs.get(value, {}).items():
-            kept = ", kept" if value in plan.cached_values else ""
+            kept = ", cached" if value in plan.cached_values else ""
             yield f"{name} axis {axis}: {format_demand(rows)}{kept}"
 
 
@@ -304,11 +304,11 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     symbol, growing, outputs = _open(graph, words)
     plan = StepPlan.from_graph(graph, symbol, growing, outputs)
     kept = [n for n, v in number_values(graph) if v in plan.cached_values]
-    yield f"{', '.join(kept) or 'nothing'} is kept"
+    yield f"{', '.join(kept) or 'nothing'} is cached"
     work = _derived(graph, words)
     if work.derived:
         for name in work.derived.static_inputs:
-            yield f'"{name}" is handed over'
+            yield f'"{name}" is passed to each step'
 
 
 def _derived(graph: Graph, words: Words, last: str = "encode") -> pass_pipeline.PassState:
