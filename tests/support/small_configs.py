@@ -67,6 +67,7 @@ ANY_SIZE = GQA_SIZES | {
 }
 """Images of any resolution, whose tokens have three position axes."""
 HYBRID = {"mamba_heads": 4, "mamba_head_dim": 8, "groups": 2, "state_size": 4, "kernel": 3}
+SCALED_ROPE: dict[str, object] = {"rope_type": '"yarn"', "rope_factor": 2.0, "mscale_all_dim": 0.7}
 MLA_SIZES = TRANSFORMER_SIZES | {
     "expert_hidden": 12,
     "experts": 4,
@@ -336,7 +337,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "cohere": GQA_SIZES | {"stop": [2]},
     "cohere2": GQA_SIZES | {"sliding_window": 3, "sliding_window_pattern": 2, "stop": [2]},
     "deepseek_v2": MLA_SIZES | {"topk_method": "group_limited_greedy", "first_k_dense": 1},
-    "deepseek_v3": MLA_SIZES | {"first_k_dense": 1},
+    "deepseek_v3": MLA_SIZES | {"first_k_dense": 1, **SCALED_ROPE},
     "mistral4": MLA_SIZES | {"first_k_dense": 1},
     "deberta_v2": CONTEXT_SIZES
     | {"relative_attention": True, "c2p": True, "p2c": True, "kernel": 3},
@@ -492,7 +493,14 @@ FAMILIES: dict[str, dict[str, object]] = {
         "sliding_window_pattern": 2,
         "selection": "sigmoid",
     },
-    "granitemoe_swa": MOE_SIZES | {"shared_hidden": 8, "sliding_window": 3},
+    "granitemoe_swa": MOE_SIZES
+    | {
+        "shared_hidden": 8,
+        "sliding_window": 3,
+        "layers": 3,
+        "rope_theta": 77.0,
+        "layer_rope_theta": [77.0, 50.0, 0.0],
+    },
     "persimmon": TRANSFORMER_SIZES | {"stop": [2]},
     "gpt_neox_japanese": {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "stop": [2]},
     "minicpm3": TRANSFORMER_SIZES
@@ -504,6 +512,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "value_dim": 5,
         "base_dim": 8,
         "stop": [2],
+        **SCALED_ROPE,
     },
     "afmoe": MOE_SIZES | {"expert_hidden": 12, "sliding_window": 3, "global_interval": 2},
     "exaone4": GQA_SIZES | {"sliding_window": 3, "stop": [2]},
