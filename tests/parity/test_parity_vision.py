@@ -133,6 +133,15 @@ FOCAL: dict[str, Any] = {
     "focal_levels": [2, 3],
     "focal_windows": [3, 5],
 }
+HIERA: dict[str, Any] = {
+    "embed_dim": 8,
+    "depths": [1, 2, 1],
+    "num_heads": [1, 2, 4],
+    "masked_unit_size": [4, 4],
+    "masked_unit_attention": [True, False, False],
+    "num_query_pool": 2,
+}
+TUBES: dict[str, Any] = {"num_frames": 4, "tubelet_size": [2, 4, 4]}
 LEVIT: dict[str, Any] = {
     "image_size": 64,
     "hidden_sizes": [16, 24, 32],
@@ -372,6 +381,19 @@ CASES = {
         settings={**CLASSES, **FOCAL, "image_size": [32, 48], "use_post_layernorm_in_modulation": True, "use_layerscale": True, "patch_size": 3}),
     "focalnet paints": Seen(config="FocalNetConfig", model="FocalNetForMaskedImageModeling", size=(32, 32), squares=64, results=("reconstruction",),
                             settings=FOCAL | {"image_size": 32, "encoder_stride": 8}),
+    "hiera": Seen(config="HieraConfig", model="HieraForImageClassification", size=(32, 64), settings={**CLASSES, **HIERA, "image_size": [32, 64]}),
+    "hiera base": Seen(
+        config="HieraConfig", model="HieraModel", size=(64, 64), results=BASE,
+        settings=HIERA | {"image_size": [64, 64], "hidden_act": "relu", "mlp_ratio": 1.5, "masked_unit_attention": [True, True, True], "num_query_pool": 1,
+                          "patch_size": [5, 3], "patch_padding": [2, 1]}),
+    "hiera, global attention": Seen(
+        config="HieraConfig", model="HieraForImageClassification", size=(64, 32),
+        settings={**CLASSES, **HIERA, "image_size": [64, 32], "masked_unit_attention": [False, True, False], "embed_dim_multiplier": 1.5,
+                  "num_heads": [2, 3, 2], "masked_unit_size": [4, 8]}),
+    "vivit": vit("VivitConfig", "VivitForVideoClassification", frames=4, settings=TUBES),
+    "vivit base": vit("VivitConfig", "VivitModel", frames=6, size=(8, 12), results=BASE,
+                      settings=OBLONG | TUBES | {"num_frames": 6, "tubelet_size": [3, 2, 4], "qkv_bias": False, "pooler_output_size": 10,
+                                                 "pooler_act": "relu", "hidden_act": "gelu"}),
     "levit": Seen(config="LevitConfig", model="LevitForImageClassification", size=(64, 64), settings={**CLASSES, **LEVIT}),
     "levit, teacher": Seen(
         config="LevitConfig", model="LevitForImageClassificationWithTeacher", size=(80, 80),

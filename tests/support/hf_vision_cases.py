@@ -274,6 +274,13 @@ VISION = {
         "FocalNet", size=8, channels=1, num_channels=1, image_size=8, patch_size=2, embed_dim=4, depths=[1, 1], focal_levels=[1, 2],
         focal_windows=[3, 3], num_labels=3,
     ),
+    "hiera": make_vision_case(
+        "Hiera", size=16, channels=1, num_channels=1, image_size=[16, 16], patch_size=[3, 3], patch_stride=[2, 2], patch_padding=[1, 1], embed_dim=4,
+        depths=[1, 2], num_heads=[1, 2], masked_unit_size=[4, 4], masked_unit_attention=[True, False], num_query_pool=1, num_labels=3,
+    ),
+    "vivit": make_vision_case(
+        "Vivit", "ForVideoClassification", frames=2, **VISION_SIZES | {"hidden_size": 8, "intermediate_size": 10}, num_frames=2, tubelet_size=[2, 4, 4],
+    ),
     "levit": make_vision_case(
         "Levit", size=32, channels=1, num_channels=1, image_size=32, hidden_sizes=[8, 8, 12], num_attention_heads=[2, 2, 2], depths=[1, 1, 1],
         key_dim=[4, 4, 4], num_labels=3,

@@ -243,6 +243,20 @@ FAMILIES: dict[str, dict[str, object]] = {
         "focal_windows": [3, 3],
         "encoder_stride": 8,
     },
+    "hiera": {
+        "image": 32,
+        "embed_dim": 4,
+        "depths": [1, 2],
+        "heads": [1, 2],
+        "pooled_stages": 1,
+        "unit": 4,
+        "has_units": "[true, false]",
+    },
+    "vivit": {
+        **{k: v for k, v in IMAGE_SIZES.items() if k != "patch"},
+        "frames": 2,
+        "tubelet": [2, 4, 4],
+    },
     "levit": {
         "image": 32,
         "widths": [8, 12, 16],
