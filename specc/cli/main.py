@@ -244,12 +244,12 @@ def _run_command(
             return _handle_interrupt(termination)
         if arguments.debug:
             raise
-        return _print_failure(error, arguments)
+        return _report_failure(error, arguments)
     finally:
         terminal.OUTPUT_STYLE.reset(token)
 
 
-def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
+def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
     """Print the error that ended a command, and return its exit status."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)

@@ -121,7 +121,7 @@ def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
     if draft is None:
         return None
     return {
-        "graph": draft.graph,
+        "graph": draft.graph_name,
         "changed_values": draft.value_count,
         "is_supported": draft.is_known_model_type,
         "unmapped": [*draft.unmapped],
@@ -144,9 +144,8 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
 
 def _print_draft(draft: SpecDraft) -> None:
     """Print the sources of a draft, and the unmapped config keys and tensors."""
-    print_outcome(
-        f"graph: {draft.graph}; {draft.value_count} values of config.json differ from the defaults"
-    )
+    count = f"{draft.value_count} values of config.json differ from the defaults"
+    print_outcome(f"graph: {draft.graph_name}; {count}")
     if not draft.is_known_model_type:
         print_outcome(
             "no spec supports models of this type; this draft uses the most similar one, review it"

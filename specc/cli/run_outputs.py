@@ -75,7 +75,7 @@ class RunOutputs:
     inputs: Sequence[Path]
     force: bool
     selection: AttentionSelection = field(default_factory=AttentionSelection)
-    log_scale: bool = False
+    uses_log_scale: bool = False
 
     def check_paths(self) -> None:
         """Raise for invalid output paths, and E0902 for a PNG without Pillow."""
@@ -96,7 +96,7 @@ class RunOutputs:
     def write_attention_plot(self, run: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
         suffix = Path(self.attention_plot_path).suffix.lower()
-        plot = render_attention(run, suffix, self.selection, log_scale=self.log_scale)
+        plot = render_attention(run, suffix, self.selection, log_scale=self.uses_log_scale)
         for note in plot.remarks:
             print_note(note)
         self._write(self.attention_plot_path, ATTENTION_PLOT_OUTPUT, plot.content)
@@ -137,7 +137,7 @@ def collect_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutp
             layers=parse_number_list(args.layers, "--layers") if args.layers else (),
             heads=parse_number_list(args.heads, "--heads") if args.heads else (),
         ),
-        log_scale=args.log_scale,
+        uses_log_scale=args.log_scale,
     )
 
 

@@ -51,7 +51,7 @@ class SpecDraft:
 
     file: ast.File
     base: str
-    graph: str
+    graph_name: str
     value_count: int
     is_known_model_type: bool
     unmapped: tuple[str, ...]
@@ -94,7 +94,7 @@ def draft_spec(
     return SpecDraft(
         file=format_spec_instance(instance),
         base=spec.spec_name,
-        graph=model.graph.name,
+        graph_name=model.graph.name,
         value_count=len(reproduced),
         is_known_model_type=bool(base),
         unmapped=tuple(unmapped),

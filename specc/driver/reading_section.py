@@ -178,7 +178,7 @@ def _describe_text_files(
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
         if kind == "tokenizer" and not is_gguf_path(path):
             file = read_tokenizer_file(path, str(path), None)
-            yield from describe_ignored_settings(path.parent, file.text)
+            yield from describe_ignored_settings(path.parent, file.json_text)
     elif names:
         noun = "tokenizer that specc reads" if is_gguf_path(paths[0]) else noun
         ids = f"`{names[0]}` takes token ids, not text"

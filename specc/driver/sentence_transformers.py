@@ -78,7 +78,7 @@ class _GraphBody:
     root: Path
     lines: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
-    weights: dict[str, str] = field(default_factory=dict)
+    weight_path_by_prefix: dict[str, str] = field(default_factory=dict)
     vector_size: int = 0
     excludes_prompt: bool = False
 
@@ -136,7 +136,7 @@ def wrap_encoder(
     return SentenceTransformersSpec(
         source=Source(f"<{escape_text(directory)}>", text),
         encoder_directory=str(encoder),
-        weight_path_by_prefix=body.weights,
+        weight_path_by_prefix=body.weight_path_by_prefix,
         remarks=(
             f"`{escape_text(directory)}` is read according to {MODULES_FILE}: {module_names}",
             *iterate_ignored_settings(config_path, root / SENTENCE_TRANSFORMERS_FILE),
@@ -339,7 +339,7 @@ MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
 def _record_weights(body: _GraphBody, file: Path, number: int) -> str:
     """Return the prefix of a module's weights in the spec, and record their directory."""
     path = f"module_{number}"
-    body.weights[path] = str(file.parent)
+    body.weight_path_by_prefix[path] = str(file.parent)
     return path
 
 

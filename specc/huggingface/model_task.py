@@ -115,7 +115,9 @@ def _find_task(
         found |= _read_image_text_settings(config)
     if isinstance(record, TextTokenizer):
         # the padding token of config.json if no tokenizer file has one
-        found |= _find_special_ids(map_token_ids(json.loads(record.file.text)), tokenizer_config)
+        found |= _find_special_ids(
+            map_token_ids(json.loads(record.file.json_text)), tokenizer_config
+        )
     return Task(kind=kind, text_input=name, **found)
 
 

@@ -40,7 +40,9 @@ def read_checkpoint_tokenizer(
         template = made.tokenizer_config.get(CHAT_TEMPLATE_KEY)
         return file, choose_chat_template(template, made.tokenizer_config, path, span)
     file = read_tokenizer_file(path, str(path), span)
-    file = TokenizerFile.from_text(read_tokenizer_settings(path.parent, file.text).tokenizer_json)
+    file = TokenizerFile.from_text(
+        read_tokenizer_settings(path.parent, file.json_text).tokenizer_json
+    )
     return file, read_chat_template(path.parent, span)
 
 

@@ -42,7 +42,7 @@ class TokenizerFile:
 
     sha256: str
     size: int
-    text: str = field(default="", repr=False)
+    json_text: str = field(default="", repr=False)
     name: str = ""
 
     @staticmethod
@@ -54,12 +54,12 @@ class TokenizerFile:
     @property
     def content(self) -> bytes:
         """Return the content to write next to the model."""
-        assert self.text, "a tokenizer that was never opened"
-        return self.text.encode("utf-8")
+        assert self.json_text, "a tokenizer that was never opened"
+        return self.json_text.encode("utf-8")
 
     def to_json(self) -> Json:
         """Return the manifest entry of the file, without its text."""
-        return {"file": self.name, "bytes": self.size} if self.name else {"json": self.text}
+        return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
         """Return a copy that is stored in the model called `stem`, or next to the model if it is
@@ -75,7 +75,7 @@ class TokenizerFile:
 
     def load_text(self, directory: Path) -> "TokenizerFile":
         """Return a copy with the text read from `directory`. Raise E0942 if its hash differs."""
-        if self.text:
+        if self.json_text:
             return self
         where = escape_text(directory / self.name)
         try:
@@ -85,7 +85,7 @@ class TokenizerFile:
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
             _fail_foreign(f"`{where}` is not the tokenizer that the model was compiled with")
         try:
-            return replace(self, text=data.decode("utf-8"))
+            return replace(self, json_text=data.decode("utf-8"))
         except UnicodeDecodeError:
             _fail_foreign(f"the model's tokenizer `{where}` is not UTF-8 text")
 

@@ -309,7 +309,7 @@ def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool
 
 def has_subword_prefix(record: TextTokenizer) -> bool:
     """Return True if the vocabulary marks tokens inside words, e.g. with `##`."""
-    return _marks_subwords(record.file.text)
+    return _marks_subwords(record.file.json_text)
 
 
 @lru_cache(maxsize=8)
@@ -330,7 +330,7 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
 
 def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     """Return the tokenizer of a file, and the maximum factor by which it lengthens a text."""
-    assert file.text, "the files of the model are opened before use"
+    assert file.json_text, "the files of the model are opened before use"
     if _import_tokenizers() is None:
         raise_error(
             "E0940",
@@ -341,7 +341,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
             ],
         )
     with _convert_errors(_fail_unusable):
-        return _open_foreign(file.text)
+        return _open_foreign(file.json_text)
 
 
 @lru_cache(maxsize=8)

@@ -31,7 +31,9 @@ RECORDINGS = recordings()
 
 
 def ours(name: str, record: Sound) -> np.ndarray:
-    return compute_audio_features(AudioRecording(RECORDINGS[name], record.rate), record, name)
+    return compute_audio_features(
+        AudioRecording(RECORDINGS[name], record.sample_rate), record, name
+    )
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -73,7 +73,9 @@ def test_tokenizer_names_of_a_package():
     )
 
 
-@pytest.mark.parametrize("content", [None, b"", b"x" * LARGE.size, LARGE.text.encode()[:-1] + b" "])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"x" * LARGE.size, LARGE.json_text.encode()[:-1] + b" "]
+)
 def test_modified_external_file(tmp_path: Path, content):
     placed = READING.assign_file_names("m")
     if content is not None:
@@ -93,15 +95,15 @@ SHA = SMALL.sha256
 @pytest.mark.parametrize(
     "value",
     [
-        make_record_with_file(SHA, {"json": SMALL.text + " "}),
+        make_record_with_file(SHA, {"json": SMALL.json_text + " "}),
         make_record_with_file(SHA, {"json": ""}),
         make_record_with_file(SHA, {"json": "\ud800"}),
         make_record_with_file(SHA, {"json": 3}),
         make_record_with_file(SHA, {}),
         make_record_with_file(SHA, []),
-        make_record_with_file(SHA, {"json": SMALL.text, "more": 1}),
-        make_record_with_file("x" * 64, {"json": SMALL.text}),
-        make_record_with_file("", {"json": SMALL.text}),
+        make_record_with_file(SHA, {"json": SMALL.json_text, "more": 1}),
+        make_record_with_file("x" * 64, {"json": SMALL.json_text}),
+        make_record_with_file("", {"json": SMALL.json_text}),
         *(
             make_record_with_file(SHA, {"file": name, "bytes": 10})
             for name in (
@@ -116,8 +118,8 @@ SHA = SMALL.sha256
             make_record_with_file(SHA, {"file": "m.tokenizer.json", "bytes": size})
             for size in (0, -1, 2**40, "9", True)
         ),
-        {**make_record_with_file(SHA, {"json": SMALL.text}), "tokenizers": {}},
-        {**make_record_with_file(SHA, {"json": SMALL.text}), "tokenizers": []},
+        {**make_record_with_file(SHA, {"json": SMALL.json_text}), "tokenizers": {}},
+        {**make_record_with_file(SHA, {"json": SMALL.json_text}), "tokenizers": []},
     ],
 )
 def test_invalid_tokenizer_records(value):
