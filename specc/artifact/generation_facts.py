@@ -207,7 +207,7 @@ def _read_chunk_lengths(
     except DimError:
         _fail_invalid_package(path, "`chunks` has an invalid length")
     if not lengths.keys() <= step.outputs.keys():
-        _fail_invalid_package(path, "`chunks` names a result that the step does not return")
+        _fail_invalid_package(path, "`chunks` names an unknown output of the step")
     return lengths
 
 
@@ -274,7 +274,7 @@ def _read_states(
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
-        _fail_invalid_package(path, "a state is listed twice")
+        _fail_invalid_package(path, "duplicate state")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         # the size of a state that `encode` returns is known at run time

@@ -253,7 +253,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     # name is the model itself
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        _fail_invalid_manifest(path, "it has no graph")
+        _fail_invalid_manifest(path, "the graph is missing")
     decoded = read_graphs(data.read_string("scoring"), path) if "scoring" in data.names() else {}
     scoring = next(iter(decoded.values()), None)
     stored = data.read_string_map("stored")
@@ -314,9 +314,7 @@ def _read_quantized_weights(
         value = graph.parameters.get(name)
         # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
-            _fail_invalid_manifest(
-                path, f"it has no matrix `{escape_text(name)}` that could be quantized"
-            )
+            _fail_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
     return {name: _parse_quantized_weight(each.read_object(name)) for name in each.names()}
 
 
@@ -325,7 +323,7 @@ def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     found = []
     for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
-            _fail_invalid_manifest(path, "its list of attentions is invalid")
+            _fail_invalid_manifest(path, "the list of attentions is invalid")
         found.append(one)
     return tuple(found)
 

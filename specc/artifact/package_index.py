@@ -83,7 +83,7 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
             return "a link leads to it"
         # Writing to the file by its other name would change these weights.
         if (links := os.lstat(path).st_nlink) != 1:
-            return f"it is one of {links} links to its file, which ONNX refuses to read"
+            return f"it is one of {links} hard links, which ONNX rejects"
     except (OSError, RuntimeError, ValueError):
         # the path is a cycle of links, or contains an invalid name
         return "it cannot be read"
@@ -112,7 +112,7 @@ def explain_mismatch(
 
 
 def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Return which tensors are in no recorded file, or past the end of their file; return "" if
+    """Return which tensors are outside the recorded files or past the end of their file, or "" if
     there are none.
     """
     for location, end in outside:
@@ -300,7 +300,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tu
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
-        _fail_invalid_index(where, "`kept` is not a list of its files")
+        _fail_invalid_index(where, "`kept` is not a list of files of the package")
     return names
 
 
@@ -308,7 +308,7 @@ def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFi
     """Return the checkpoints that weights are read from, in or below the directory."""
     found = parse_weight_files(_limit_files(data.read_table("linked"), where))
     if found is None:
-        _fail_invalid_index(where, "`linked` has a file without size or hashes")
+        _fail_invalid_index(where, "`linked` contains a file without size or hashes")
     for path in found:
         if not is_path_below(path):
             _fail_invalid_index(where, f"`{escape_text(path)[:200]}` is not inside it")
@@ -317,7 +317,7 @@ def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFi
 
 def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
     if len(listed) > MAX_FILES:
-        _fail_invalid_index(where, f"it lists more than {MAX_FILES} files")
+        _fail_invalid_index(where, f"more than {MAX_FILES} files")
     return listed
 
 
@@ -325,15 +325,13 @@ def _check_roles(index: PackageIndex, where: str) -> None:
     """Check that every role has its own file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
-            _fail_invalid_index(
-                where, f"`{escape_text(role)[:200]}` is a file it does not describe"
-            )
+            _fail_invalid_index(where, f"`{escape_text(role)[:200]}` is not a file of the package")
     # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
-        _fail_invalid_index(where, f"it names more than {MAX_GRAPHS} graphs, or a duplicate")
+        _fail_invalid_index(where, f"more than {MAX_GRAPHS} graphs, or a duplicate graph")
     if not index.graphs:
-        _fail_invalid_index(where, "it names no graph")
+        _fail_invalid_index(where, "the list of graphs is empty")
 
 
 def read_former_index(directory: Path) -> PackageIndex | None:

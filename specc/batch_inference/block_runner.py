@@ -41,9 +41,9 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """Journal of the number of crashes by rows of a block; `current_key` are the rows in progress.
-    If a different live process writes the journal, it is `is_read_only`. `lock_descriptor` is a
-    file descriptor.
+    """A journal of the crashes by rows of a block; `current_key` are the rows in progress. The
+    journal `is_read_only` if another live process writes it. `lock_descriptor` is a file
+    descriptor.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class CrashJournal:
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
-        """Return the rows that crashed processes twice, alone or together."""
+        """Return the rows that crashed processes twice, alone or in a group."""
         keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -240,8 +240,8 @@ class BlockRunner:
 
 @dataclass(kw_only=True)
 class BlockComputation:
-    """A block in progress with the results of its rows. `first_row_number` is the index of its
-    first row in the data set, which seeds sampling.
+    """A block in progress and the results of its rows. `first_row_number` is the index of its first
+    row in the data set, which seeds sampling.
     """
 
     model: RowModel

@@ -54,7 +54,7 @@ def read_lines(path: Path) -> Iterator[FileLine]:
             if len(data) > MAX_ROW_BYTES:
                 raise_error(
                     "E0871",
-                    f"`{escape_text(path)}` has a row of more than {MAX_ROW_BYTES >> 20} MB",
+                    f"`{escape_text(path)}` has a row larger than {MAX_ROW_BYTES >> 20} MB",
                     helps=["check that it is a text file; rows end with a newline"],
                 )
             at += len(data)
@@ -317,11 +317,9 @@ def open_data_file(path: Path) -> DataFile:
     if made is None:
         raise_error(
             "E0873",
-            f"`{escape_text(path)}` is not a table that specc reads",
-            notes=[
-                f"the file extension decides: {', '.join(FILE_FORMATS)}, or a directory of images"
-            ],
-            helps=["give the file one of these extensions, or convert it"],
+            f"`{escape_text(path)}` has an unsupported file format",
+            notes=[f"expected an extension of {', '.join(FILE_FORMATS)}, or a directory of images"],
+            helps=["rename or convert the file"],
         )
     return made(path)
 

@@ -117,7 +117,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """Progress: completed rows, a completed block, or a worker that has started."""
+    """Progress of a worker: completed rows, a completed block, or its start."""
 
     rows: int = 0
     statistics: BlockStatistics | None = None

@@ -24,8 +24,8 @@ NULL_TYPE = "null"
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column type: values of `element_type` in nested lists of `list_sizes`, where None is any
-    size, e.g. `ColumnType("f32", (None, 8))`.
+    """A column type: values of `element_type` in nested lists of sizes `list_sizes`; None allows
+    any size. Example: `ColumnType("f32", (None, 8))`.
     """
 
     element_type: str

@@ -118,7 +118,7 @@ def _check_csv_columns(model: RowModel, columns: Mapping[str, str], files: Seque
         name = numeric[0]
         raise_error(
             "E0906",
-            f"the input `{escape_text(name)}` takes numbers, and the values of a CSV file are text",
+            f"the input `{escape_text(name)}` expects numbers, but CSV values are strings",
             helps=["write the data as JSON Lines or Parquet"],
         )
 
@@ -281,7 +281,7 @@ def _select_copied_columns(
     if twice := [n for n in request.copied_columns if n in outputs]:
         raise_error(
             "E0886",
-            f"`{escape_text(twice[0])}` is a column of the data and of the results",
+            f"`{escape_text(twice[0])}` is a column of both the data and the results",
             helps=["leave it out of --keep-columns, or rename it in the data"],
         )
     return tuple(columns[n] for n in dict.fromkeys(request.copied_columns))

@@ -66,7 +66,7 @@ class ParquetFile(DataFile):
             self._fail_damaged("is not a readable Parquet file", note)
 
     def _fail_damaged(
-        self, what: str, note: str, fix: str = "check that the file is whole"
+        self, what: str, note: str, fix: str = "check that the file is complete"
     ) -> NoReturn:
         raise_error("E0870", f"`{escape_text(self.path)}` {what}", notes=[note], helps=[fix])
 
@@ -75,7 +75,7 @@ class ParquetFile(DataFile):
         schema = self.arrow_file.schema_arrow
         names = schema.names
         if twice := [n for n in names if names.count(n) > 1]:
-            note = f"it has two columns of the name `{escape_text(twice[0])}`"
+            note = f"duplicate column `{escape_text(twice[0])}`"
             self._fail_damaged("is not a readable Parquet file", note, "rename one of them")
         return tuple(TableColumn(f.name, _infer_column_type(f.type)) for f in schema)
 
@@ -174,7 +174,7 @@ def _infer_column_type(type: Arrow) -> ColumnType:
 
 
 def _has_dictionary(type: Arrow) -> bool:
-    """Return True if values are indices into a dictionary."""
+    """Return True if the values of an Arrow type are indices into a dictionary."""
     types = import_pyarrow().types
     return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
 

@@ -69,7 +69,7 @@ class GraphResultColumns:
                     helps=[f"its outputs are {known}"],
                 )
             type = self.graph.outputs[name].type
-            # a mean over the whole batch belongs to no single row
+            # a mean over the batch has no value per row
             if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
                 raise_error(
                     "E0879",
@@ -139,9 +139,7 @@ class GraphResultColumns:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """The lengths that depend on rows. `is_left_padded` maps each padded input to whether it is
-    padded on the left.
-    """
+    """The lengths that depend on rows. `is_left_padded` has one entry per padded input."""
 
     graph: Graph
     is_left_padded: Mapping[str, bool]

@@ -179,13 +179,13 @@ def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> l
 
 
 def _format_axes(count: int) -> str:
-    return {0: "a number", 1: "a list"}.get(count, f"lists in lists, {count} deep")
+    return {0: "a number", 1: "a list"}.get(count, f"lists nested {count} levels deep")
 
 
 def _decode_pixels(value: object, record: ImageRecord) -> Array:
     """Decode an image from its path or bytes in a table."""
     if record.sizing not in ("", "square"):
-        title = "images whose number of tokens depends on their size cannot be read from a column"
+        title = "a column cannot contain images whose number of tokens depends on their size"
         raise Failed(Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",)))
     # an image column of the `datasets` library
     if isinstance(value, dict):
@@ -259,8 +259,8 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class CostFormulas:
-    """Memory and work of a graph as formulas of the batch size and the length; all other lengths
-    are set to that length.
+    """Memory and multiply-adds of a graph as formulas of the batch size and the length, to which
+    all other lengths are set.
     """
 
     batch_symbol: str
@@ -272,7 +272,7 @@ class CostFormulas:
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
-        """Return the live sizes at each node, and the total work."""
+        """Return the live sizes at each node and the total multiply-adds."""
         batch = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(

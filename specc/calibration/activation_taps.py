@@ -20,7 +20,7 @@ WeightNames: TypeAlias = Mapping[Value, str]
 
 
 class WeightMatrix(NamedTuple):
-    """A weight, or the slice of one `expert` of a stacked weight."""
+    """A weight matrix, or the matrix of one `expert` in a stacked weight."""
 
     name: str
     expert: int = 0
@@ -29,8 +29,8 @@ class WeightMatrix(NamedTuple):
 def expose_loop_activations(
     graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
-    """Return the graph with outputs for the activations of `names`, or of their experts, and these
-    activations.
+    """Return the graph with the activations of the weights `names` (or of their experts) as
+    outputs, and these activations.
     """
     made = Builder()
     walk = _GraphCopier(made, made.copy_inputs_and_parameters(graph))
@@ -49,7 +49,7 @@ def expose_loop_activations(
 
 @dataclass
 class _GraphCopier:
-    """Copies nodes; `copies` maps values to their copies, `activations_of` weights to their
+    """Copies nodes. `copies` maps values to their copies, `activations_of` maps weights to
     activations.
     """
 
@@ -89,7 +89,7 @@ class _GraphCopier:
         if not more:
             return self.builder.add_node(op, *args)
         new = self.builder.add_node(inner.make_collecting_scan(op, more), *args)
-        # Before the outputs that the body already collects and after the carries, so that existing
+        # After the loop-carried values and before the existing scan outputs, so that existing
         # results keep their indices.
         first, behind = op.carry_count, op.carry_count + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
@@ -154,7 +154,9 @@ def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Va
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """Return the weight of `names` in a node, and its activations; empty if there is none."""
+    """Return the weight of `names` that a node multiplies, with the activation; empty if there is
+    none.
+    """
     product = find_matrix_product(node)
     weight = find_viewed_weight(node.args[product.matrix_operand]) if product else None
     rows = node.args[product.activation_operand] if product else None
@@ -284,7 +286,9 @@ def get_input_width(activations: WeightInputs) -> int:
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """Return the name of the padding mask over a value's leading axes, "" if none or several."""
+    """Return the name of the padding mask for a value's leading axes, or "" if none or several
+    exist.
+    """
     found = [
         name
         for name, facts in graph.input_facts.items()

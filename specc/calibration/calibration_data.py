@@ -25,8 +25,8 @@ FILE_BATCH_SIZE = 8
 
 
 def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterator[Sample]:
-    """Checked inputs for each run. E0802 and E0904 for a file that cannot be read, E0854
-    for one that holds no inputs of the model.
+    """Yield checked inputs for each run. Raise E0802 or E0904 for a file that cannot be read, and
+    E0854 for a file without inputs of the model.
     """
     count = 0
     for place, record in _read_records(path):
@@ -48,8 +48,8 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     if content.startswith(NPY_SIGNATURE):
         raise_error(
             "E0854",
-            f"{escape_text(path)} contains one array, without the name of an input",
-            helps=["save arrays under the inputs' names: numpy.savez"],
+            f"{escape_text(path)} contains a single unnamed array, expected one array per input",
+            helps=["save an .npz file with one array per input: numpy.savez"],
         )
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -65,10 +65,12 @@ def _read_object(line: bytes, place: str) -> Mapping[str, object]:
     try:
         value = load_strict_json(line, place)
     except Failed as failed:
-        # its own help is about arrays, and a line is an object
+        # replaces the help about arrays, because a line is an object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
-        raise_error("E0854", f"{place} is not an object of inputs by name", helps=helps)
+        raise_error(
+            "E0854", f"{place} is not an object that maps input names to values", helps=helps
+        )
     return value
 
 
@@ -97,7 +99,7 @@ def _prepare_sequences(
 
 
 def _explain_useless(name: str, array: Array, keep: str) -> str:
-    """Return why an input is useless for calibration; "" if it is not."""
+    """Return why an input is useless for calibration, or "" if it is not."""
     if not array.size:
         return f"`{name}` is empty"
     holes = np.argwhere(~np.isfinite(array))
@@ -123,7 +125,7 @@ def _add_batch_axis(value: object, rank: int) -> object:
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    # without one batch axis for all inputs it is unknown which elements belong together
+    # without a common batch axis it is unknown which elements belong together
     axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
@@ -145,7 +147,7 @@ def _fail_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoRet
     raise_error(
         "E0854",
         f"{place} contains no inputs of this model: {reason}",
-        notes=[f"its inputs are {', '.join(wanted)}"],
+        notes=[f"inputs of the model: {', '.join(wanted)}"],
         helps=["write arrays with these names to an .npz file, or one JSON object per line"],
     )
 
@@ -201,7 +203,7 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
     for row, tokens in enumerate(texts):
         prompt = writing.prompt[row]
         whole = np.concatenate([prompt, np.array(tokens, prompt.dtype)])
-        # the last generated token is never read
+        # the last generated token is not fed to the model
         others = {n: v[row : row + 1] for n, v in given.items() if n != growing}
         yield {**others, growing: whole[None, :long]}
 

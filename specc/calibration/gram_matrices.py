@@ -89,7 +89,7 @@ def _find_lifetimes(
 
 @dataclass
 class _StagedGraph:
-    """The whole graph and its `heavy` nodes, those that depend on both inputs and weights."""
+    """The whole graph and its `heavy` nodes, which depend on both inputs and weights."""
 
     readers: WeightReaders
 
@@ -117,7 +117,7 @@ class _StagedGraph:
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
         """Group the needed heavy nodes in order, as many as fit."""
         live = collect_needed_nodes(self.readers.values)
-        # float64, one number per pair of inputs; allocated at the first activation
+        # a float64 matrix [inputs, inputs], allocated at the first activation
         begins = {
             activations[0]: 8 * get_input_width(activations) ** 2
             for activations in self.readers.tap_points
@@ -129,7 +129,7 @@ class _StagedGraph:
             if node not in live or not any(map(self._is_heavy, results)):
                 continue
             read, begun = self._collect_weights(node), sum(begins.get(v, 0) for v in results)
-            # a single operation may exceed the limit: it is a stage of its own
+            # a single operation that exceeds the limit is a separate stage
             full = self._count_bytes(held | read) > STAGE_WEIGHT_BYTES or (
                 sums and sums + begun > STAGE_GRAM_BYTES
             )
@@ -152,7 +152,7 @@ class _StagedGraph:
         return sum(4 * prod(d.number or 0 for d in shape) for shape in shapes)
 
     def list_heavy_operands(self, group: Iterable[NodeResults]) -> list[Value]:
-        """Return the heavy values that nodes read."""
+        """Return the heavy values that the nodes of a group read."""
         read = dict.fromkeys(a for node, _ in group for a in node.args if a)
         return [a for a in read if self._is_heavy(a)]
 
@@ -309,7 +309,9 @@ class _GramSums:
 
 
 def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
-    """Return the values that earlier stages stored for a sample; the last reader removes them."""
+    """Return the values that earlier stages stored for a sample; after its last use, a file is
+    removed.
+    """
     found = {}
     for name in stage.stage_inputs:
         path = _get_value_path(directory, name, number)
@@ -337,7 +339,7 @@ def _compute_gram(x: Array, name: str) -> Array:
     if not np.isfinite(rows).all():
         raise_error(
             "E0859",
-            f"the activations of `{escape_text(name)}` are not finite on the calibration data",
+            f"activations of `{escape_text(name)}` are NaN or infinite on the calibration data",
             notes=["weights are quantized to minimize the error on these activations"],
             helps=[
                 "use other inputs: `--calibration-data FILE`",

@@ -93,7 +93,7 @@ def _compile(args: Namespace) -> CompileReport:
 def parse_output_path(text: str) -> str:
     """Parse an output path; reject an empty one."""
     if not text:
-        raise ArgumentTypeError("it has no name")
+        raise ArgumentTypeError("the name is missing")
     return text
 
 
@@ -110,7 +110,7 @@ def _check_option_combinations(args: Namespace) -> None:
     if generation_flags and "generate" not in args.graphs:
         raise_error(
             "E0753",
-            f"`{generation_flags[0]}` configures a standalone generator, and none is compiled",
+            f"`{generation_flags[0]}` configures a standalone generator, but none is compiled",
             helps=[
                 "add `--graphs generate`",
                 f"or use `{generation_flags[0]}` when the model is run",

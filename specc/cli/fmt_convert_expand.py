@@ -146,7 +146,9 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
 
 
 def run_convert(args: Namespace) -> int:
-    """Convert DSL to YAML and YAML to DSL. With -o the suffix of the output file decides."""
+    """Convert DSL to YAML or YAML to DSL. With -o, the suffix of the output file selects the
+    syntax.
+    """
     if args.file.endswith(".txt"):
         return convert_glove_vectors(args.file, args.output, force=args.force)
     tree, source = _read_spec(args.file)

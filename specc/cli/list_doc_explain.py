@@ -224,7 +224,7 @@ def _document_spec(name: str) -> NameDocumentation:
 def find_documented_names(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
-    """Return the functions and definitions with a name. Raise E0204 if there are none."""
+    """Return the functions and definitions with this name. Raise E0204 if there are none."""
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
         [NameDocumentation(kind="function", definition=word.format_signature(), doc=word.doc)]
@@ -279,7 +279,7 @@ def run_explain(args: Namespace) -> int:
     pages = find_error_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
-        known = f"codes run from {min(pages)} to {max(pages)}"
+        known = f"codes range from {min(pages)} to {max(pages)}"
         hint = f"did you mean {suggestion}?" if suggestion else known
         raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])
     page, status = pages[code].read_text(encoding="utf-8").rstrip(), find_error_family(code).value

@@ -28,14 +28,14 @@ def run_lsp(args: Namespace) -> int:
     if find_spec("pygls") is None:
         raise_error(
             "E0968",
-            "serving an editor needs the package pygls",
+            "the language server needs the package pygls",
             helps=["install specc with the extra `lsp`"],
         )
     # imported here: the import takes a third of a second, and no other command needs it
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # the user started the server in a terminal, but users do not type this protocol
+        # a user started the server in a terminal, so explain that an editor has to connect
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer

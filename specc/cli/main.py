@@ -30,8 +30,8 @@ from specc.version import __version__
 
 
 class Command(NamedTuple):
-    """A command: its module in `specc.cli`, which is imported on demand; its summary; and an
-    example for the end of its help and for usage errors.
+    """A command: its module in `specc.cli` (imported on demand), its summary, and an example for
+    its help and usage errors.
     """
 
     module: str
@@ -111,8 +111,8 @@ MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 
 
 class NonEmptyAction(argparse.Action):
-    """An option action that stores a value and rejects an empty one, since an unset shell variable
-    would silently disable an adapter or a config.
+    """An argparse action that rejects an empty value, because an unset shell variable would
+    silently disable an adapter or a config.
     """
 
     def __call__(
@@ -279,8 +279,8 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
     return Diagnostic(
         "E0986",
         f"internal error: {type(error).__name__}: {error}",
-        notes=("this is a bug in specc, not in your input",),
-        helps=("report it with the spec and the command", "`--debug` shows where it is"),
+        notes=("this is a bug in specc, not an error in your input",),
+        helps=("report the bug with the spec and the command", "`--debug` prints a traceback"),
     )
 
 
@@ -300,7 +300,7 @@ def _discard_output() -> None:
 
 
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
-    """Return E0804 if memory is exhausted, and E0805 for any other system error."""
+    """Return E0804 if memory is exhausted, or E0805 for any other system error."""
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)

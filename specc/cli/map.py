@@ -184,7 +184,7 @@ def _parse_columns(assignments: list[str]) -> dict[str, str]:
             raise_error(
                 "E0880",
                 f"`--column {escape_text(word)}` does not map a column to an input",
-                notes=[f"the input `{escape_text(name)}` is mapped twice"]
+                notes=[f"duplicate mapping of the input `{escape_text(name)}`"]
                 if problem == "twice"
                 else [problem],
                 helps=["for example --column text=source"],
@@ -225,7 +225,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
     if plan.static_batching_reason:
         yield (
             "every batch takes as long as its longest sequence: "
-            f"{plan.static_batching_reason}; rows of similar length are batched together"
+            f"{plan.static_batching_reason}; rows of similar length share a batch"
         )
     if plan.has_batch_shared_scales:
         yield (
@@ -236,7 +236,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 
 
 def format_progress(report: JobReport) -> str:
-    """Format the number of rows, rows per second, padding, errors and the remaining time."""
+    """Format the number of rows, rows per second, padding, errors and estimated remaining time."""
     total = report.plan.rows
     left = (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
     parts = [

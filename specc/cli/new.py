@@ -20,7 +20,9 @@ from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.yaml.yaml_printer import format_yaml
 
 SCHEMA_MODELINE = f"yaml-language-server: $schema=./{SCHEMA_FILE}"
-REMOVE_FIELD_COMMENT = "These values are the defaults. Change what you need, and delete the rest."
+REMOVE_FIELD_COMMENT = (
+    "These values are the defaults. Change the values that you need and delete the others."
+)
 UNCOMMENT_FIELD_COMMENT = (
     "A line after # is computed from other fields. Remove the # to override it."
 )
@@ -136,7 +138,7 @@ def make_spec_name(stem: str) -> str:
 
 def _format_next_steps(yaml: bool) -> tuple[str, ...]:
     """Return comments that describe the next steps."""
-    comment = "Path of the trained weights, next to this file, for `specc compile`:"
+    comment = "Trained weights for `specc compile` (path relative to this file):"
     if yaml:
         return (comment, "weights:", "  - from: my.safetensors")
     return (comment, 'weights { from "my.safetensors" }')

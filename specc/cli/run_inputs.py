@@ -328,9 +328,9 @@ def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = Fals
         return None
     raise_error(
         "E0906",
-        f"the input `{name}` takes numbers, and `{escape_text(word)[:60]}` is neither a "
-        "file nor a list of them",
-        notes=["the spec does not declare it as text"],
+        f"the input `{name}` expects numbers, but `{escape_text(word)[:60]}` is neither a "
+        "file nor a list of numbers",
+        notes=["the spec does not declare this input as text"],
         helps=[
             'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
             *([text_hint] if text_hint else []),

@@ -124,7 +124,7 @@ def collect_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutp
     if options and not args.attention:
         raise_error(
             "E0753",
-            f"`--{options[0].replace('_', '-')}` configures attention plots, and none is requested",
+            f"`--{options[0].replace('_', '-')}` configures attention plots, but none is requested",
             helps=["add --attention OUT.html"],
         )
     return RunOutputs(

@@ -30,11 +30,13 @@ def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch:
     helps = [f"the inputs are {', '.join(input_names)}"]
     if is_batch:
         helps.append(f"pass a batch by name: {input_names[0]}=… {input_names[0]}=…")
-    raise_error("E0910", f"`{escape_text(word)[:200]}` is one argument too many", helps=helps)
+    raise_error(
+        "E0910", f"`{escape_text(word)[:200]}` is an unexpected extra argument", helps=helps
+    )
 
 
 def raise_missing_file(word: str) -> NoReturn:
-    """Raise E0802 for a file that cannot be read, with advice if it was meant as text."""
+    """Raise E0802 for a file that cannot be read. Suggest how to pass the argument as text."""
     path = word.removeprefix("@")
     kinds = (
         "a word that starts with `@`"
@@ -46,7 +48,7 @@ def raise_missing_file(word: str) -> NoReturn:
         f"cannot read `{escape_text(path)}`: no such file, or it is not readable",
         notes=[f"{kinds} is the name of a file"],
         helps=[
-            "if this is a file, check its path, which is relative to the working directory",
+            "for a file, check the path, which is relative to the working directory",
             f"if this is text, pass it on stdin: echo '{escape_text(word)}' | specc run MODEL -",
         ],
     )
@@ -121,7 +123,7 @@ def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, 
 
 
 def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
-    """Return the slot of an unnamed argument: the first empty slot or variadic slot."""
+    """Return the slot of an unnamed argument: the first slot that is empty or variadic."""
     required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
         if slot.is_variadic or slot.name not in found:

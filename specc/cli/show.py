@@ -56,7 +56,7 @@ def check_drawing_options(args: Namespace) -> bool:
         option = "--ir" if args.ir else "--print-after"
         raise_error(
             "E0955",
-            f"`{option}` prints a graph as text, and a diagram is requested",
+            f"`{option}` prints a graph as text, but a diagram is requested",
             helps=[f"leave out `{option}`, or `--html` and `--svg`"],
         )
     for path, kind, _ in _list_drawings(args):
@@ -388,7 +388,7 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
             raise_error(
                 "E0407",
                 f"`--dims {part}` is not a dimension of this model",
-                helps=[f"it has {', '.join(sorted(names))}"],
+                helps=[f"dimensions are {', '.join(sorted(names))}"],
             )
         sizes_by_name[name] = int(number)
         if name in limits and sizes_by_name[name] > limits[name].max_length:

@@ -139,8 +139,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored: as `--color`, NO_COLOR or FORCE_COLOR say; by default on
-    a terminal.
+    """Return True if messages are colored: `--color`, else NO_COLOR or FORCE_COLOR, else whether
+    stderr is a terminal.
     """
     if choice != "auto":
         return choice == "always"

@@ -53,7 +53,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     if no KV cache can be int8.
     """
     calibration = job.quantize.calibration
-    # integer codes of the checkpoint are stored unchanged
+    # weights that the checkpoint stores quantized keep their codes (no calibration)
     plan = {} if job.int4_method else job.quantization_decision.plan
     readers = find_weight_readers(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
@@ -102,7 +102,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
         remark = f"{count} self-generated samples"
     scales = measure_cache_scales(path, samples)
     if not scales:
-        reason = "no attention of this model writes to a KV buffer; see --explain"
+        reason = "no attention of this model updates a KV buffer in place; see --explain"
         fail_no_int8_cache(reason, job.quantize.kv_cache.span)
     line = f"KV cache in int8, scales calibrated on {remark}"
     named = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
@@ -129,7 +129,7 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
         and not calibration.data_file
     ):
         setting = "--calibration-samples 0" if calibration.flag else "calibration_samples = 0"
-        return f"its scales are calibrated on generated samples, and `{setting}` allows none"
+        return f"its scales need calibration samples, but `{setting}` disables them"
     return ""
 
 
@@ -144,7 +144,7 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
     word = calibration.flag or (
         "calibration_data" if calibration.data_file else "calibration_samples"
     )
-    remark = f"`{word}` calibrates int4 weights, and no linear layer is int4"
+    remark = f"`{word}` calibrates int4 weights, but no linear layer is int4"
     if not calibration.flag:
         return (remark,)
     raise_error(
@@ -257,7 +257,7 @@ def _quantize_weights(
 
 
 def _estimate_factor_bytes(readers: WeightReaders) -> int:
-    """Return the peak bytes of Cholesky factors held for the experts of one stacked weight."""
+    """Return the peak bytes of the Cholesky factors of all experts of one stacked weight."""
     held_bytes = Counter[str]()
     for tap_point, matrices in readers.tap_points.items():
         for name in {m.name for m in matrices if readers.experts[m.name] > 1}:

@@ -202,14 +202,13 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoweringJob(CompileJob):
-    """A compile that is ready to lower.
-
-    `simplified_graph` is the graph that targets lower, not yet quantized. `decision` says which
-    weights are quantized, `norm_folds` which norms are folded into linear layers first.
-    `unquantized_values` are the parameters before quantization, `quantized` are the quantized
-    parameters (None if there are none), `narrow_dtypes` are the compute dtypes of parameters that
-    are stored with more bits. Calibration adds `int4_method`, the quantization method of int4
-    weights, and `kv_cache_scales`, the scales of KV caches by parameter name.
+    """A compile that is ready to lower. `simplified_graph` is the graph that targets lower, before
+    quantization. `quantization_decision` has the weights to quantize, `norm_folds` the norms to
+    fold into linear layers first. `unquantized_values` are the parameters before quantization,
+    `quantized` the quantized parameters (None if there are none), `narrow_dtypes` the compute
+    dtypes of parameters that are stored with more bits. Calibration adds `int4_method`, the
+    quantization method of int4 weights, and `kv_cache_scales`, the scales of KV caches by parameter
+    name.
     """
 
     simplified_graph: Graph

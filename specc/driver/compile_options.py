@@ -107,16 +107,15 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
         if name not in PACKAGE_GRAPHS:
             raise_error(
                 "E0754",
-                f"a package has no graph called `{escape_text(name)[:60]}`",
-                helps=[f"graphs are {', '.join(PACKAGE_GRAPHS)}, and `all`"],
+                f"unknown graph `{escape_text(name)[:60]}`",
+                helps=[f"expected {', '.join(PACKAGE_GRAPHS)} or `all`"],
             )
     return tuple(graph for graph in PACKAGE_GRAPHS if graph in names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileReport:
-    """Result of `compile`: the files written with their sizes, remarks and warnings.
-
+    """The result of `compile`: the written files with their sizes, remarks and warnings.
     `attention_forms` lists how each attention is lowered, with the reason.
     """
 

@@ -230,7 +230,7 @@ def _build_buffered_step(
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
         if job.kv_cache_scales:
-            reason = "no attention writes to a KV buffer with these options"
+            reason = "no attention updates a KV buffer in place with these options"
             fail_no_int8_cache(reason, job.quantize.kv_cache.span)
         return _build_derived_graph(job, "step", step), ()
     if job.kv_cache_scales:
@@ -341,7 +341,7 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
     if "generate" not in job.options.graphs or generation is None:
         return
     if generation.settings.get("stop_strings"):
-        yield "`generate` does not apply the stop strings: it has tokens, not text"
+        yield "`generate` does not apply the stop strings, because its output is tokens, not text"
 
 
 def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:

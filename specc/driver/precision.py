@@ -115,7 +115,7 @@ def plan_quantization(
     if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(decision.plan):
         raise_error(
             "E0963",
-            f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, and no layer of "
+            f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, but no layer of "
             f"`{escape_text(graph.name)}` supports it",
             notes=["elsewhere per-token scales cost as little: `int8` has them"],
             helps=["compile with `--quantize int8`"],
@@ -145,14 +145,14 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
     if target.name != "onnx":
         raise_error(
             "E0753",
-            "`--for-quantizers` needs standard operators, and "
+            "`--for-quantizers` needs standard operators, but "
             f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
     if request.weight_request is not None:
         raise_error(
             "E0753",
-            "weights are quantized here or by another tool, not by both",
+            "weights can be quantized by specc or by another tool, but not by both",
             helps=["leave out --quantize or --for-quantizers"],
         )
     return replace(target, fused_operators=target.fused_operators - MISREAD_OPERATORS)
@@ -224,8 +224,8 @@ def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> N
     ][:8]
     raise_error(
         "E0852",
-        f"`{graph.name}` has no weight that can be quantized",
-        notes=reasons or ["it has no matrices"],
+        f"`{graph.name}` has no quantizable weight",
+        notes=reasons or ["the graph has no matrices"],
         helps=["compile it without `--quantize`"],
     )
 

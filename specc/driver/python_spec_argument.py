@@ -64,7 +64,7 @@ def _iterate_config_literals(
     if depth > MAX_NESTING:
         raise_error(
             "E0203",
-            f"values are nested more than {MAX_NESTING} deep",
+            f"values are nested more than {MAX_NESTING} levels deep",
             helps=["does a value contain itself?"],
         )
     for key, value in config_values.items():
@@ -82,7 +82,7 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
     if depth > MAX_NESTING:
         raise_error(
             "E0203",
-            f"the value of `{escape_text(path)}` is nested more than {MAX_NESTING} deep",
+            f"the value of `{escape_text(path)}` is nested more than {MAX_NESTING} levels deep",
             helps=["does it contain itself?"],
         )
     match value:

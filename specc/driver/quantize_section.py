@@ -205,7 +205,7 @@ def _map_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                 name = FOREIGN_SETTING_NAMES.get(entry.name, entry.name)
                 raise_error(
                     "E0201",
-                    f"`quantize` has no entry `{escape_text(entry.name)}`",
+                    f"unknown entry `{escape_text(entry.name)}` of `quantize`",
                     entry.span,
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, known),
@@ -266,7 +266,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
     if all(map(options.is_given, CALIBRATION_SETTINGS)):
         raise_error(
             "E0753",
-            "calibration inputs are self-generated or read from a file, not both",
+            "calibration inputs are self-generated or read from a file, but not both",
             helps=["leave out --calibration-samples or --calibration-data"],
         )
     option = next(
@@ -395,6 +395,6 @@ def _check_quantization_requested(options: QuantizeOptions, cache: CacheOption) 
             raise_error(
                 "E0753",
                 f"`{get_option_flag(name)}` needs quantized weights, "
-                "and no quantization is requested",
+                "but no quantization is requested",
                 helps=[f"add `--quantize {'int4' if name in CALIBRATION_SETTINGS else 'int8'}`"],
             )

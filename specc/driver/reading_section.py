@@ -67,11 +67,10 @@ _NO_VOCABULARY = object()
 
 @dataclass(frozen=True)
 class _ReadingContext:
-    """Location of a reading entry, and the data that all entries share.
-
-    `directory` is the directory of the spec, which relative paths start from; `paths` are the
-    directories named at compile time; `language` is the language of an adapter; `files` are the
-    tokenizers found so far, by SHA-256.
+    """The location of a `reading` entry, and the data that all entries share. `directory` is the
+    directory of the spec, to which paths are relative; `paths` are the directories given at compile
+    time; `language` is the language of an adapter; `files` are the tokenizers found so far, by
+    SHA-256.
     """
 
     directory: Path
@@ -128,7 +127,7 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
 
 
 def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
-    """Return the errors of a spec's readings, except errors about missing files."""
+    """Return the errors of the `reading` section of a spec, without errors about missing files."""
     bare = replace(model, input_readings={}, result_displays={})
     entries = [replace(bare, input_readings={n: d}) for n, d in model.input_readings.items()]
     entries += [replace(bare, result_displays={n: d}) for n, d in model.result_displays.items()]

@@ -59,8 +59,8 @@ SENTENCE_OUTPUT = "sentence_embedding"
 
 @dataclass
 class SentenceTransformersSpec:
-    """Sentence-transformers directory as a spec: the text of the spec, the directory of the
-    encoder, and the weight files of other modules by the prefix of their tensors.
+    """A spec generated from a sentence-transformers directory: its text, the directory of the
+    encoder, and the weight files of the other modules by tensor prefix.
     """
 
     source: Source
@@ -71,8 +71,8 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """Graph under construction: its statements, the blocks that they call, and the width of
-    the vector `v`.
+    """A graph under construction: its statements, the blocks that they call, and the width of the
+    vector `v`.
     """
 
     root: Path

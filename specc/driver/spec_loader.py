@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OpenedSpec:
-    """An open spec: its program, the library that read it, and the reader of its config."""
+    """An open spec: its program, its library, and the reader of its config."""
 
     program: Program
     library: SpecLibrary
@@ -244,8 +244,8 @@ def _choose_default_graph(spec: OpenedSpec) -> str:
 
 @dataclass
 class CheckedSpec:
-    """Result of `check_spec`: the symbolic trials, and the sized model if every config value
-    is known.
+    """The result of `check_spec`: the symbolic trials, and the sized model if every config value is
+    known.
     """
 
     trials: list[SymbolicTrial]
@@ -326,7 +326,9 @@ def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
-    """Raise the errors of the weight rules and readings of a spec that need no files."""
+    """Report the errors in the weight rules and the `reading` section of a spec that can be found
+    without opening files.
+    """
     check_rules(
         spec.program,
         spec.library,

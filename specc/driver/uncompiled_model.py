@@ -32,7 +32,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
         if not os.path.lexists(f"{name}.onnx") and name in find_builtin_specs():
             _fail_uncompiled(
                 "E0802",
-                f"no compiled model `{name}`; it is the name of a built-in spec",
+                f"`{name}` is a built-in spec, not a compiled model",
                 _format_compile_arguments(name, get_specs_directory() / "models"),
             )
         return

@@ -154,12 +154,12 @@ def _check_only_seed(sources: WeightSources) -> None:
     conflicts = (
         (
             sources.adapter,
-            "an adapter needs trained weights, not random ones",
+            "an adapter needs trained weights, but `--init` initializes them randomly",
             "leave out --init, or --adapter",
         ),
         (
             sources.checkpoint,
-            "weights come from a file or from a seed, not from both",
+            "weights come from a file or from a seed, but not from both",
             "leave out --weights or --init",
         ),
         (

@@ -266,7 +266,7 @@ class _TransformCall:
         return value.value if isinstance(value, ChoiceValue) else value
 
     def _fail_missing_option(self, name: str) -> NoReturn:
-        raise_error("E0522", f"`{self.name}` needs `{name}`", self.call.span)
+        raise_error("E0522", f"missing argument `{name}` of `{self.name}`", self.call.span)
 
 
 def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
@@ -281,7 +281,7 @@ def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
                 helps = suggest_similar_name(name, WEIGHT_TRANSFORMS, known)
                 raise_error("E0522", f"unknown transform `{name}`", function.span, helps=helps)
             if not expr.args:
-                raise_error("E0522", f"`{name}` needs the name of a tensor", expr.span)
+                raise_error("E0522", f"missing tensor name in `{name}`", expr.span)
             return WEIGHT_TRANSFORMS[name](_TransformCall(context, env, expr))
     raise_error("E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name")
 
@@ -317,7 +317,7 @@ def _read_stack(call: _TransformCall) -> t.Expr:
         title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
         raise_error("E0522", title, call.call.span, helps=["""write `stack("w.{e}", e=8)`"""])
     if not 1 <= count <= MAX_STACKED:
-        title = f"`stack` joins 1 to {MAX_STACKED} tensors, not {count}"
+        title = f"`stack` expects 1 to {MAX_STACKED} tensors, got {count}"
         raise_error("E0522", title, call.call.span)
 
     def fill_placeholder(number: int) -> t.Expr:

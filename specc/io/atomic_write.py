@@ -332,7 +332,7 @@ _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 
 @cache
 def get_process_namespace() -> str:
-    """Return eight hex digits that identify the boot and the container in which process ids are
+    """Return eight hex digits that identify the boot and the container, in which process ids are
     unique.
     """
     known = [platform.get_host_name()]

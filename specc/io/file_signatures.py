@@ -18,10 +18,10 @@ _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 """The suffix of the files of a sharded checkpoint."""
 
 _WEB_PAGE = (
-    "a web page: the download gave a page instead of the file",
+    "a web page: the download returned a page instead of the file",
     "download it again, from the link to the raw file; gated files require a login",
 )
-_PICKLE_DESCRIPTION = "a Python pickle, which can run code when it is read"
+_PICKLE_DESCRIPTION = "a Python pickle, which can run code when it is loaded"
 _CONVERT_HELP = "convert it to safetensors: {convert}"
 _SAFETENSORS_HELP = "specc reads weights from safetensors files"
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (

@@ -70,7 +70,7 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
 
 
 def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: int) -> str:
-    """Describe the size of weights, on disk and in memory."""
+    """Describe the size of the weights on disk and in memory."""
     return (
         f"its weights are {weight_count / 1e9:.2f} billion parameters: "
         f"{format_gigabytes(stored_bytes)} as they are stored, "

@@ -23,7 +23,7 @@ FORCE_HELP = "replace a file that specc did not write, too; never one that is re
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
-    """A kind of output: name, suffixes, and a test for files that specc wrote."""
+    """A kind of output: description, suffixes, and a test for files written by specc."""
 
     description: str
     suffixes: tuple[str, ...]
@@ -56,7 +56,7 @@ _WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
     *(NEW_SPEC_OUTPUT, TRAINED_WEIGHTS_OUTPUT),
 )
-"""Outputs that are not named by `-o`."""
+"""Output kinds whose path is not given by `-o`."""
 
 
 def resolve_output_path(
@@ -95,7 +95,7 @@ def resolve_output_path(
     if not force and not _is_replaceable(real, kind, content):
         raise_not_replaceable(
             path,
-            f"it is not {kind.description} that specc wrote",
+            f"the file is not {kind.description} written by specc",
             "use --force to replace it, or another name",
         )
     return real
@@ -130,7 +130,7 @@ def reject_unportable_name(path: Path) -> None:
     if reason := explain_unportable_name(path.name):
         raise_error(
             "E0958",
-            f"`{escape_text(path.name)[:60]}` is a file name that some systems do not support",
+            f"`{escape_text(path.name)[:60]}` is not a portable file name",
             notes=[reason, NOTHING_WRITTEN],
             helps=["use another name with -o"],
         )
@@ -234,7 +234,7 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     )
     if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
         code, fix = "E0812", elsewhere
-        title = f"the output {name} cannot be written: files cannot be created in this directory"
+        title = f"the output {name} cannot be written: this directory does not allow creating files"
         notes = ["it is a virtual file system", NOTHING_WRITTEN]
     elif number == errno.ENOENT:
         code, title = "E0810", f"the directory of the output {name} does not exist"

@@ -147,9 +147,7 @@ own.
 
 
 class ProcessTerminated(KeyboardInterrupt):
-    """Raised if a signal terminates the process, with the exit `status`; it is handled like
-    Ctrl-C.
-    """
+    """Raised if a signal terminates the process; it is handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -130,7 +130,7 @@ def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
         case OSError(strerror=str(words)) if words:
             return words[0].lower() + words[1:]
         case RuntimeError():  # Python 3.11
-            return "its links lead in a circle"
+            return "its symbolic links form a cycle"
         case ValueError():
             return "the name contains a NUL character"
     return "it cannot be opened"
@@ -172,7 +172,7 @@ def fail_too_large(path: str, reason: str) -> NoReturn:
     """Raise E0904 for a file that is too large."""
     raise_error(
         "E0904",
-        f"`{escape_text(path)}` is larger than specc reads",
+        f"`{escape_text(path)}` exceeds the size limit",
         notes=[reason],
         helps=["use a smaller image or array, or split it into several runs"],
     )
@@ -189,12 +189,12 @@ _MAX_BYTES = 200
 
 
 def suggest_for_cache_directory(directory: Path) -> str:
-    """Suggest the snapshot for a directory of the hub cache; return "" for other directories."""
+    """Suggest the snapshot in a directory of the hub cache; return "" for other directories."""
     found = next(_iterate_cached_models(directory), None)
     if found is None:
         return ""
     which = "one revision" if found.parents[1] == directory else "one model"
-    return f"it is the hub cache: pass the directory of {which}, {escape_text(found)}"
+    return f"this is the hub cache: pass the directory of {which}, {escape_text(found)}"
 
 
 def suggest_for_hub_name(name: str) -> str:

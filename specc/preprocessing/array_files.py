@@ -79,7 +79,7 @@ def _check_element(dtype: "np.dtype[np.generic]", name: str) -> None:
         )
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         fail_bad_array(
-            name, "its elements are neither numbers nor truth values", "convert it to numbers first"
+            name, "its elements are neither numbers nor booleans", "convert it to numbers first"
         )
 
 
@@ -94,7 +94,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """Yield the arrays of an archive; sizes are checked before unpacking."""
+    """Yield the arrays of an archive, after checking their sizes before unpacking."""
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
     if len(members) > MAX_MEMBERS or unpacked > MAX_ARRAY_BYTES:
@@ -103,8 +103,8 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name in found:
-            twice = f"it contains `{escape_text(name)}` twice"
-            fail_bad_array(path, twice, "save it again with numpy.savez")
+            duplicate = f"duplicate array `{escape_text(name)}`"
+            fail_bad_array(path, duplicate, "save it again with numpy.savez")
         with archive.open(member) as file:
             # reading one byte more than declared detects a wrong declaration
             content = file.read(member.file_size + 1)
@@ -149,7 +149,7 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
     if len(shape) > MAX_RANK:
         _fail_invalid_json(
             location,
-            f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has",
+            f"lists are nested more than {MAX_RANK} levels deep, the maximum rank of an array",
         )
     flat: list[bool | int | float] = []
     try:
@@ -203,18 +203,18 @@ def load_strict_json(data: bytes, name: str) -> Json:
     except NonFiniteNumberError as fault:
         _fail_invalid_json(location, f"{fault} that a model can be given")
     except NestingTooDeepError:
-        _fail_invalid_json(location, "lists are nested too deep")
+        _fail_invalid_json(location, "lists are nested too deeply")
     except InvalidJsonError as fault:
         _fail_invalid_json(location, str(fault))
     except json.JSONDecodeError as fault:
         place = f"line {fault.lineno}, column {fault.colno}"
         _fail_invalid_json(location, f"{place}: {fault.msg.lower()}")
     except ValueError:  # an integer of thousands of digits
-        _fail_invalid_json(location, "it has a number with too many digits")
+        _fail_invalid_json(location, "a number has too many digits")
 
 
 def _infer_shape(value: object) -> tuple[int, ...]:
-    """Return the shape of nested lists, taken from their first elements."""
+    """Return the shape of nested lists, inferred from their first elements."""
     shape: list[int] = []
     # limit the depth: a list may contain itself
     while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:
@@ -247,7 +247,7 @@ def _flatten_lists(
 def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
     """Return a number or boolean that an array can represent."""
     if isinstance(value, list | tuple):
-        reason = "is a list, earlier ones are numbers"
+        reason = "is a list, but earlier elements are numbers"
     elif not isinstance(value, bool | int | float):
         reason = "is null" if value is None else "is not a number"
     elif isinstance(value, float) and not math.isfinite(value):
@@ -367,7 +367,5 @@ def _fail_inexact(array: Array, dtype: str, name: str, reason: str) -> NoReturn:
         "E0907",
         f"the input `{escape_text(name)}` needs {dtype}, got {array.dtype}",
         notes=[reason],
-        helps=[
-            f"convert the array yourself if you mean it: array.astype(numpy.{NUMPY_DTYPES[dtype]})"
-        ],
+        helps=[f"to convert the array explicitly: array.astype(numpy.{NUMPY_DTYPES[dtype]})"],
     )

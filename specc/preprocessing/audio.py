@@ -32,7 +32,7 @@ OTHER_SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class AudioRecording:
-    """A recording: mono samples `f32[length]` from -1 to 1, and the sample rate."""
+    """Mono audio: samples `f32[length]` from -1 to 1, and the sample rate."""
 
     samples: Floats
     sample_rate: int
@@ -47,7 +47,7 @@ class _WavFormat:
 
     @property
     def frame_bytes(self) -> int:
-        """Number of bytes of one frame (a sample of each channel)."""
+        """Return the size of a frame (one sample per channel) in bytes."""
         return self.channel_count * (self.bits_per_sample // 8)
 
 
@@ -68,7 +68,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
                 _fail_invalid_wav(name, "its data chunk comes before its format chunk")
             return AudioRecording(_read_samples(data, at, size, found, name), found.sample_rate)
         at += size + size % 2  # chunks begin at even offsets
-    _fail_invalid_wav(name, "it has no data chunk")
+    _fail_invalid_wav(name, "the data chunk is missing")
 
 
 def _read_format(part: bytes, name: str) -> _WavFormat:
@@ -84,7 +84,7 @@ def _read_format(part: bytes, name: str) -> _WavFormat:
     if bits not in known[coding]:
         _fail_invalid_wav(name, f"its samples have {bits} bits")
     if not channels or not rate:
-        _fail_invalid_wav(name, f"it has {channels} channels at {rate} Hz")
+        _fail_invalid_wav(name, f"unsupported format: {channels} channels at {rate} Hz")
     found = _WavFormat(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
     if frame != found.frame_bytes:
@@ -103,10 +103,10 @@ def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name:
         _fail_invalid_wav(name, f"it is truncated: {there} of {size} bytes of samples")
     if not size or size % wav_format.frame_bytes:
         what = "no samples" if not size else "an incomplete sample at its end"
-        _fail_invalid_wav(name, f"it has {what}")
+        _fail_invalid_wav(name, f"the file contains {what}")
     numbers = _decode_samples(data[at : at + size], wav_format)
     if not np.isfinite(numbers).all():
-        _fail_invalid_wav(name, "it has NaN or infinite samples")
+        _fail_invalid_wav(name, "samples are NaN or infinite")
     made: Floats = numbers.reshape(-1, wav_format.channel_count).mean(axis=1, dtype=np.float32)
     return made
 
@@ -178,7 +178,7 @@ def read_audio(path: str, record: Sound) -> Floats:
 
 
 def compute_audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
-    """Compute the input features of a recording. Raise E0842 or E0843."""
+    """Compute the input features of audio. Raise E0842 or E0843."""
     if recording.sample_rate != record.sample_rate:
         raise_error(
             "E0842",

@@ -57,7 +57,7 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
-        _fail_invalid_chat("it is not a list of messages")
+        _fail_invalid_chat("expected a list of messages")
     found: list[dict[str, Json]] = []
     for number, message in enumerate(value):
         found.append(_parse_message(number, message))
@@ -79,9 +79,9 @@ def _check_chat_size(messages: list[dict[str, Json]]) -> None:
     try:
         size = len(json.dumps(messages))
     except (TypeError, ValueError, RecursionError):
-        _fail_invalid_chat("it is not serializable as JSON")
+        _fail_invalid_chat("not serializable as JSON")
     if size > MAX_TEXT:
-        _fail_invalid_chat(f"it has more than {MAX_TEXT} characters")
+        _fail_invalid_chat(f"more than {MAX_TEXT} characters")
 
 
 IMAGE_KEYS = ("path", "image", "url")
@@ -167,7 +167,7 @@ def _fail_unusable(reason: str) -> NoReturn:
         "E0423",
         "the model's chat template cannot format this chat",
         notes=[reason],
-        helps=["check its requirements: some need a user message first, or have no system role"],
+        helps=["see the template: some need a user message first, or have no system role"],
     )
 
 

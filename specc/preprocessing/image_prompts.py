@@ -130,7 +130,7 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
             "E0912",
             f"the texts have {min(counts)} to {max(counts)} images in `{name}`, and "
             "the model has no mask for missing images",
-            notes=["it has no image mask input"],
+            notes=["the model has no image mask input"],
             helps=["batch texts with equal numbers of images"],
         )
 
@@ -177,7 +177,7 @@ def _fail_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
     raise_error(
         "E0912",
         f"`{name}` has {images} images for {texts} texts",
-        notes=["a flat list of images is for one text, or has one image per text"],
+        notes=["a flat list contains the images of one text, or one image per text"],
         helps=[GROUPING_HELP],
     )
 
@@ -210,7 +210,7 @@ def _replace_placeholders(
 def find_prompt_inputs(
     graph: Graph, reading: PreprocessingConfig
 ) -> list[tuple[str, TextTokenizer]]:
-    """Return the text inputs whose texts contain image placeholders."""
+    """Return the text inputs that may contain image placeholders."""
     texts = [
         (n, r) for n, r in reading.inputs if isinstance(r, TextTokenizer) and n in graph.inputs
     ]
@@ -253,7 +253,7 @@ def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple
             notes=[f"the placeholder of an image is `{shown}`"],
             helps=[
                 f"write `{shown}` in the prompt where each image belongs",
-                "or let specc do so: `specc run MODEL --image FILE` and `model.chat(…, images=…)`",
+                "or insert it with `specc run MODEL --image FILE` and `model.chat(…, images=…)`",
             ],
         )
     replacement = record.placeholder_replacement

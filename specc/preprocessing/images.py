@@ -51,22 +51,20 @@ def decode_image(data: bytes, name: str) -> Array:
                 _check_size(image.size, name)
                 return _decode_pixels(image)
     except pillow.DecompressionBombError:
-        fail_too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
+        fail_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
         _fail_not_image(name, data, "it is neither a PNG nor a JPEG file")
     except DECODER_ERRORS as fault:
-        _fail_not_image(name, data, f"the image is corrupted ({escape_text(fault)[:200]})")
+        _fail_not_image(name, data, f"corrupted image ({escape_text(fault)[:200]})")
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
-    """Return the pixels of a Pillow image like `decode_image`. Raise E0903 or E0904 if it is
-    invalid.
-    """
+    """Return the pixels of a Pillow image, 0 to 255. Raise E0903 or E0904 if it is invalid."""
     try:
         _check_size(image.size, name)
         return _decode_pixels(image)
     except DECODER_ERRORS as fault:
-        _fail_not_image(name, b" ", f"the image is corrupted ({escape_text(fault)[:200]})")
+        _fail_not_image(name, b" ", f"corrupted image ({escape_text(fault)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:

@@ -41,7 +41,7 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """Errors so far, and for each dim its length and the input that set it."""
+    """The errors so far; for each dim, its length and the input that set it."""
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -180,7 +180,7 @@ def _check_bounds(
 
 
 def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
-    """Report a length that is not divisible."""
+    """Report a length that is not a multiple of a divisor."""
     known = [
         f"`{name}` is {length} in `{findings.origins[name]}`"
         for name, length in findings.lengths.items()
@@ -212,7 +212,7 @@ def _check_values(spec: InputSpec, array: Array, findings: _InputErrors) -> None
                 "E0914",
                 f"`{spec.name}` contains NaN at {format_index(bad)}",
                 notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
-                helps=["find where the data were divided by zero or left unset"],
+                helps=["check the data for divisions by zero and missing values"],
             )
     elif array.dtype.kind in "iu" and spec.id_limit is not None:
         bad = (array < 0) | (array >= spec.id_limit)

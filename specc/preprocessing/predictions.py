@@ -182,7 +182,7 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
     for i, row in enumerate(task_results.encodings):
         masks = [n for n, token in enumerate(row.ids) if token == task_results.task.mask_token_id]
         if not masks:
-            helps = ["add one at the word to predict"]
+            helps = ["insert one at the word to predict"]
             if task_results.task.mask_token_id is not None:
                 mask = escape_text(
                     decode_token_ids(
@@ -273,8 +273,8 @@ def group_entities(
     record: TextTokenizer,
     strategy: str,
 ) -> list[Facts]:
-    """Return the entity spans of a text from probabilities [tokens, labels], or its labeled tokens
-    with strategy `none`. Spans labeled `O` are omitted.
+    """Return the entity spans of a text from probabilities [tokens, labels], without spans labeled
+    `O`. With strategy `none`, return its labeled tokens.
     """
     tokens = _list_tokens(text, encoding, probabilities, task, record)
     if strategy in ("none", "simple"):
@@ -289,7 +289,7 @@ def group_entities(
 
 
 def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
-    """Return the labeled tokens that are not outside entities."""
+    """Return the labeled tokens inside entities."""
     names = ("entity", "score", "index", "word", "start", "end")
     named = [one for one in labeled if one["entity"] != OUTSIDE_LABEL]
     return [{name: one[name] for name in names} for one in named]

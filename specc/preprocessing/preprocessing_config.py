@@ -36,9 +36,9 @@ Files: TypeAlias = Mapping[str, TokenizerFile]
 
 @dataclass(frozen=True, slots=True)
 class PreprocessingConfig:
-    """The readings of inputs and of displayed outputs, in the order of the spec. An input without a
-    reading is read as `NumbersOutput`; if no output is listed, all are displayed. `task` is the
-    task of the head.
+    """The records of inputs and of displayed outputs, in the order of the spec. An input without a
+    record is read as `NumbersOutput`; if no output is listed, all are displayed. `task` is the task
+    of the head.
     """
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
@@ -57,7 +57,7 @@ class PreprocessingConfig:
         return replace(self, task=task)
 
     def get_input_reading(self, name: str) -> InputReading:
-        """Return the reading of the input `name`."""
+        """Return the record of the input `name`."""
         return dict(self.inputs).get(name, NumbersOutput())
 
     @property

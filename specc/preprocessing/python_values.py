@@ -28,7 +28,7 @@ def _is_string_column(array: Array) -> bool:
 
 
 def convert_image_arrays(value: object, name: str) -> list[Array]:
-    """Return the arrays `f32[images, …]` of the images of every text, or an empty list for other
+    """Return the arrays `f32[images, …]` of the images of each text, or an empty list for other
     values.
     """
     several = list(value) if isinstance(value, list | tuple) else []
@@ -42,7 +42,7 @@ def convert_input(value: object, name: str) -> object:
     if isinstance(value, str):
         return str(value)  # NumPy's strings are arrays too
     if isinstance(value, list | tuple):
-        # one value per type: checking each of a million numbers would take half a minute
+        # one value per type, because checking each of a million numbers takes half a minute
         kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         arrays = any(map(_is_array_like, kinds.values()))
         return _convert_lists(value, name) if arrays else value
@@ -145,7 +145,7 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` is on a device",
-            notes=["it would be copied to the CPU in every run"],
+            notes=["every run would copy it to the CPU"],
             helps=["copy it once: `.cpu()` in PyTorch"],
         )
 

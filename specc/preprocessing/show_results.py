@@ -111,8 +111,8 @@ def show_results(
         if name not in outputs:
             raise_error(
                 "E0916",
-                f"the model gave no output `{escape_text(name)}`",
-                notes=[f"it gave {', '.join(outputs)}"],
+                f"missing output `{escape_text(name)}`",
+                notes=[f"the model returned {', '.join(outputs)}"],
             )
         one = _show_planned_output(name, record, outputs, sizes)
         if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
@@ -125,7 +125,7 @@ def show_results(
 def _show_planned_output(
     name: str, record: OutputReading, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> ShownResults:
-    """Format one output together with the others that its reading needs."""
+    """Format an output with the other outputs that its record needs."""
     if isinstance(record, BoxesOutput):
         return _format_boxes(name, record, outputs, sizes)
     there = outputs.get(record.mask_output) if isinstance(record, CtcTranscript) else None
@@ -270,7 +270,7 @@ def _format_transcripts(
     positions in `mask`.
     """
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
-        _fail_unexpected_output(name, value, "scores [batch, rows, tokens]")
+        _fail_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
         mask = np.ones(value.shape[:2], np.bool_)
     best = value.argmax(axis=-1)

@@ -98,7 +98,7 @@ def batch_sequences(
                 "E0912",
                 f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but the "
                 "model cannot mask padding",
-                notes=["it has no `keep` input with the same axes"],
+                notes=["the model has no `keep` input with the same axes"],
                 helps=[
                     "batch sequences of equal length, or add `keep: keep[batch, n]` to the "
                     "graph's inputs"
@@ -195,7 +195,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         sequence_ids=tuple(made.sequence_ids),
         word_ids=tuple(made.word_ids),
     )
-    # tokens that the spec adds around a text but the file does not
+    # the spec adds tokens around a text that the file does not add
     if pair is None and len(ids) != len(found.ids):
         before = 1 if record.start_token_id is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before
@@ -214,7 +214,7 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
 def _add_special_tokens(
     encoding: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
-    """Add the special tokens of the spec."""
+    """Add the special tokens of the spec to an encoding."""
     wrapped = {
         name: (*[value] * before, *getattr(encoding, name), *[value] * after)
         for name, value in SPECIAL_TOKEN_FIELDS.items()
@@ -239,7 +239,7 @@ def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = Fals
 
 
 def _find_content_end(encoding: TextEncoding) -> int:
-    """Return the end of the last token that is not special."""
+    """Return the end of the last token that is not a special token."""
     end = len(encoding.ids)
     while end and encoding.special_tokens_mask and encoding.special_tokens_mask[end - 1]:
         end -= 1
@@ -259,7 +259,7 @@ def split_context_windows(
     if context_tokens < 1:
         raise_error(
             "E0907",
-            f"the question leaves no room for the context among {max_tokens} tokens",
+            f"the question leaves no tokens for the context (maximum: {max_tokens} tokens)",
             helps=["use a shorter question, or a larger `max_seq_len`"],
         )
     step = context_tokens - min(stride, context_tokens - 1)

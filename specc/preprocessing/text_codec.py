@@ -117,7 +117,7 @@ def strip_special_ids(
             raise_error(
                 "E0916",
                 f"the model returned the id {number}, but its vocabulary has ids 0 to {last}",
-                notes=[f"it is number {position} of the result"],
+                notes=[f"position {position} of the result"],
                 helps=[
                     "check that the vocabulary of `reading` is the one the model was trained with"
                 ],

@@ -54,7 +54,7 @@ class TokenizerFile:
     @property
     def content(self) -> bytes:
         """Return the content to write next to the model."""
-        assert self.json_text, "a tokenizer that was never opened"
+        assert self.json_text, "a tokenizer whose text is not loaded"
         return self.json_text.encode("utf-8")
 
     def to_json(self) -> Json:
@@ -94,7 +94,7 @@ def _fail_foreign(title: str) -> NoReturn:
     raise_error(
         "E0942",
         title,
-        notes=["the model notes its name, size and hash"],
+        notes=["the model stores its name, size and hash"],
         helps=["copy all files of the model together, or compile it again"],
     )
 
@@ -141,21 +141,21 @@ def _read_file_name(fields: JsonFields) -> str:
 def _read_file(fields: JsonFields, name: str) -> TokenizerFile:
     file = fields.shared.get(str(fields.get_required(name)))
     if not isinstance(file, TokenizerFile):
-        fields.raise_invalid(name, "names no tokenizer that the model has")
+        fields.raise_invalid(name, "is not the hash of a tokenizer in the model")
     return file
 
 
 def _read_spread(fields: JsonFields, name: str) -> tuple[int, ...]:
     token, rows = fields.read_integers(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_ROWS:
-        fields.raise_invalid(name, f"is an id and a number from 1 to {MAX_ROWS}")
+        fields.raise_invalid(name, f"must be an id and a number from 1 to {MAX_ROWS}")
     return token, rows
 
 
 def _read_replace(fields: JsonFields, name: str) -> tuple[str, ...]:
     texts = fields.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT)
     if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
-        fields.raise_invalid(name, "is not a placeholder and the text that replaces it")
+        fields.raise_invalid(name, "is not a placeholder and its replacement")
     return texts
 
 

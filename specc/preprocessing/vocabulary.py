@@ -52,7 +52,7 @@ def find_unreachable_words(record: TextWords) -> list[str]:
 
 
 def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each word."""
+    """Yield the start and end offsets of each word."""
     known = _map_words_to_ids(record.vocab)
     for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are words if the vocabulary contains them
@@ -64,7 +64,7 @@ def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
 
 
 def _normalize_word(word: str, record: TextWords) -> str:
-    """Return a word in the case of the vocabulary."""
+    """Lowercase the word if the record lowercases words."""
     return word.lower() if record.do_lower_case else word
 
 
@@ -90,7 +90,7 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
         f"the word `{escape_text(word[:MAX_TOKEN])}` is not in the model's vocabulary",
         span,
         "unknown word",
-        notes=["the spec has no `unknown` word"],
+        notes=["the spec does not set `unknown`"],
         helps=[*helps, "remove it, or use words of the vocabulary"],
     )
 
@@ -109,7 +109,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
         if token in tokens:
             raise_error(
                 "E0909",
-                "the vocabulary lists a token twice",
+                "duplicate token in the vocabulary",
                 span,
                 "again here",
                 related_labels=[Label(tokens[token], "first")],
@@ -150,7 +150,7 @@ def _parse_line(line: str, span: Span) -> str:
         if _format_line(token) != line:
             raise_error(
                 "E0909",
-                "this line of the vocabulary is easily lost or changed by an editor",
+                "an editor may lose or change this line of the vocabulary",
                 span,
                 notes=[
                     "empty lines, spaces at an edge and control characters are "

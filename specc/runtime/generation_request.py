@@ -266,7 +266,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
             "E0912",
             f"the prompts have {min(map(len, sequences))} to {longest} tokens, "
             "but the model cannot mask padding",
-            notes=["it has no `keep` input with the same axes"],
+            notes=["the model has no `keep` input with the same axes"],
             helps=[
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],

@@ -31,10 +31,10 @@ INDEX_SUFFIX = ".safetensors.index.json"
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 _OTHER_FORMATS = {
-    ".h5": "is of TensorFlow, and specc reads only safetensors",
-    ".msgpack": "is of Flax, and specc reads only safetensors",
-    ".ot": "is of Rust's torch, and specc reads only safetensors",
-    ".gguf": "is of llama.cpp: name the file itself",
+    ".h5": "is a TensorFlow checkpoint, but specc reads only safetensors",
+    ".msgpack": "is a Flax checkpoint, but specc reads only safetensors",
+    ".ot": "is a checkpoint of Rust's tch, but specc reads only safetensors",
+    ".gguf": "is a llama.cpp file: pass its path",
     ".incomplete": "is an incomplete download: download it again",
     ".part": "is an incomplete download: download it again",
 }
@@ -201,7 +201,7 @@ def _fail_ambiguous_directory(
         lacking = escape_text(stems.pop()) + INDEX_SUFFIX
         raise_error(
             "E0518",
-            f"the directory `{where}` has shards, but no index",
+            f"the directory `{where}` contains shards but no index",
             notes=[listed],
             helps=[f"download `{lacking}`"],
         )
@@ -244,7 +244,7 @@ def reject_pickle(*paths: Path) -> NoReturn:
     raise_error(
         "E0514",
         f"`{names[0]}`{more} is a PyTorch checkpoint; specc reads only safetensors",
-        notes=["such a file is a Python pickle, which can run code when it is read"],
+        notes=["such a file is a Python pickle, which can run code when it is loaded"],
         helps=[f"convert it, where torch is installed: {format_conversion_command(*names)}"],
     )
 
@@ -297,7 +297,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
         if not there or checkpoint.get_file(name).path.name != shard:
             _fail_bad_index(
                 checkpoint.path,
-                f"the tensor `{escape_text(name)}` should be in {escape_text(shard)}, but is not",
+                f"the tensor `{escape_text(name)}` is missing in {escape_text(shard)}",
             )
     # conversely, the index must list every tensor of a shard
     for name in checkpoint.tensors:
@@ -316,7 +316,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         raise_unreadable(path, error.reason, "check the path")
     if found := identify_foreign_file(data[:64], escape_text(path.name)):
         raise_error(
-            "E0509", f"`{escape_text(path)}` is not an index but {found[0]}", helps=[found[1]]
+            "E0509", f"`{escape_text(path)}` is {found[0]}, expected an index", helps=[found[1]]
         )
     try:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
@@ -333,9 +333,7 @@ def _select_files(path: Path, fields: object) -> dict[str, str]:
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}
     if not files or len(files) < len(listed):
-        _fail_bad_index(
-            path, "it has no `weight_map`, a table from names of tensors to names of files"
-        )
+        _fail_bad_index(path, "missing `weight_map`, which maps tensor names to file names")
     return files
 
 

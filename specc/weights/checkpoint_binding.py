@@ -61,7 +61,7 @@ def bind_parameters(
     E0510, E0511 or E0515; all errors are reported at once.
     """
     by_name = {w.name: w for w in parameters}
-    assert len(by_name) == len(parameters), "two parameters have one name"
+    assert len(by_name) == len(parameters), "parameter names are unique"
     # Map each parameter to its expression, first with the spec's names, then with the file's names.
     ties = find_tied_pairs(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads

@@ -225,7 +225,7 @@ def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
     if len(rests) > 1:
         raise PatternMismatchError(
-            f"{' and '.join(str(list(s)) for s in shapes)} differ not only along axis {axis}"
+            f"{' and '.join(str(list(s)) for s in shapes)} differ along other axes than {axis}"
         )
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
 
@@ -260,7 +260,9 @@ def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
         raise PatternMismatchError(f"a position embedding needs rank >= 2, got shape {list(shape)}")
     points = shape[-2] - expr.prefix
     if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
-        raise PatternMismatchError(f"{shape[-2]} rows minus {expr.prefix} are not a square grid")
+        raise PatternMismatchError(
+            f"{shape[-2]} positions minus {expr.prefix} prefix positions are not a square grid"
+        )
     if expr.rows < 1 or expr.columns < 1:
         raise PatternMismatchError("the new grid must have at least one row and one column")
     return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])
@@ -288,7 +290,7 @@ def evaluate_weight_expression(
         case StackExpr(parts=parts):
             return np.stack([evaluate_weight_expression(p, read_tensor, read_rows) for p in parts])
         case FirstPresentExpr():
-            raise AssertionError("a choice of tensors was left open")
+            raise AssertionError("alternatives are resolved before evaluation")
     return _apply_unary(expr, evaluate_weight_expression(expr.x, read_tensor, read_rows))
 
 

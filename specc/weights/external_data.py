@@ -21,8 +21,8 @@ space too."""
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to be stored. `byte_range` is the range of a file that already contains its bytes in
-    this form, or None.
+    """A tensor to store. `byte_range` is the range of a file that already contains its bytes, or
+    None.
     """
 
     name: str

@@ -70,7 +70,7 @@ class LoraAdapter:
         self.targets = targets
         self.replaces_tensors = replaces_tensors
         if not file.tensors:
-            self._fail_broken("it has no tensors")
+            self._fail_broken("the file has no tensors")
         self.changes = (
             {name: AdapterChange(replacement=name) for name in file.tensors}
             if replaces_tensors
@@ -95,7 +95,7 @@ class LoraAdapter:
             # the tensor belongs to another variant of LoRA, such as DoRA, whose product differs, so
             # it must not be ignored
             if rest == name or (".lora_" in rest and not part):
-                self._fail_broken(f"it has `{name}`, which is not a LoRA tensor")
+                self._fail_broken(f"`{name}` is not a LoRA tensor")
             if part:
                 module = rest.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
@@ -138,7 +138,7 @@ class LoraAdapter:
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
-            self._fail_broken(f"it has no `lora_{half}` for `{module}`")
+            self._fail_broken(f"missing `lora_{half}` of `{module}`")
         if self.targets is not None and not self.targets.has_module(module):
             self._fail_broken(f"it changes `{module}`, which is not in the modules of its config")
         a, b = (parts[end] for end in ends)
@@ -348,9 +348,8 @@ def _make_entry(
             _fail_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
-        reason = (
-            f"`{escape_text(name)}` is made of {', '.join(sorted(set(dtypes)))}, not all floats"
-        )
+        found = ", ".join(sorted(set(dtypes)))
+        reason = f"`{escape_text(name)}` is computed from {found}, expected floats"
         _fail_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8

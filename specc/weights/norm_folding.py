@@ -98,15 +98,15 @@ class NarrowDtype:
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
     """Model values; those in `narrow_dtypes` are range-checked when they are read. The values of
-    `folded_names` include part of a norm weight. Implements `ParameterValues`.
+    parameters in `folded_names` contain norm weights. Implements `ParameterValues`.
     """
 
     narrow_dtypes: Mapping[str, NarrowDtype]
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file. Raise E0517 like `iterate_chunks`, because
-        linked values are not checked elsewhere.
+        """Return the byte range of the values in a file. Raise E0517 if a value is out of the range
+        of the compute dtype, because external data is checked nowhere else.
         """
         found = self.base.find_byte_range(name)
         if found is not None and name in self.narrow_dtypes:

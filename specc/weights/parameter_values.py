@@ -183,7 +183,7 @@ class CheckpointBinding:
             yield from self.head_values.iterate_chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
-        # contiguous parts of the parameter are read one after the other
+        # contiguous parts of the parameter are read sequentially
         for piece in split_expression(bound.expr):
             view = self.find_stored_bytes(piece)
             place = self._describe_location(bound, piece)

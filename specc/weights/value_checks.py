@@ -31,7 +31,7 @@ def check_finite(block: Array, location: str) -> None:
     if wrong:
         raise_error(
             "E0507",
-            f"the weights hold {what}",
+            f"the weights contain {what}",
             notes=[
                 f"in {location}, {wrong} of the first {block.size} values checked",
                 "nothing was written",

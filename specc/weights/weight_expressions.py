@@ -63,11 +63,13 @@ class TransposeExpr:
             return tuple(range(rank))
         if self.axes is None:
             if rank < 2:  # a vector cannot be transposed
-                raise PatternMismatchError(f"a tensor of rank {rank} has no two axes to exchange")
+                raise PatternMismatchError(
+                    f"cannot transpose a tensor of rank {rank}, which has fewer than two axes"
+                )
             return (*range(rank - 2), rank - 1, rank - 2)
         if sorted(self.axes) != list(range(rank)):
             raise PatternMismatchError(
-                f"axes={list(self.axes)} does not name each of the {rank} axes once"
+                f"axes={list(self.axes)} is not a permutation of the {rank} axes"
             )
         return self.axes
 
@@ -118,8 +120,8 @@ class SliceExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class SplitPartExpr:
-    """Part `index` of a tensor that is split along an axis into `parts` equal parts, or into parts
-    of these lengths.
+    """Part `index` of a tensor split along an axis into `parts` equal parts, or into parts of these
+    lengths.
     """
 
     x: "Expr"
@@ -155,10 +157,9 @@ class SplitPartExpr:
 
 @dataclass(frozen=True, slots=True)
 class PermuteRopeExpr(_Formatted):
-    """Rows of each head permuted between RoPE layouts.
-
-    `to="half"` converts interleaved pairs (0, 1), (2, 3), … to half-split layout: all first
-    elements, then all second elements. `to="interleaved"` is the inverse.
+    """A projection whose rows are permuted per head between RoPE layouts. `to="half"` converts
+    interleaved pairs (0, 1), (2, 3), … to half-split layout: all first elements, then all second
+    elements. `to="interleaved"` is the inverse.
     """
 
     x: "Expr"
@@ -339,7 +340,7 @@ def plan_rearrange(
     for side in (pattern.left_names, pattern.right_names):
         _check_distinct(side)
     if odd := pattern.find_unbalanced_names():
-        raise PatternMismatchError(f"`{odd[0]}` is on one side of the pattern only")
+        raise PatternMismatchError(f"`{odd[0]}` is on only one side of the pattern")
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"
         raise PatternMismatchError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")

@@ -204,7 +204,7 @@ def find_tied_pairs(
         if parameters[name].shape != parameters[root].shape:
             raise_error(
                 "E0510",
-                f"`{name}` is tied to `{root}`, which has a different shape",
+                f"`{name}` is tied to `{root}` but has a different shape",
                 direct[name].span,
                 notes=[
                     f"they are {list(parameters[name].shape)} and {list(parameters[root].shape)}"
@@ -373,7 +373,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     if len(set(map(resolve_names, winners))) > 1:
         raise_error(
             "E0515",
-            f"`{escape_text(path)}` has the weights under several prefixes",
+            f"`{escape_text(path)}` contains the weights under several prefixes",
             notes=[f"{best} of {len(names)} names match {n}" for n in winners[:6]],
             helps=[
                 "select one: add the prefix to the spec's names with `under`, and `ignore` the "

@@ -68,8 +68,8 @@ def test_single_file_takes_precedence_over_shards(tmp_path: Path) -> None:
         ({"a": "/etc/model.safetensors"}, "not the name of a file next to it"),
         ({"a": ".safetensors"}, "not the name of a file next to it"),
         ({"a": "model-3.safetensors"}, "which does not exist"),
-        ({"a": "model-2.safetensors"}, "should be in model-2.safetensors, but is not"),
-        ({"c": "model-1.safetensors"}, "should be in model-1.safetensors, but is not"),
+        ({"a": "model-2.safetensors"}, "is missing in model-2.safetensors"),
+        ({"c": "model-1.safetensors"}, "is missing in model-1.safetensors"),
         ({"b": None}, "weight_map"),
     ],
 )

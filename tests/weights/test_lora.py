@@ -222,5 +222,5 @@ def test_modules_to_save(tmp_path: Path) -> None:
 
 
 def test_empty_adapter(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="it has no tensors"):
+    with pytest.raises(Failed, match="the file has no tensors"):
         open_merged(tmp_path, {"m.weight": sample_normal(4, 4)}, {})

@@ -194,7 +194,7 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
             )
     if not found:
         fail_unsupported_profile(
-            profile, "a step has no state, so there are no keys and values to name"
+            profile, "the step has no state, so there are no keys and values to name"
         )
     layers = (states for _, states in sorted(found.items()))
     return tuple({word: states[word] for word in CACHE_PARTS} for states in layers)

@@ -215,7 +215,9 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     masks += [n for n in static_inputs if facts[n].padding_side and n not in masks]
     if len(masks) > 1:
         fail_unsupported_profile(
-            "hf", f"there are two masks, `{masks[0]}` and `{masks[1]}`", ["an encoder has one"]
+            "hf",
+            f"the encoder has two masks, `{masks[0]}` and `{masks[1]}`",
+            ["an encoder has one"],
         )
     return masks[0] if masks else ""
 

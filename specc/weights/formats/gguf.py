@@ -79,9 +79,9 @@ ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_f
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """An architecture of llama.cpp: the `model_type` of its config, the names of the tensors in a
-    layer (`{}` is the expert), and the tensors that llama.cpp changed; `offset_norms` are stored
-    with 1 added.
+    """An architecture of llama.cpp: the `model_type` of its config, the tensor names in a layer
+    (`{}` is the expert), and the tensors that llama.cpp changes. With `has_offset_norms`, norm
+    weights are stored with 1 added.
     """
 
     model_type: str
@@ -118,8 +118,10 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
         return ARCHITECTURES[name]
     raise_error(
         "E0419",
-        f"no spec reads GGUF files of the architecture `{escape_text(name)[:60]}`",
-        notes=[f"`{escape_text(path)}` is of it; supported: {', '.join(ARCHITECTURES)}"],
+        f"unsupported GGUF architecture `{escape_text(name)[:60]}`",
+        notes=[
+            f"`{escape_text(path)}` has this architecture; supported: {', '.join(ARCHITECTURES)}"
+        ],
         helps=["compile the checkpoint directory (config.json, safetensors) that it was made from"],
     )
 

@@ -95,13 +95,13 @@ class _Reader:
         """Skip `size` bytes and return their offset."""
         start, self.offset = self.offset, self.offset + size
         if self.offset > len(self.data):
-            raise _InvalidHeaderError("it ends inside of its header: the file is cut off")
+            raise _InvalidHeaderError("the file is truncated inside the header")
         if self.offset > MAX_HEADER_BYTES:
-            raise _InvalidHeaderError(f"its header has more than {MAX_HEADER_BYTES} bytes")
+            raise _InvalidHeaderError(f"the header exceeds {MAX_HEADER_BYTES} bytes")
         return start
 
     def unpack(self, codes: str) -> tuple[int, ...]:
-        """Read numbers with the given `struct` codes."""
+        """Read values with a `struct` format."""
         form = f"<{codes}"
         return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
 
@@ -119,7 +119,7 @@ class _Reader:
         if type_code == ARRAY:
             return self.read_array(*self.unpack("IQ"))
         if type_code not in SCALARS:
-            raise _InvalidHeaderError(f"its metadata has a value of the unknown type {type_code}")
+            raise _InvalidHeaderError(f"unknown metadata type {type_code}")
         return self.unpack(SCALARS[type_code])[0]
 
     def read_array(self, type_code: int, count: int) -> list[object]:
@@ -127,9 +127,7 @@ class _Reader:
         if type_code == STRING:
             return [self.read_string() for _ in self.make_range(count)]
         if type_code not in SCALARS:
-            raise _InvalidHeaderError(
-                f"its metadata has an array of the unsupported type {type_code}"
-            )
+            raise _InvalidHeaderError(f"unsupported metadata array type {type_code}")
         form = SCALARS[type_code]
         start = self.skip(count * struct.calcsize(f"<{form}"))
         return list(struct.unpack_from(f"<{count}{form}", self.data, start))
@@ -138,7 +136,7 @@ class _Reader:
         """Return a range over `count` items; each item needs at least one byte of the file."""
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
-                f"its header counts {count} items, which the file cannot hold"
+                f"the header declares {count} items, more than the file can hold"
             )
         return range(count)
 
@@ -152,8 +150,8 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         (version,) = reader.unpack("I")
         if version not in VERSIONS:
             if not version & 0xFFFF:
-                raise _InvalidHeaderError("its numbers are big-endian, which specc does not read")
-            raise _InvalidHeaderError(f"its version is {version}; specc reads the versions 2 and 3")
+                raise _InvalidHeaderError("big-endian files are not supported")
+            raise _InvalidHeaderError(f"unsupported version {version}, expected 2 or 3")
         tensor_count, key_count = reader.unpack("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
@@ -181,7 +179,7 @@ def _read_metadata(reader: _Reader, count: int) -> Metadata:
     for _ in reader.make_range(count):
         key = reader.read_string()
         if key in found:
-            raise _InvalidHeaderError(f"its metadata has `{escape_text(key)[:200]}` twice")
+            raise _InvalidHeaderError(f"duplicate metadata key `{escape_text(key)[:200]}`")
         found[key] = reader.read_value(reader.unpack("I")[0])
     return found
 
@@ -201,7 +199,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
     what = f"the tensor `{escape_text(name)[:200]}`"
     (axes,) = reader.unpack("I")
     if not 0 < axes <= MAX_AXES:
-        raise _InvalidHeaderError(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
+        raise _InvalidHeaderError(f"{what} has {axes} axes, expected 1 to {MAX_AXES}")
     # the first axis of GGUF is the innermost
     shape = reader.unpack(f"{axes}Q")[::-1]
     number, offset = reader.unpack("IQ")
@@ -223,7 +221,7 @@ def _fail_unread_type(path: str, name: str, type_code: int) -> NoReturn:
         "E0508",
         f"specc cannot read GGUF tensors of type {kind.upper()}",
         notes=[
-            f"`{escape_text(name)[:200]}` in `{escape_text(path)}` has it",
+            f"`{escape_text(name)[:200]}` in `{escape_text(path)}` has this type",
             f"supported: {', '.join(t.name.upper() for t in BLOCK_TYPES.values())}",
         ],
         helps=["get the file in one of these types, e.g. Q4_K_M, Q8_0 or F16"],
@@ -237,7 +235,7 @@ def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> Non
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         what = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:
-            raise _InvalidHeaderError(f"{what} occurs twice")
+            raise _InvalidHeaderError(f"{what} is a duplicate")
         names.add(tensor.name)
         if tensor.offset % alignment:
             raise _InvalidHeaderError(f"{what} does not begin at a multiple of {alignment} bytes")

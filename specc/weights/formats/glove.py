@@ -91,7 +91,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
-        raise _InvalidLineError(counted if extra else "it has no word")
+        raise _InvalidLineError(counted if extra else "expected a word")
     return word, _parse_row(fields[-width:])
 
 

@@ -126,13 +126,11 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 def _read_header_bytes(fd: int, size: int) -> bytes:
     """Read the JSON of the header; the first eight bytes are its length."""
     if size < 8:
-        raise _InvalidHeaderError(f"it has {size} bytes; a safetensors file has at least 10")
+        raise _InvalidHeaderError(f"file size is {size} bytes, expected at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
     # files of other formats may begin with any number, so the length is checked before reading
     if length > MAX_HEADER_BYTES:
-        raise _InvalidHeaderError(
-            f"it has a header length of {length} bytes; at most {MAX_HEADER_BYTES} are allowed"
-        )
+        raise _InvalidHeaderError(f"header length is {length} bytes, maximum {MAX_HEADER_BYTES}")
     if length > size - 8:
         raise _InvalidHeaderError(
             f"its header should have {length} bytes, but only {size - 8} follow: the "
@@ -150,18 +148,18 @@ def _parse_fields(data: bytes) -> dict[str, Json]:
         fields = parse_strict_json(data.decode("utf-8"), NO_LIMITS)
     except DuplicateKeyError as error:
         raise _InvalidHeaderError(
-            f"its header names {escape_text(repr(error.key))} twice"
+            f"duplicate key {escape_text(repr(error.key))} in the header"
         ) from None
     except NestingTooDeepError:
-        raise _InvalidHeaderError("its header is nested too deeply") from None
+        raise _InvalidHeaderError("the header is nested too deeply") from None
     except UnicodeDecodeError as error:
         # plus 8 bytes of the length field: the offset in the file
-        raise _InvalidHeaderError(f"its header is not UTF-8 (byte {error.start + 8})") from None
+        raise _InvalidHeaderError(f"the header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
         # invalid JSON, an integer of thousands of digits, NaN
-        raise _InvalidHeaderError(f"its header is not JSON: {escape_text(error)}") from None
+        raise _InvalidHeaderError(f"the header is not JSON: {escape_text(error)}") from None
     if not isinstance(fields, dict):
-        raise _InvalidHeaderError("its header is not a JSON object")
+        raise _InvalidHeaderError("the header is not a JSON object")
     return fields
 
 
@@ -183,7 +181,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
         raise _InvalidHeaderError("a tensor has no name")
     # JSON can contain lone surrogates, which are not allowed in names
     if has_lone_surrogate(name):
-        raise _InvalidHeaderError(f"{tensor_label} has half of a surrogate pair in its name")
+        raise _InvalidHeaderError(f"{tensor_label} has a lone surrogate in its name")
     # unknown fields might change the meaning of the known ones
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _InvalidHeaderError(
@@ -238,9 +236,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Return a JSON list of non-negative integers as lengths, else None; `true` and 1.0 are
-    rejected.
-    """
+    """Return a list of lengths, or None if a value is not a non-negative integer, e.g. `true`."""
     if not isinstance(value, list):
         return None
     numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]

@@ -252,8 +252,8 @@ def encode_two_tensors(*offsets: int) -> bytes:
     [
         (b"", "E0506", "does not begin with GGUF"),
         (b"<!doctype html>", "E0502", "a web page"),
-        (HEAD + struct.pack("<QQ", 2**63, 0), "E0506", "items, which the file cannot hold"),
-        (HEAD + struct.pack("<QQ", 0, 2**60), "E0506", "items, which the file cannot hold"),
+        (HEAD + struct.pack("<QQ", 2**63, 0), "E0506", "items, more than the file can hold"),
+        (HEAD + struct.pack("<QQ", 0, 2**60), "E0506", "items, more than the file can hold"),
         (HEAD + struct.pack("<QQQ", 0, 1, 2**40) + b"key", "E0506", "cut off"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "E0506", "big-endian"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "E0506", "versions 2 and 3"),

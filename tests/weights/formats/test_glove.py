@@ -34,7 +34,7 @@ def test_one_vector_per_line(tmp_path: Path) -> None:
         ("the 1 2\nof 1 2 3\n", "line 2: expected a word and 2 numbers, got 4 fields"),
         ("the 1 2\nof  2\n", "line 2: `` is not a number"),
         ("the 1 2\n\n", "line 2: expected 2 numbers"),
-        (" 1 2\n", "line 1: it has no word"),
+        (" 1 2\n", "line 1: expected a word"),
         ("the 1 2\nof 1 nan\n", "line 2: `nan` is not a number"),
         ("the 1 2\nof 1 1e999\n", "line 2: `1e999` is not a number"),
         ("the 1 2\nof 1 1e39\n", "line 2: a value is too large for float32"),
