@@ -1,4 +1,4 @@
-"""Check input arrays against a model's declared types and shapes, with errors that name them."""
+"""Check input arrays against a model's declared types and shapes; errors name the arrays."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,5 @@
-"""Position ids as affine functions of query and key position; where comparisons hold.
+"""Position ids as affine functions of query and key position, and the offsets at which comparisons
+hold.
 
 Input: two grids. Each is written as `a t + b u + far + c`, where `t` and `u` are the times of query
 and key, `far` is a sum of lengths, and `c` lies in an interval, because integer division rounds. If

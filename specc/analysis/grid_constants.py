@@ -57,8 +57,8 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, int]] | None:
-    """Return for each factor its axis by result axis, or None if a factor is read at other query or
-    key positions.
+    """Return one map from result axes to operand axes per factor, or None if a factor is read at
+    other query or key positions.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):

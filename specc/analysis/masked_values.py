@@ -379,5 +379,5 @@ def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     masked_values = yield grid.view_operand(table, grid.query_axis, grid.key_axis)
     sorted_ = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
-    # What the sort order masks must also be masked in the table.
+    # Positions that the sort order masks must also be masked in the table.
     return {n: bound_visible_ranks(o) for n, i in masked_values.items() for o in last if i & o == i}

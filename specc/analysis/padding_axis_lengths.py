@@ -152,8 +152,8 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=256)
 def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node. Cached, because each link of a node needs the
-    types.
+    """Return the types of the results of a node. Cached, because each dependence of a node needs
+    the types.
     """
     return node.infer_types()
 

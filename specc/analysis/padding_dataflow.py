@@ -338,7 +338,9 @@ class PaddingWalk:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
             case ops.Sort(axis) if padded_result.value.index and not self._has_equal_ranks:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return None  # all indices, also at masked positions, depend on padding
+                    return (
+                        None  # all indices, including those at masked positions, depend on padding
+                    )
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]

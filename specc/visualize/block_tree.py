@@ -1,4 +1,6 @@
-"""The tree of blocks of a graph: shapes, parameters, cost, spec lines; which blocks to expand."""
+"""The tree of blocks of a graph (shapes, parameters, cost, spec lines), and the choice of blocks to
+expand.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -221,8 +221,8 @@ def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> T
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum over the keys near the center; return None if other keys may have
-    nonzero weights.
+    """Emit the weighted sum over the window keys; return None if other keys may have nonzero
+    weights.
     """
     near = _find_window_keys(g, weights.value)
     if near is None:
