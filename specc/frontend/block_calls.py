@@ -171,7 +171,7 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
     for name, (option, option_env) in target.bound_arguments.items():
         param = next((p for p in block.params if p.name == name), None)
         if param is None:
-            title = f"`{block.name}` has no option `{name}`"
+            title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
         bound.setdefault(name, (param, option.value, option_env))
     return bound
@@ -218,7 +218,7 @@ def _pair_arguments(
         if option.name not in by_name:
             raise_unknown_option(block.name, option, by_name)
         if any(p.name == option.name for p, _ in pairs):
-            raise_error("E0212", f"`{option.name}` is given twice", span)
+            raise_error("E0212", f"duplicate option `{option.name}`", span)
         pairs.append((by_name[option.name], option.value))
     return pairs
 
@@ -265,7 +265,7 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
             kind = "input" if is_tensor_type(param.type) else "option"
             helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
             raise_error(
-                "E0211", f"`{block.name}` needs the {kind} `{param.name}`", expr.span, helps=helps
+                "E0211", f"missing {kind} `{param.name}` of `{block.name}`", expr.span, helps=helps
             )
         value = _evaluate_argument(context, param, param.default, env)
         _bind_parameter(context, block, param, value, param.default, env)
@@ -339,7 +339,7 @@ def _raise_missing_return(block: ast.Block) -> NoReturn:
     names = ", ".join(p.name or "value" for p in block.results)
     raise_error(
         "E0214",
-        f"`{block.name}` ends without `return`",
+        f"missing `return` at the end of `{block.name}`",
         block.name_span,
         "no result",
         helps=[f"end it with `return {names}`"],

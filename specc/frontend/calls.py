@@ -220,7 +220,7 @@ def _pair_options(
             raise_unknown_option(builtin.name, option, by_name)
         if option.name in bound_names or any(s.name == option.name for s, _ in pairs):
             span = option.name_span or option.span
-            raise_error("E0212", f"`{option.name}` is given twice", span)
+            raise_error("E0212", f"duplicate option `{option.name}`", span)
         pairs.append((by_name[option.name], option.value))
         site.argument_spans[option.name] = option.value.span
     return pairs
@@ -237,7 +237,7 @@ def _check_missing_arguments(
         if is_required and parameter.name not in values:
             _raise_missing_argument(builtin, parameter, expr.span)
     if builtin.is_variadic and not has_variadic and not _has_input(builtin, values):
-        title = f"`{builtin.name}` needs an input"
+        title = f"missing input of `{builtin.name}`"
         raise_error("E0211", title, expr.span, helps=[f"`{builtin.format_signature()}`"])
 
 
@@ -253,7 +253,7 @@ def _raise_missing_argument(
     helps = [f"`{builtin.format_signature()}`"]
     if words := list_choice_values(parameter.kinds):
         helps = [f"write {' or '.join(f'`{parameter.name}={word}`' for word in words)}"]
-    title = f"`{builtin.name}` needs the {kind} `{parameter.name}`"
+    title = f"missing {kind} `{parameter.name}` of `{builtin.name}`"
     raise_error("E0211", title, span, helps=helps)
 
 
@@ -270,7 +270,7 @@ def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
 def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
     """Evaluate `apply(f, x, …)`: a call of `f` with the other arguments."""
     if not expr.args:
-        raise_error("E0211", "`apply` needs a function to apply", expr.span)
+        raise_error("E0211", "missing function, the first argument of `apply`", expr.span)
     description = "the first argument of `apply`"
     target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), description, env)
     assert isinstance(target, Function)  # `evaluate_argument` raises otherwise

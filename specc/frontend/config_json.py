@@ -142,7 +142,7 @@ def raise_invalid_number(reason: str, span: Span) -> NoReturn:
         "E0413",
         f"`{short_text}` is out of range for a config file",
         span,
-        f"it is {reason}",
+        f"{reason}",
         helps=["write a finite number with fewer digits, or null for no value"],
     )
 

@@ -265,7 +265,7 @@ def _evaluate_assigned(
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
         title = f"`{path}` is a record: set its fields one by one"
-        raise_error("E0203", title, assignment.span, "one value", helps=[f"its fields are {names}"])
+        raise_error("E0203", title, assignment.span, "one value", helps=[f"fields: {names}"])
     scope = replace(env, module=assignment.module or evaluation.user_spec)
     return _convert_to_field_type(
         evaluation.context, assignment.value, entry, path, scope, span=assignment.span

@@ -100,7 +100,7 @@ def check_type_name(type: ast.TypeName) -> None:
     known = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
     default = FOREIGN_TYPES.get(type.name.lower(), f"types are {', '.join(known)}")
     helps = suggest_similar_name(type.name, known, default)
-    raise_error("E0213", f"there is no type `{type.name}`", type.span, helps=helps)
+    raise_error("E0213", f"unknown type `{type.name}`", type.span, helps=helps)
 
 
 def convert_to_declared_type(
@@ -138,9 +138,9 @@ def _convert_items(
     items = value if isinstance(value, tuple) else (value, value)
     expected = ""
     if type.name == "pair" and len(items) != 2:
-        expected = f"one value or a pair, not a list of {len(items)}"
+        expected = f"one value or a pair, got a list of {len(items)}"
     if type.name == "list" and not isinstance(value, tuple):
-        expected = f"a list, not {describe_value(value)}"
+        expected = f"a list, got {describe_value(value)}"
     if expected:
         raise_error("E0203", f"{value_context.description} must be {expected}", value_context.span)
     item_context = ValueContext(f"an item of {value_context.description}", value_context.span)
@@ -155,7 +155,7 @@ def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: Va
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
     if value.name not in names:
-        title = f"{value_context.description} must be {expected}, not `{value.name}`"
+        title = f"{value_context.description} must be {expected}, got `{value.name}`"
         raise_error("E0203", title, value_context.span, helps=[f"{hint}, or a block of your own"])
 
 
@@ -247,7 +247,7 @@ def get_declared_dtype(type: ast.TypeName) -> str:
         helps = suggest_similar_name(
             type.name, TENSOR_DTYPES, f"element types are {', '.join(TENSOR_DTYPES)}"
         )
-        raise_error("E0213", f"there is no tensor type `{type.name}`", type.span, helps=helps)
+        raise_error("E0213", f"unknown tensor type `{type.name}`", type.span, helps=helps)
     return TENSOR_DTYPES[type.name]
 
 
@@ -257,7 +257,7 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
         return value
     expected = f"not be negative, got {value}"
     if not isinstance(value, Dim):
-        expected = f"be an integer, not {describe_value(value)}"
+        expected = f"be an integer, got {describe_value(value)}"
     raise_error("E0303", f"a length must {expected}", expr.span)
 
 

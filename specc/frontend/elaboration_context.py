@@ -50,7 +50,7 @@ def raise_undecided_structure(need: UndecidedValueError) -> NoReturn:
     helps = ["counts, conditions and names depend on the config only: use a config value"]
     raise_error(
         "E0207",
-        f"this must be known when compiling, but {names} is a dynamic length",
+        f"this must be known at compile time, but {names} is a dynamic length",
         need.span,
         helps=helps,
     )

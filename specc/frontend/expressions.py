@@ -67,7 +67,7 @@ def require_integer(value: SpecValue, description: str, span: Span | None) -> in
     if isinstance(value, RuntimeNumber):
         raise UndecidedValueError(value.symbols, span)
     if not isinstance(value, Dim):
-        raise_error("E0203", f"{description} must be an integer, not {describe_value(value)}", span)
+        raise_error("E0203", f"{description} must be an integer, got {describe_value(value)}", span)
     if value.number is None:
         raise UndecidedValueError(value.symbols(), span)
     return value.number
@@ -81,13 +81,13 @@ def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: 
     if isinstance(value, Tensor):
         raise_error(
             "E0207",
-            f"{description} must be known when compiling, but this depends on an input",
+            f"{description} must be known at compile time, but this depends on an input",
             expr.span,
             f"this is {describe_value(value)}",
             helps=["to select between tensors at run time write `where(condition, a, b)`"],
         )
     raise_error(
-        "E0203", f"{description} must be true or false, not {describe_value(value)}", expr.span
+        "E0203", f"{description} must be true or false, got {describe_value(value)}", expr.span
     )
 
 
@@ -311,7 +311,7 @@ def _select_position(
     if isinstance(index, Tensor):
         return _gather_position(context, value, axis, index, env.scope, span)
     if not isinstance(index, Dim):
-        raise_error("E0208", f"an index must be an integer, not {describe_value(index)}", item.span)
+        raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
         # `Last` does not need the length, which changes during generation
@@ -329,7 +329,7 @@ def _gather_position(
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]
-        title = f"an index must be an integer scalar, not {describe_value(index)}"
+        title = f"an index must be an integer scalar, got {describe_value(index)}"
         raise_error("E0208", title, index.span, helps=helps)
     ids = index
     # the same position for each index of the leading axes: int[*leading, 1]
@@ -375,7 +375,7 @@ def _evaluate_slice_step(context: Context, item: ast.Slice, env: Env) -> Dim:
         return Dim.from_value(1)
     step = evaluate_value(context, item.step, env)
     if not isinstance(step, Dim):
-        title = f"the step of a slice must be an integer, not {describe_value(step)}"
+        title = f"the step of a slice must be an integer, got {describe_value(step)}"
         raise_error("E0208", title, item.step.span)
     if step.number is not None and step.number < 1:
         helps = ["`flip(x, axis=…)` reverses an axis: `flip(x, axis=1)[:, ::2]`"]

@@ -301,7 +301,7 @@ def raise_unknown_option(
     elif near := _find_similar_option(option.name, known_options):
         helps = (f"{format_suggestion(near)} {takes}",)
         fixes = (Fix(span, near),) if span else ()
-    title = f"`{called}` has no option `{option.name}`"
+    title = f"unknown option `{option.name}` of `{called}`"
     primary = Label.from_span(span, "unknown option")
     raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
 

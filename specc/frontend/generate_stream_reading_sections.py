@@ -236,7 +236,9 @@ def _check_single_stream(
         if not generation and item.input_name == first:
             continue
         reason = (
-            f"`generate` extends `{first}`" if generation else f"it is streamed along `{first}`"
+            f"`generate` extends `{first}`"
+            if generation
+            else f"the graph is streamed along `{first}`"
         )
         raise_error(
             "E0975",

@@ -81,10 +81,10 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
             case _:
                 raise_error(
                     "E0406",
-                    f"`rope_config` has no option `{option.name}`",
+                    f"unknown option `{option.name}` of `rope_config`",
                     option.span,
                     helps=[
-                        "it takes the numbers `theta`, `context` and `original`, the strings "
+                        "expected the numbers `theta`, `context` and `original`, the strings "
                         "`layers`, `base`, `attention` and `section`, and `scaled=false`"
                     ],
                 )

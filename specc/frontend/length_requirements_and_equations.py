@@ -156,7 +156,7 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
         if not isinstance(value, Dim):
             raise_error(
                 "E0303",
-                f"`{equation.name}` must be a length, not {describe_value(value)}",
+                f"`{equation.name}` must be a length, got {describe_value(value)}",
                 equation.span,
             )
         lengths[equation.name] = value

@@ -301,7 +301,11 @@ def _evaluate_definition(
         elif param.default is not None:
             env.names[param.name] = context.evaluate_value(param.default, env)
         else:
-            raise_error("E0211", f"`{definition.name}` needs `{param.name}`", function.span)
+            raise_error(
+                "E0211",
+                f"missing argument `{param.name}` of {definition.kind} `{definition.name}`",
+                function.span,
+            )
     return context.evaluate_value(definition.value, env)
 
 
@@ -323,7 +327,7 @@ def expand_mask(
             return mask
         case Tensor() as tensor:
             if tensor.type.dtype != "bool":
-                title = f"a mask must be boolean, not {describe_value(tensor)}"
+                title = f"a mask must be boolean, got {describe_value(tensor)}"
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
             _check_mask_axes(tensor, grid_indices, span)
             return convert_to_grid(context, tensor, span, score_rank)
@@ -393,5 +397,5 @@ def expand_bias(
             ).scope
         bias, score_rank = expand_definition(context, bias, grid_indices, {}, bias_scope), GRID_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
-        raise_error("E0602", f"a bias must be a float tensor, not {describe_value(bias)}", span)
+        raise_error("E0602", f"a bias must be a float tensor, got {describe_value(bias)}", span)
     return convert_to_grid(context, bias, span, score_rank)

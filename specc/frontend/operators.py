@@ -193,7 +193,7 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
             raise_error("E0206", title, expr.span, helps=helps)
         is_runtime = context.has_dynamic_symbol(get_number_symbols(exponent))
     if is_runtime:
-        title = "the exponent of an integer must be known when compiling"
+        title = "the exponent of an integer must be known at compile time"
         raise_error("E0206", title, expr.span, helps=helps)
 
 
@@ -279,7 +279,7 @@ def apply_logical(
     if all(isinstance(v, bool) or _is_boolean(v) for v in values):
         operands = [convert_to_tensor(context, v, "bool", expr.span) for v in values]
         return add_node(context, LOGICAL_OPS[op](), operands, expr.span, name=op)[0]
-    raise_error("E0206", f"`{op}` takes booleans, not {describe_value(non_bool)}", expr.span)
+    raise_error("E0206", f"`{op}`: expected booleans, got {describe_value(non_bool)}", expr.span)
 
 
 def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
@@ -342,7 +342,7 @@ def _evaluate_membership(
 ) -> SpecValue:
     """Compare with each item of a list, which may be of different kinds."""
     if not isinstance(right, tuple):
-        title = f"`in` takes a list, not {describe_value(right)}"
+        title = f"`in`: expected a list, got {describe_value(right)}"
         raise_error("E0206", title, expr.span)
     return any(apply_comparison(context, "==", left, item, expr) for item in right)
 

@@ -157,7 +157,7 @@ NONE_KIND = _make_class_kind("none", NoneType)
 ANY_KIND = SimpleKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
-"""A number that may be known only at run time; `float` must be known when compiling."""
+"""A number that may be known only at run time; `float` must be known at compile time."""
 
 Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
 """A definition, a combination, `all` or `none`, or a boolean grid."""
@@ -226,7 +226,7 @@ def convert_to_kind(
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)
-    title = f"{description} takes {describe_kinds(kinds)}, not {describe_value(first)}"
+    title = f"{description}: expected {describe_kinds(kinds)}, got {describe_value(first)}"
     if words:
         title = f"{description} must be one of {', '.join(words)}"
     helps = [MASK_HELP] if MASK_KIND in kinds else []

@@ -76,7 +76,7 @@ def _check_scanned_tensor(
 ) -> Tensor:
     value = evaluate_value(context, expr, env)
     if not isinstance(value, Tensor):
-        raise_error("E0304", f"`scan` takes a tensor, not {describe_value(value)}", expr.span)
+        raise_error("E0304", f"`scan`: expected a tensor, got {describe_value(value)}", expr.span)
     if length is None or length not in value.shape:
         source = format_length_source(statement.along)
         title = f"the scanned tensor has no axis of length `{source}`"

@@ -161,7 +161,7 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
             with errors:
                 if name in spans_by_name:
                     others = Label.list_from_span(spans_by_name[name], "first here")
-                    title = f"`{name}` is defined twice"
+                    title = f"duplicate definition of `{name}`"
                     raise_error("E0217", title, span, "again here", related_labels=others)
             spans_by_name[name] = span
         if isinstance(item, ast.Block | ast.Definition):

@@ -152,7 +152,7 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         items = iterable
     else:
         if isinstance(iterable, Tensor):
-            title = f"`repeat` takes an integer or a list, not {describe_value(iterable)}"
+            title = f"`repeat`: expected an integer or a list, got {describe_value(iterable)}"
             help_ = (
                 "write the number of iterations, `repeat i in 3 { … }`; `scan` loops at run time"
             )
@@ -193,7 +193,7 @@ def check_requirement(
     holds = evaluate_value(context, statement.condition, env)
     condition = statement.condition
     if not isinstance(holds, bool):
-        title = f"`require` takes a condition, not {describe_value(holds)}"
+        title = f"`require`: expected a condition, got {describe_value(holds)}"
         raise_error("E0203", title, condition.span)
     if holds:
         return

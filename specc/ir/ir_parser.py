@@ -82,7 +82,7 @@ class _GraphParser:
         lines = self.lines
         # nesting is limited, because a body is parsed recursively
         if self.depth > MAX_BODY_NESTING:
-            lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} deep")
+            lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} levels deep")
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()

@@ -134,7 +134,7 @@ def parse_dim(text: str) -> Dim:
     reader = _DimParser(_split_tokens(text))
     dim = reader.parse_sum(0)
     if reader.position != len(reader.tokens):
-        raise DimError(f"`{reader.tokens[reader.position]}` is not expected in the length `{text}`")
+        raise DimError(f"unexpected `{reader.tokens[reader.position]}` in the length `{text}`")
     return dim
 
 
@@ -211,7 +211,7 @@ class _DimParser:
         `(a % b)`.
         """
         if depth > MAX_DIM_NESTING:
-            raise DimError(f"a length nested more than {MAX_DIM_NESTING} deep")
+            raise DimError(f"a length nested more than {MAX_DIM_NESTING} levels deep")
         if self.take_token("("):
             inside = self.parse_sum(depth + 1)
             if fn := self.take_token("/", "//", "%"):
@@ -299,13 +299,13 @@ class IrLineReader:
     def expect_word(self, word: str) -> None:
         """Consume `word`. Raise E0928 if it is not next."""
         if not self.skip_word(word):
-            self.raise_error_here(f"`{word}` is expected")
+            self.raise_error_here(f"expected `{word}`")
 
     def match_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
         """Consume the text that `pattern` matches. Raise E0928 if it does not match."""
         found = pattern.match(self.line, self.column)
         if not found:
-            self.raise_error_here(f"{description} is expected")
+            self.raise_error_here(f"expected {description}")
         self.column = found.end()
         return found
 

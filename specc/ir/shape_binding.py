@@ -57,7 +57,7 @@ def _check_lower_bounds(
 ) -> None:
     for symbol, bound in min_lengths.items():
         if env.get(symbol, bound) < bound:
-            title = f"`{symbol}` is {env[symbol]}, the model needs at least {bound}"
+            title = f"`{symbol}` is {env[symbol]}, expected at least {bound}"
             reason = [str(source[symbol])] if symbol in source else []
             raise_error("E0912", title, notes=reason)
 
@@ -99,7 +99,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
         raise_error(
             "E0911",
             f"`{name}` has {len(shape)} axes, expected {type.rank}",
-            notes=[f"it is declared {type}, got shape {list(shape)}"],
+            notes=[f"declared as {type}, got shape {list(shape)}"],
         )
     return [
         _ShapeEquation(name, n, d, s)
@@ -158,7 +158,7 @@ def _check_equation(
                 f"`{name}` is {expected} by `{first.name}` but {equation.size} in `{equation.name}`"
             )
     else:
-        title = f"{equation}, {expected} are expected"
+        title = f"{equation}, expected {expected}"
     raise_error(
         "E0912",
         title,

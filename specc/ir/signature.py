@@ -174,7 +174,7 @@ def _broadcast_variadic_axes(
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
         if len(dims) > rank:
-            title = f"operand {operand + 1} has {len(dims)} axes, at most {rank} fit"
+            title = f"operand {operand + 1} has {len(dims)} axes, expected at most {rank}"
             raise ShapeError(title, (operand,), name=name)
         for n, dim in enumerate(dims, start=rank - len(dims)):
             if dim not in (1, broadcast_lengths[n][0]):
@@ -233,7 +233,7 @@ class Signature:
         while len(terms) > len(args) and terms[-1].is_optional:
             terms.pop()
         if len(terms) != len(args):
-            raise ShapeError(f"got {len(args)} operands, expected {len(terms)}")
+            raise ShapeError(f"expected {len(terms)} operands, got {len(args)}")
         return list(zip(terms, args, strict=True))
 
     def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
@@ -274,7 +274,7 @@ def assign_axis_marks(
     extra = rank - named
     if extra < 0 or (extra and not spreads):
         least = "at least " if spreads else ""
-        title = f"operand {operand + 1} has {rank} axes, {least}{named} expected"
+        title = f"operand {operand + 1} has {rank} axes, expected {least}{named}"
         raise ShapeError(title, (operand,))
     # the attribute `axis` is the index of the axis between two wildcards
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):

@@ -37,11 +37,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
             path = path / CONFIG_FILE_NAME
         data = read_regular_file(path, MAX_CONFIG_BYTES)
     except (UnreadableFileError, OSError, ValueError) as error:
-        reason = (
-            error.reason
-            if isinstance(error, UnreadableFileError)
-            else "it is not a valid file name"
-        )
+        reason = error.reason if isinstance(error, UnreadableFileError) else "not a valid file name"
         raise_error(
             "E0802",
             f"cannot read the configuration `{escape_text(str(path))}`: {reason}",
@@ -124,7 +120,7 @@ def _raise_missing_config(directory: str) -> NoReturn:
 
 
 WEIGHT_FILES = {
-    ".gguf": "it contains its architecture: specc compile FILE",
+    ".gguf": "a GGUF file contains its architecture: specc compile FILE",
     ".safetensors": "compile the directory with its config.json, or SPEC --weights FILE",
     **dict.fromkeys(
         (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl"),

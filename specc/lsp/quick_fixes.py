@@ -287,7 +287,8 @@ REMOVAL_START = re.compile(
 """Beginnings of advice to remove code."""
 ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
-    r"(?:write|another name, such as|[^`]+ is written|(?P<add>add|add the missing|"
+    r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
+    r"(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
 """Advice for a syntax error that consists only of code to write."""

@@ -79,7 +79,7 @@ X = "graph g(x: float[batch, n, 8]) -> (y: float[...]) {\n  BODY\n  return x\n}\
 WRONG = {
     "for": ("for i in range(3) { x = x * 2.0 }", "E0101", "`repeat i in 3 { … }`"),
     "if": ("if n > 2 { x = x * 2.0 }", "E0101", "`when c { … } else { … }`"),
-    "and": ("x = x if true and false else neg(x)", "E0101", "`and` is written `&`"),
+    "and": ("x = x if true and false else neg(x)", "E0101", "unknown operator `and`"),
     "in place": ("x *= 2.0", "E0101", "`x = x * …`"),
     "reshape": ("x = reshape(x, [batch, n, 2, 4])", "E0204", "`split(x, into=[2, 4], axis=2)`"),
     "conv2d": ("x = conv2d(x, out=3, kernel=3) @ c", "E0204", "write `conv`"),

@@ -127,7 +127,7 @@ def test_operands_of_batch_size_1_broadcast(call: str, operand: str, tmp_path: P
 @pytest.mark.parametrize(
     ("call", "code", "said"),
     [
-        ("gru(x, hidden=hidden) @ e", "E0211", "needs the option `reset`"),
+        ("gru(x, hidden=hidden) @ e", "E0211", "missing option `reset`"),
         ("gru(x, hidden=hidden, reset=maybe) @ e", "E0203", "cannot be `maybe`"),
         ("lstm(x, hidden=hidden, direction=sideways) @ e", "E0203", "cannot be `sideways`"),
         (

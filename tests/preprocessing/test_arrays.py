@@ -139,7 +139,7 @@ def test_file_size_limit(tmp_path, monkeypatch):
         ("[9223372036854775808]", "64 bits"),
         ("[" + "9" * 5000 + "]", "too many digits"),
         ("[" * 100_000, "too deep"),
-        ("[" * 17 + "]" * 17, "nested more than 16 deep"),
+        ("[" * 17 + "]" * 17, "nested more than 16 levels deep"),
         ('{"a": [1], "a": [2]}', "duplicate key"),
         ('{"a": {"b": 1}}', "not a number"),
     ],

@@ -271,7 +271,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
             return convert_to_grid(site.context, mask, site.span)
     bias = expand_bias(site.context, of, grid_indices, site.scope, span)
     if bias is None:
-        title = "`grid` takes a score, a bias or a mask, not none"
+        title = "`grid`: expected a score, a bias or a mask, got none"
         site.raise_error("E0602", title, "of")
     return bias
 
@@ -293,7 +293,7 @@ def compute_scores(
                 site.context, score, grid_indices, names, inner, has_heads_axis=heads
             )
     if not isinstance(value, Tensor):
-        title = f"a score must be a tensor of floats, not {describe_value(value)}"
+        title = f"a score must be a tensor of floats, got {describe_value(value)}"
         site.raise_error("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
         # `linear(…, out=1)` leaves a last axis of length 1

@@ -228,7 +228,7 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
     """Raise E0211 for an option that is required unless a weight is given."""
     function_name = site.call.function.path
     helps = [f"give `{option}=`, or a tensor as `weight=`"]
-    site.raise_error("E0211", f"`{function_name}` needs the option `{option}`", helps=helps)
+    site.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
 
 
 def _get_kernel_sizes(

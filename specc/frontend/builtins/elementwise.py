@@ -75,8 +75,8 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
                     return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
                 except (ValueError, OverflowError, ZeroDivisionError):
                     site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
-        expected = "" if isinstance(x, Number) else f" or a number, not {describe_value(x)}"
-        site.raise_error("E0203", f"`{fn}` takes a tensor{expected}", "x")
+        expected = "" if isinstance(x, Number) else f" or a number, got {describe_value(x)}"
+        site.raise_error("E0203", f"`{fn}`: expected a tensor{expected}", "x")
 
     return make
 
@@ -151,7 +151,7 @@ def _require_operands(
     operands: list[ElementwiseOperand] = []
     for item in items:
         if not isinstance(item, ElementwiseOperand):
-            title = f"`{fn}` takes numbers and tensors, not {describe_value(item)}"
+            title = f"`{fn}`: expected numbers and tensors, got {describe_value(item)}"
             site.raise_error("E0203", title, "x" if item is x else "")
         operands.append(item)
     return operands
@@ -179,7 +179,7 @@ def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
     """Reduce `x` along one axis."""
     if not isinstance(x, Tensor):
         site.raise_error(
-            "E0203", f"`{fn}` along an axis takes a tensor, not {describe_value(x)}", "x"
+            "E0203", f"`{fn}` along an axis: expected a tensor, got {describe_value(x)}", "x"
         )
     return site.add_op(ops.Reduce(fn, site.resolve_axis(x, axis)), x)
 
@@ -195,7 +195,7 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = LAST_AXIS) -> Tensor | Numb
     for item in x:
         if not isinstance(item, ElementwiseOperand):
             site.raise_error(
-                "E0203", f"`sum` takes numbers and tensors, not {describe_value(item)}", "x"
+                "E0203", f"`sum`: expected numbers and tensors, got {describe_value(item)}", "x"
             )
         operands.append(item)
     return _fold_operands(site, "add", operands)

@@ -138,7 +138,7 @@ def resize(
         size = tuple(_scale_length(site, n, scale) for n in x.shape[at:])
         factors = (scale,) * count
     elif factor is not None:
-        title = f"`factor` of `resize` takes a number, not {describe_value(factor)}"
+        title = f"`factor` of `resize`: expected a number, got {describe_value(factor)}"
         site.raise_error("E0203", title, "factor")
     if antialias:
         is_plain_resize = not align_corners and not factors

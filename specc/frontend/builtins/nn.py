@@ -55,7 +55,7 @@ def embedding(
 ) -> Tensor:
     """Look up the vector of each id in a table. Weight: `weight` [size, dim]."""
     if ids.type.dtype != "i64":
-        title = f"`embedding` takes integer ids, not {describe_value(ids)}"
+        title = f"`embedding`: expected integer ids, got {describe_value(ids)}"
         site.raise_error("E0301", title, "ids")
     _record_index_bound(site, ids, size)
     return site.add_op(

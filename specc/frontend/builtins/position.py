@@ -149,14 +149,16 @@ def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
         _raise_option_of_other_kind(site, kind, name)
     defaults = {"factor"} if kind == "proportional" else set()
     if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in option_names | defaults]:
-        site.raise_error("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
+        site.raise_error(
+            "E0201", f"missing option `{missing[0]}` of `rope` with `kind={kind}`", "kind"
+        )
     _check_exclusive_options(site, kind, option_names)
 
 
 def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoReturn:
     owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
     helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
-    title = f"`rope` has no option `{name}` with `kind={kind}`"
+    title = f"unknown option `{name}` of `rope` with `kind={kind}`"
     site.raise_error("E0201", title, name, helps=helps)
 
 

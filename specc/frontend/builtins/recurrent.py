@@ -53,7 +53,7 @@ def rnn(
         helps = ["for another activation write `recurrent(x, rnn_cell(act=…), …)`"]
         site.raise_error(
             "E0203",
-            f"`act` of `rnn` must be tanh, relu or sigmoid, not {act_name}",
+            f"`act` of `rnn` must be tanh, relu or sigmoid, got {act_name}",
             "act",
             helps=helps,
         )

@@ -173,7 +173,7 @@ class CallSite:
         integer type.
         """
         if not math.isfinite(value) and not dtype.startswith("f"):
-            title = f"`{self.call.function.path}` takes floats, not integers"
+            title = f"`{self.call.function.path}`: expected floats, got integers"
             self.raise_error("E0206", title, helps=["convert them: `cast(x, to=float)`"])
         return add_constant(self.context, value, dtype, self.span)
 
@@ -295,7 +295,7 @@ def len_(site: CallSite, x: Anything) -> Dim:
         return Dim.from_value(len(x.fields))
     helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
     site.raise_error(
-        "E0203", f"`len` takes a list or a string, not {describe_value(x)}", "x", helps=helps
+        "E0203", f"`len`: expected a list or a string, got {describe_value(x)}", "x", helps=helps
     )
 
 
@@ -303,7 +303,7 @@ def len_(site: CallSite, x: Anything) -> Dim:
 def int_(site: CallSite, x: Anything) -> EvalResult:
     """Convert a number to an integer, truncating towards zero."""
     if not isinstance(x, Number):
-        site.raise_error("E0203", f"`int` takes a number, not {describe_value(x)}", "x")
+        site.raise_error("E0203", f"`int`: expected a number, got {describe_value(x)}", "x")
     if isinstance(x, float) and not math.isfinite(x):
         site.raise_error("E0310", f"int({x:g}) has no value", "x")
     if isinstance(x, RuntimeNumber):
@@ -315,7 +315,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
     """Return `x`, or raise E0417 if it is below `least`: a check for arguments of definitions."""
     if not isinstance(x, Number) or not isinstance(least, Number):
-        site.raise_error("E0203", f"`at_least` takes two numbers, not {describe_value(x)}", "x")
+        site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, lowest = get_known_float(x), get_known_float(least)
     if number is None or lowest is None or number >= lowest:
         return x
@@ -335,7 +335,7 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
         return site.add_op(ops.Cast("f32"), x) if x.type.dtype in ("i64", "bool") else x
     if not isinstance(x, Number):
         site.raise_error(
-            "E0203", f"`float` takes a number or a tensor, not {describe_value(x)}", "x"
+            "E0203", f"`float`: expected a number or a tensor, got {describe_value(x)}", "x"
         )
     return convert_to_float(site.context, x, site.span)
 

@@ -210,7 +210,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
         helps = [fix] if gate_count == experts else []
         site.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
     if site.context.has_dynamic_symbol(experts.symbols()):
-        title = f"`experts` must be known when compiling, but {experts} depends on an input"
+        title = f"`experts` must be known at compile time, but {experts} depends on an input"
         helps = ["the weights have a fixed size: use a config value"]
         site.raise_error("E0333", title, "experts", helps=helps)
     if experts.number is None:
@@ -289,7 +289,7 @@ def _elaborate_expert(
         site.raise_error("E0331", title, "to", helps=helps)
     if output.type.dtype not in OPERAND_DTYPES["gates"][1]:
         title = (
-            f"the outputs of experts are summed and must be floats, not {describe_value(output)}"
+            f"the outputs of experts are summed and must be floats, got {describe_value(output)}"
         )
         site.raise_error("E0331", title, "to")
     return output

@@ -249,7 +249,7 @@ def delay(
     have the value `first`.
     """
     if by.number is None:
-        site.raise_error("E0203", "`by` must be known when compiling", "by")
+        site.raise_error("E0203", "`by` must be known at compile time", "by")
     value = get_fill_value(site, x, first, "first")
     return site.add_op(ops.Delay(site.resolve_axis(x, axis), by.number, value), x)
 
@@ -263,7 +263,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
     elif isinstance(fill, Number):
         value = require_attribute_number(site.context, fill, description, at)
     else:
-        title = f"{description} takes a number, not {describe_value(fill)}"
+        title = f"{description}: expected a number, got {describe_value(fill)}"
         site.raise_error("E0203", title, option)
     if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
         if value != int(value):

@@ -155,7 +155,7 @@ def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
     """Raise ShapeError if the kernel does not have the size of the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes[name] != wanted:
-            title = f"a kernel of {axes[name]} where {wanted} is expected"
+            title = f"expected a kernel size of {wanted}, got {axes[name]}"
             raise ShapeError(title, (1,))
 
 
@@ -255,7 +255,7 @@ def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim)
     """Raise ShapeError if input or output channels are not divisible by the number of groups."""
     for count in (input_channels, output_channels):
         if mod_dims(count, groups).number:
-            title = f"{count} channels cannot be shared out to {groups} groups"
+            title = f"{count} channels cannot be divided into {groups} groups"
             raise ShapeError(title, (0, 1))
 
 

@@ -181,7 +181,7 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
         assert self.mode in GRID_SAMPLE_MODES, self.mode
         assert self.padding_mode in GRID_PADDING_MODES, self.padding_mode
         if axes["xy"].number not in (2, None):
-            raise ShapeError(f"a point has 2 coordinates (x, y), not {axes['xy']}", (1,))
+            raise ShapeError(f"expected 2 coordinates (x, y) per point, got {axes['xy']}", (1,))
         if 0 in (axes["h"].number, axes["w"].number):
             raise ShapeError("a feature map without pixels cannot be sampled", (0,))
 
@@ -205,4 +205,6 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         rest = mod_dims(axes["c"], self.groups).number
         if rest:
-            raise ShapeError(f"{axes['c']} channels are not {self.groups} equal groups", (0,))
+            raise ShapeError(
+                f"{axes['c']} channels cannot be divided into {self.groups} equal groups", (0,)
+            )

@@ -164,7 +164,7 @@ def divide_image_size(length: Dim, size: Dim, dimension: str) -> Dim:
     """Return `length / size`, or raise ShapeError if the image size is not divisible."""
     if mod_dims(length, size).number:
         raise ShapeError(
-            f"an image {length} {dimension} is not divisible into patches of {size}", (0, 1)
+            f"an image {length} {dimension} cannot be divided into patches of {size}", (0, 1)
         )
     return divide_dims_exactly(length, size)
 

@@ -97,10 +97,10 @@ class QuantizedLstm(
     def bind_result_axes(self, axes: AxisBindings) -> None:
         gates, state = axes["g"], axes["r"]
         if gates != state * 4:
-            title = f"four gates of {state} are {state * 4} columns, not {gates}"
+            title = f"expected {state * 4} columns for four gates of size {state}, got {gates}"
             raise ShapeError(title, (1, 2), (gates, state * 4), "g")
         if "p" in axes.dims and axes["p"] != state * 3:
-            title = f"peepholes of three gates of {state} are {state * 3}, not {axes['p']}"
+            title = f"expected {state * 3} peephole weights, got {axes['p']}"
             raise ShapeError(title, (10,), name="p")
 
 
@@ -159,7 +159,7 @@ def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int
     if number is None or count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
     if count != count_groups(number, group_size):
-        title = f"{number} values are not {count} blocks of {group_size}"
+        title = f"{number} values cannot be divided into {count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
     if "p" in axes.dims and axes["p"] != group_size * bits // 8:
         title = f"{group_size} numbers of {bits} bits are not {axes['p']} bytes"

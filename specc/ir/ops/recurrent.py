@@ -119,7 +119,7 @@ class Gru(
         g, h = axes["g"], axes["h"]
         if g != h * 3:
             raise ShapeError(
-                f"three gates of size {h} need {h * 3} rows of weights, got {g}",
+                f"expected {h * 3} rows of weights for three gates of size {h}, got {g}",
                 (1, 2),
                 (g, h * 3),
                 "g",
@@ -157,21 +157,19 @@ class Lstm(
         if "h" not in axes.dims:
             if mod_dims(g, 4).number:
                 raise ShapeError(
-                    f"{g} rows of weights are not divisible into four gates", (1,), (g,), "g"
+                    f"{g} rows of weights cannot be divided into four gates", (1,), (g,), "g"
                 )
             axes["h"] = divide_dims_exactly(g, 4)
         h = axes["h"]
         if g != h * 4:
             raise ShapeError(
-                f"four gates of size {h} need {h * 4} rows of weights, got {g}",
+                f"expected {h * 4} rows of weights for four gates of size {h}, got {g}",
                 (1, 7),
                 (g, h * 4),
                 "g",
             )
         if "p" in axes.dims and axes["p"] != h * 3:
-            raise ShapeError(
-                f"peepholes of three gates of {h} are {h * 3}, not {axes['p']}", (8,), name="p"
-            )
+            raise ShapeError(f"expected {h * 3} peephole weights, got {axes['p']}", (8,), name="p")
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = super().infer_result_types(*args)
@@ -318,11 +316,11 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             return
         if not 0 <= self.end_condition_index < self.carry_count:
             raise ShapeError(
-                f"the end condition must be a carry of the loop, not {self.end_condition_index}"
+                f"the end condition must be a carry of the loop, got {self.end_condition_index}"
             )
         if carried[self.end_condition_index].dtype != "bool":
             raise ShapeError(
-                f"the end condition must be boolean, not {carried[self.end_condition_index]}"
+                f"the end condition must be boolean, got {carried[self.end_condition_index]}"
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
@@ -341,7 +339,9 @@ def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequenc
     """Raise ShapeError if an iteration changes the type of a loop-carried value."""
     for before, now in zip(initial_types, next_types, strict=False):
         if before != now:
-            raise ShapeError(f"a loop-carried value is {before} before a step and {now} after it")
+            raise ShapeError(
+                f"the loop-carried value has type {before} before the iteration, but {now} after it"
+            )
 
 
 def remove_axis(type: Type, axis: int) -> Type:

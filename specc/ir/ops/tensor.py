@@ -180,7 +180,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         length, product = axes["t"], multiply_dims(self.sizes)
         if product != length:
-            title = f"an axis of {length} is not split into {' · '.join(map(str, self.sizes))}"
+            title = f"an axis of {length} cannot be split into {' · '.join(map(str, self.sizes))}"
             raise ShapeError(title, (0,), (length, product), "t")
         axes["u"] = self.sizes
 

@@ -85,7 +85,7 @@ class AstBuilder(ErrorCollector):
                 f"`{token.text}` cannot be used as a name",
                 self.get_span(token),
                 "this is a literal",
-                f"another name, such as `{token.text.lower()}_`",
+                f"choose another name, such as `{token.text.lower()}_`",
             )
         return token.text
 

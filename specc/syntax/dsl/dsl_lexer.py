@@ -105,16 +105,16 @@ MAX_NUMBER_LENGTH = 400
 """Maximum number of characters of a number; the longest useful number has about 310."""
 
 CHARACTER_HINTS = {
-    "'": 'strings use double quotes: "…"',
-    "“": 'strings use straight double quotes: "…"',
-    "”": 'strings use straight double quotes: "…"',
+    "'": 'write strings in double quotes: "…"',
+    "“": 'write strings in straight double quotes: "…"',
+    "”": 'write strings in straight double quotes: "…"',
     ";": "statements need no separator; leave it out",
     "!": "negation is `not`; inequality is `!=`",
     "~": "negation is `not`; a missing value is `none`",
-    "^": "a power is written `**`",
+    "^": "write a power as `**`",
     "\\": "lines need no continuation mark",
     "−": "minus is the hyphen on the keyboard, `-`",
-    "×": "a product is written `*`",
+    "×": "write a product as `*`",
 }
 """Characters of other languages and word processors, with help about their equivalents."""
 
@@ -238,7 +238,7 @@ class Lexer:
                 if depth > MAX_NESTING:
                     self.report_error(
                         "E0110",
-                        f"brackets nested more than {MAX_NESTING} deep",
+                        f"brackets nested more than {MAX_NESTING} levels deep",
                         token.start,
                         token.end,
                         f"bracket number {depth}",
@@ -336,5 +336,5 @@ def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
         f"a spec of {size}; at most {dsl_lexer.MAX_SPEC_BYTES} are read",
         span,
         label,
-        helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+        helps=["repeat layers with `repeat`, and move blocks to separate files with `use`"],
     )

@@ -63,7 +63,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
         token = lexed.tokens[first]
-        title = f"operators nested more than {dsl_lexer.MAX_EXPRESSION_DEPTH} deep"
+        title = f"operators nested more than {dsl_lexer.MAX_EXPRESSION_DEPTH} levels deep"
         if code == "E0111":
             title = f"an expression of more than {dsl_lexer.MAX_EXPRESSION_TOKENS} tokens"
         label = Label(fragment.make_span(token.start, token.end), "starts here")

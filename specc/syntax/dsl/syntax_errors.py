@@ -199,7 +199,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
         "E0115",
         f"`{token.text}` cannot be used as a name",
         Label(error.get_span(token), "reserved word"),
-        helps=(f"another name, such as `{token.text}_`",),
+        helps=(f"choose another name, such as `{token.text}_`",),
     )
 
 

@@ -79,21 +79,15 @@ FUNCTION_KEYWORDS = ("def", "fn", "func", "function", "class", "module", "layer"
 
 
 SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
-    (
-        lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected_terminals,
-        "equality is written `==`",
-    ),
-    (
-        lambda _, t, before: t.text in ("&", "|") and before.text == t.text,
-        "one `{token}` is enough",
-    ),
+    (lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected_terminals, "write equality as `==`"),
+    (lambda _, t, before: t.text in ("&", "|") and before.text == t.text, "write one `{token}`"),
     (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{whole}" in quotes'),
-    (lambda _, t, before: (t.text, before.text) == ("*", "**"), "a power is written `**`"),
+    (lambda _, t, before: (t.text, before.text) == ("*", "**"), "write a power as `**`"),
     (
         lambda e, t, _: t.kind == "NOT" and "IN" in e.expected_terminals,
         "`x not in y` is written `not x in y`",
     ),
-    (lambda _, t, __: t.kind == "DOT", "a number starts with a digit: `0.5`"),
+    (lambda _, t, __: t.kind == "DOT", "start a number with a digit: `0.5`"),
     (
         lambda _, t, before: (t.kind, before.kind) == ("NUMBER", "DOT"),
         "the parts of a name start with a letter; take an element with `[0]`",
@@ -108,7 +102,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "a loop needs a bound: `scan row in x along n` iterates over rows, "
         "`scan step in 8` runs eight times",
     ),
-    (_is_comment, "a comment begins with `#`"),
+    (_is_comment, "begin a comment with `#`"),
     (_is_quoted_pattern, 'write the pattern in quotes: `under "layers.{{i}}"`'),
     (
         lambda _, t, before: t.kind == "STRING" and before.text == "f",
@@ -124,7 +118,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     ),
     (
         lambda e, t, _: t.kind == "COLON" and "LBRACE" in e.expected_terminals,
-        "a body is written in braces: `{{ … }}`",
+        "write a body in braces: `{{ … }}`",
     ),
     (
         _is_function_keyword,

@@ -292,7 +292,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     sign = FOREIGN_LOGICAL_OPERATORS[word.text]
     return Diagnostic(
         "E0101",
-        f"`{word.text}` is written `{sign}`",
+        f"unknown operator `{word.text}`",
         Label(error.get_span(word), f"expected `{sign}`"),
         helps=(f"write `a {sign} b` for `a {word.text} b`",),
         fixes=(Fix(error.get_span(word), sign),),

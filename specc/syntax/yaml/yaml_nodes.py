@@ -253,7 +253,7 @@ class YamlComposer:
         if len(self.stack) > dsl_lexer.MAX_NESTING:
             raise_error(
                 "E0110",
-                f"lists and maps nested more than {dsl_lexer.MAX_NESTING} deep",
+                f"lists and maps nested more than {dsl_lexer.MAX_NESTING} levels deep",
                 span,
                 f"number {len(self.stack)}",
                 helps=["bind the inner part to a name"],

@@ -277,7 +277,7 @@ def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry])
     if version not in ("1", ""):  # an empty value is already reported
         reader.report_error(
             "E0113",
-            f"version {version} of the language is not known",
+            f"unknown language version {version}",
             header_entries["specc"].value.span,
             "here",
             "this compiler reads version 1: `specc: 1`",

@@ -155,7 +155,7 @@ class YamlReader(ErrorCollector):
             entry_text = f"{{graph: main, {synonym}: {{…}}, …}}"
             hint = f"write it as `{synonym}:` of a graph: `items: [{entry_text}]`"
         self.report_error(
-            "E0201", f"{subject} has no key `{entry.name}`", entry.key.span, "unknown key", hint
+            "E0201", f"unknown key `{entry.name}` in {subject}", entry.key.span, "unknown key", hint
         )
         return meant or ""
 

@@ -58,7 +58,7 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
         ),
         ({**GOOD, "ids": np.array([1])}, r"E0911\]: `ids` has 1 axes, expected 2"),
         ({**GOOD, "scale": np.ones(3)}, r"E0912\]: `batch` is 1 in `ids` but 3 in `scale`"),
-        ({**GOOD, "ids": np.ones((1, 0), int)}, r"E0912\]: `seq` is 0, the model needs at least 1"),
+        ({**GOOD, "ids": np.ones((1, 0), int)}, r"E0912\]: `seq` is 0, expected at least 1"),
         (
             {**GOOD, "ids": np.array([[1, 5]])},
             r"E0913\]: an embedding table has rows 0 to 4, got index 5",
