@@ -301,11 +301,8 @@ def _evaluate_definition(
         elif param.default is not None:
             env.names[param.name] = context.evaluate_value(param.default, env)
         else:
-            raise_error(
-                "E0211",
-                f"missing argument `{param.name}` of {definition.kind} `{definition.name}`",
-                function.span,
-            )
+            title = f"missing argument `{param.name}` of {definition.kind} `{definition.name}`"
+            raise_error("E0211", title, function.span)
     return context.evaluate_value(definition.value, env)
 
 

@@ -23,7 +23,7 @@ def test_progress_line_text() -> None:
     assert line.format_text(4.0) == "writing weights: 1.20 GB, 300 MB a second"
     line.add_expected_bytes(4_200_000_000)
     assert line.format_text(4.0) == "writing weights: 1.20 of 4.20 GB, 300 MB a second, 0:10 left"
-    assert ProgressLine("x").text(0.0) == "x: 0.00 GB, 0 MB a second"
+    assert ProgressLine("x").format_text(0.0) == "x: 0.00 GB, 0 MB a second"
 
 
 def test_terminal_keeps_the_last_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:

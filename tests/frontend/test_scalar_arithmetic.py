@@ -100,8 +100,8 @@ return x * (d ** -0.5) * sum(a) / whole"""
     assert check_spec(open_spec(path)).missing
     assert check_spec(open_spec(path, config_settings=["whole=2.0"])).model
     with pytest.raises(Failed) as failed:
-        check_spec(open_spec(path, config_settings=["whole=2.0", "d=20"]))
-    assert "even dimension, got 5" in failed.value.diagnostics[0].title
+        check_spec(open_spec(path, config_settings=["whole=2.0", "d=4"]))
+    assert "features, not 1" in failed.value.diagnostics[0].title
 
 
 @pytest.mark.parametrize(
