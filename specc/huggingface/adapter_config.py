@@ -48,7 +48,7 @@ _PLAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Return True if an adapter is a file of whole tensors, not a peft directory."""
+    """Return True if an adapter is a file of complete tensors, not a peft directory."""
     return adapter.endswith(ENDING)
 
 
@@ -91,7 +91,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
     kind = _read_plain_value(config, "peft_type")
     if kind != "LORA":
         _fail_unsupported_setting(
-            config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}"
+            config, "peft_type", f"unsupported `peft_type` {escape_text(kind)}, expected LORA"
         )
     for key, member in config.members.items():
         if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_plain():
@@ -102,7 +102,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
         _fail_unsupported_setting(
             config,
             "init_lora_weights",
-            "it was trained from other initial weights than the checkpoint's",
+            "the adapter was trained from different initial weights than the checkpoint's",
             "convert it while saving: path_initial_model_for_weight_conversion of peft",
         )
     return LoraScaling(
@@ -163,7 +163,7 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
         # matching may take unbounded time
         if not set(pattern) <= _PLAIN_CHARACTERS:
             _fail_unsupported_member(
-                entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not the end of a name'
+                entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not a suffix of a module name'
             )
     return list(members.items())
 

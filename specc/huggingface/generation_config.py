@@ -102,7 +102,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True)
 class GenerationConfigResult:
-    """A model with the generation settings of the file, and remarks about them."""
+    """A model definition with the generation settings of the file, and remarks about them."""
 
     model_definition: ModelDefinition
     remarks: tuple[str, ...] = ()
@@ -326,7 +326,7 @@ def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
 
 
 def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
-    """Return the language token (None if undetermined) and the task token."""
+    """Return the language token (None if it is not set) and the task token."""
     language, tasks = file.get_value("language"), file.get_table("task_to_id")
     found = None
     if language is not None:

@@ -27,7 +27,7 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
         return model, ()
     parsed = _MODEL_ID.fullmatch(model.removeprefix(HUB_PREFIX))
     if parsed is None:
-        _fail_download(model, "it is not of the form `hf:org/name` or `hf:org/name@revision`")
+        _fail_download(model, "expected `hf:org/name` or `hf:org/name@revision`")
     name, revision = parsed[1], parsed[2]
     try:
         from huggingface_hub import snapshot_download

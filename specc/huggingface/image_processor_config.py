@@ -257,7 +257,7 @@ class _FileReader:
             kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
             known = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
             if kind not in known:
-                self.raise_unsupported(key, f"those of {', '.join(known)} are followed")
+                self.raise_unsupported(key, f"supported: {', '.join(known)}")
             return known[kind]
         sized = [kind for kind in _SIZED_DEFAULTS.values() if kind.sizing == self.sizing]
         return next(iter(sized), _CLASS_DEFAULTS["ViT"])
@@ -336,7 +336,7 @@ class _FileReader:
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0422 at a key of the file, or at the reading if the file lacks it."""
         member: JsonMember | None = self.file.find_non_null(key)
-        others = [Label(self.span, "read so by the spec")] if self.span else []
+        others = [Label(self.span, "this entry of the spec reads the file")] if self.span else []
         raise_error(
             "E0422",
             f'"{escape_text(key)}" is not supported',

@@ -97,7 +97,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
             f"`{where}` has no model type",
             member.value.span if member else None,
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
-            helps=["name the spec: specc compile --spec my.specc DIR"],
+            helps=["pass the spec: specc compile --spec my.specc DIR"],
         )
     specs = find_builtin_specs().items()
     found = next((name for name, path in specs if value in read_expected_types(path)), "")
@@ -105,7 +105,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
         near = _find_nearest_type(value, data)
         raise_error(
             "E0419",
-            f"no spec reads checkpoints of the type `{escape_text(value)[:60]}`",
+            f"unsupported model type `{escape_text(value)[:60]}`",
             member.value.span if member else None,
             notes=[UNSUPPORTED_TYPES[value]] if value in UNSUPPORTED_TYPES else [],
             helps=[
@@ -220,7 +220,7 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
         notes=[f"its graphs correspond to {', '.join(every)}"],
         helps=[
             *([format_suggestion(near)] if near else []),
-            f"choose a graph yourself: --graph {graphs[0].name}",
+            f"select a graph: --graph {graphs[0].name}",
         ],
     )
 

@@ -196,7 +196,7 @@ def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) 
             names = " and ".join(f"`{escape_text(path.name)}`" for path in found[:2])
             raise_error(
                 "E0203",
-                f"`words()` reads the vocabulary next to the weights, but there are {len(found)}",
+                f"`words()` needs one vocabulary next to the weights, found {len(found)}",
                 span,
                 notes=[f"found {names}"],
                 helps=['name one next to the spec, `words("x.vocab")`, or keep only one'],
@@ -314,7 +314,7 @@ def get_tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which sentence-transformers calls the tokenizer on texts."""
+    """Return the arguments that sentence-transformers passes when it calls the tokenizer."""
     given = settings.get("processing_kwargs")
     text = given.get("text") if isinstance(given, dict) else None
     return text if isinstance(text, dict) else {}

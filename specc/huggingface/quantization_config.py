@@ -26,7 +26,7 @@ ACTIVATIONS_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointQuantization:
-    """The quantization method of a checkpoint, and whether it quantizes activations too."""
+    """The quantization method of a checkpoint, and whether it also quantizes activations."""
 
     method: str
     settings: QuantizationSettings

@@ -115,12 +115,14 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
             case {"name": str(name), "template": template}:
                 named[name] = template
             case _:
-                _fail_unusable(path, "one of its templates has no name", span)
+                _fail_unusable(path, "a chat template has no name", span)
     if DEFAULT_TEMPLATE in named or not named:
         return named.get(DEFAULT_TEMPLATE)
     if len(named) > 1:
         names = escape_text(", ".join(named))[:80]
-        _fail_unusable(path, f"none of its templates, {names}, is named `{DEFAULT_TEMPLATE}`", span)
+        _fail_unusable(
+            path, f"no chat template is named `{DEFAULT_TEMPLATE}`; found: {names}", span
+        )
     return next(iter(named.values()))
 
 
@@ -129,7 +131,7 @@ def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) ->
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     found = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(found) > MAX_TOKENS:
-        _fail_unusable(path, f"it names more than {MAX_TOKENS} special tokens", span)
+        _fail_unusable(path, f"more than {MAX_TOKENS} special tokens", span)
     return found
 
 

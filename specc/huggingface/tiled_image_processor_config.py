@@ -34,7 +34,7 @@ def read_sized_options(
     """
     if spec.get("sizing", "") != sizing:
         reader.raise_unsupported(
-            "image_processor_type", "images of this model are resized by another rule"
+            "image_processor_type", "the spec of this model uses a different `sizing`"
         )
     for key, supported in FIXED_SETTINGS.items():
         value = reader.read_value(key, default.get(key, supported[0]))
@@ -62,7 +62,7 @@ class _Settings:
         """Raise E0422 for a setting that contradicts the model."""
         length = self.read_length(key, *parts)
         if isinstance(expected, int) and length != expected:
-            self.reader.raise_unsupported(key, f"it is {length}, the model needs {expected}")
+            self.reader.raise_unsupported(key, f"got {length}, expected {expected}")
 
 
 def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:

@@ -45,7 +45,7 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """A tokenizer.json with the settings applied, and the unsupported keys."""
+    """A tokenizer.json with the settings applied, and the ignored keys of tokenizer_config.json."""
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
@@ -186,7 +186,7 @@ def map_token_ids(content: Part) -> dict[str, int]:
 
 
 def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys whose tokens are missing in the tokenizer.json."""
+    """Yield the keys of tokens that are not in the tokenizer.json."""
     ids = map_token_ids(content)
     yield from (
         key
@@ -235,8 +235,8 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
 
 
 def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
-    """Return the key of a token that would be read or generated but is outside the vocabulary, and
-    a description; return two empty strings if there is none.
+    """Return the key and a description of a token that is read or generated but is outside the
+    vocabulary, or two empty strings if there is none.
     """
     vocabulary = _read_vocabulary(model)
     for word, key in GENERATED_SETTINGS.items():

@@ -28,8 +28,8 @@ CLASS_TOKENS = ("[CLS]", "[DIST]")
 
 @dataclass(frozen=True, kw_only=True)
 class AttendedInputs:
-    """A model with its prepared inputs; `generated_tokens` i64[batch, target] are the generated
-    tokens, if the model is generative.
+    """A model with its prepared inputs. `generated_tokens` i64[batch, target] are set if the model
+    is generative.
     """
 
     model: LoadedModel
@@ -37,9 +37,7 @@ class AttendedInputs:
     generated_tokens: Array | None = None
 
     def label_axis(self, length: Dim | None, count: int) -> MapAxis:
-        """Return the labels of an axis with `count` positions whose length in the graph is
-        `length`.
-        """
+        """Return the labels of an axis with `count` positions whose symbolic length is `length`."""
         return (
             self._label_text(length, count)
             or self._label_frames(count)
@@ -109,9 +107,7 @@ class AttendedInputs:
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
-        """Return the tokenizer of an input; for the autoregressive input, the tokenizer of the
-        output.
-        """
+        """Return the tokenizer of an input, or of the output for the autoregressive input."""
         record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS):
             return record

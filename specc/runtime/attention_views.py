@@ -64,8 +64,8 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
     """Return the scopes that match a pattern. Raise E0931 if none matches."""
     fits = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not fits:
-        helps = [f"its scopes are {escape_text(', '.join(scopes[:12]))}"]
-        title = f"the model has no attention called `{escape_text(pattern)}`"
+        helps = [f"scopes with attention: {escape_text(', '.join(scopes[:12]))}"]
+        title = f"no attention matches `{escape_text(pattern)}`"
         raise_error("E0931", title, helps=helps)
     return fits
 
@@ -217,7 +217,7 @@ def run_with_attention(
     else:
         results, weights = model.attention(**inputs)
         if not weights:
-            raise_error("E0931", "this model has no readable attention weights")
+            raise_error("E0931", "this model does not expose attention weights")
         maps, rows = (
             _make_attention_maps(attended, weights, scope),
             len(next(iter(weights.values()))),

@@ -127,7 +127,7 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
     if settings.strategy == "beam":
         return "beams are indexed from the start of a sequence"
     if model.continuous_batching_metadata is None:
-        return "it has no step that is proved to support sequences of different lengths"
+        return "no step of the model is proved to support sequences of different lengths"
     return ""
 
 

@@ -316,7 +316,7 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
     if settings.strategy == "beam" and batch.number is not None:
         raise_error(
             "E0733",
-            f"beam search needs a dynamic batch size, this model has one of {batch}",
+            f"beam search needs a dynamic batch size, but the batch size of this model is {batch}",
             helps=[
                 f"give `{sequence_input}` a dynamic length as its first axis",
                 "or use greedy decoding",
@@ -330,7 +330,7 @@ def check_context(model: GenerativeModel, prompt: Ints) -> None:
         return
     raise_error(
         "E0943",
-        f"the prompt has {prompt.shape[1]} tokens, the model can see {model.max_context}",
+        f"the prompt has {prompt.shape[1]} tokens, maximum {model.max_context}",
         notes=[format_limit_reason(model.limiting_table, model.max_context)]
         if model.limiting_table
         else [],

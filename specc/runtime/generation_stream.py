@@ -23,11 +23,9 @@ from specc.runtime.standalone_generator import (
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A generated sequence: tokens without the prompt, the stop token included; and its text if the
-    model has a tokenizer.
-
-    `score` is that of a beam, `log_probs` are those of the tokens if requested.
-    `complete`: it ended with a stop token or stop string.
+    """A generated sequence: tokens without the prompt but with the stop token, and their text if
+    the model has a tokenizer. `score` is the beam score, `log_probs` are set if requested.
+    `complete` is true if a stop token or stop string ended the sequence.
     """
 
     tokens: tuple[int, ...]
@@ -99,7 +97,7 @@ class GenerationStream(GenerationRequest):
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
-        """Return why a sequence was cut off; empty if it ended, or nothing can end one."""
+        """Return why a sequence was truncated, or "" if it ended or no token can end it."""
         # Without stop tokens every sequence ends at its length limit, which needs no note.
         if result.complete or not self.settings.stop:
             return ""

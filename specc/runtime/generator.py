@@ -65,7 +65,7 @@ class Generator(GenerativeModel):
             raise_error(
                 "E0910",
                 f"got {len(values)} inputs, expected {len(unassigned)}",
-                helps=[f"they are {', '.join(unassigned)}"],
+                helps=[f"inputs: {', '.join(unassigned)}"],
             )
         inputs |= dict(zip(unassigned, values, strict=False))
         return self.begin(inputs, self.resolve_settings(settings))

@@ -81,7 +81,7 @@ def _intersect_ranges(known: range | None, valid: range) -> range:
 
 
 def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
-    """Return the numbers that a graph compares integer inputs with for equality."""
+    """Return the integers that a graph compares integer inputs with for equality."""
     found: dict[Value, list[int]] = {}
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):

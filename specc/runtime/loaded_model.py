@@ -245,7 +245,7 @@ def read_file_manifest(file: ModelFile, path: str) -> Manifest:
         raise_error(
             "E0918",
             f"`{escape_text(path)}` was not compiled by specc",
-            notes=["its inputs are not described"],
+            notes=["the file has no specc manifest"],
             helps=["only models compiled by specc can be run: compile its spec"],
         )
     return parse_manifest(texts[METADATA_KEY], escape_text(path))
@@ -317,7 +317,7 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
     known = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in known:
-            _fail_lengths(f"the model has no length called `{escape_text(name)}`", graph)
+            _fail_lengths(f"unknown length `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             _fail_lengths(
                 f"`{name}` must be a positive integer, not {escape_text(repr(length))[:40]}", graph

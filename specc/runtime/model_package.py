@@ -54,7 +54,7 @@ class ModelPackage(PackageFiles):
         title, advice = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
         helps = [advice]
         if name:
-            title = f"the package has no graph called `{escape_text(name)}`"
+            title = f"unknown graph `{escape_text(name)}`"
             helps = [*suggest_similar_name(name, roles, advice)]
         raise_error("E0832", title, helps=helps)
 

@@ -256,7 +256,7 @@ def open_stream(opened: OpenedModel) -> StreamingModel:
     """Return the streaming model. Raise E0977 if the model does not stream."""
     if opened.streaming_model is None:
         fix = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
-        raise_error("E0977", "this model is not streamed", helps=[fix])
+        raise_error("E0977", "this model does not stream", helps=[fix])
     return opened.streaming_model
 
 

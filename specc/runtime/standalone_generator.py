@@ -154,14 +154,14 @@ def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0912 for a caller's input that differs from the one the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not input_signature.graph.input_facts[name].padding_side:
-        title = f"this model computes `{name}` itself, with a different result"
+        title = f"the model computes `{name}` itself, and its value differs from the given one"
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"
     if name == input_signature.mask_input:
         note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",
-        "this model computes the padding mask itself, with a different result",
+        "the model computes the padding mask itself, and it differs from the given one",
         notes=[note],
         helps=[f"batch prompts of equal length, or {package}"],
     )

@@ -43,7 +43,7 @@ as much memory again as the prompt, since all of a buffer is in memory.
 
 
 class FullForwardStepper:
-    """Stepper that runs the full forward on all tokens so far: n tokens cost n full passes."""
+    """A stepper that runs the full forward on all tokens so far, so n tokens cost n full passes."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class StepGraphs:
 
 
 class KVCacheStepper:
-    """Stepper of a decoder-with-past: takes new tokens, returns logits, carries the states."""
+    """Stepper of a decoder-with-past: takes new tokens, returns logits and carries the states."""
 
     def __init__(
         self,

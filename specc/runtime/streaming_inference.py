@@ -131,10 +131,10 @@ class StreamingModel(StepGraphs):
 
 @dataclass(kw_only=True)
 class InputStream:
-    """State of a stream. `position_count` is the number of positions so far; if `has_ended` is
-    true, the stream accepts no more. `past_inputs` are all past positions of inputs that a default
-    or the step reads completely; `lengths` are the other lengths, from the first piece; `states`
-    are the states after the last step.
+    """The state of a stream. `position_count` is the number of positions so far; `has_ended` is
+    true if the stream accepts no more input. `past_inputs` are all past positions of inputs that a
+    default or the step reads completely; `lengths` are the other lengths, from the first chunk;
+    `states` are the states after the last step.
     """
 
     model: StreamingModel
@@ -244,7 +244,7 @@ class InputStream:
             raise_error(
                 "E0912",
                 f"this chunk of `{name}` has a different shape than earlier ones",
-                notes=[f"those are {list(past.shape)}, these {list(new_positions.shape)}"],
+                notes=[f"shape {list(new_positions.shape)}, earlier {list(past.shape)}"],
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
@@ -258,7 +258,7 @@ class InputStream:
             if self.lengths.get(name, length) != length:
                 raise_error(
                     "E0912",
-                    f"`{name}` is {length} in this piece, and was {self.lengths[name]}",
+                    f"`{name}` is {length} in this chunk, but was {self.lengths[name]} before",
                     notes=["a stream has a fixed batch"],
                     helps=["start another stream for other sequences: `model.stream()`"],
                 )
@@ -313,7 +313,7 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
         raise_error(
             "E0943",
             f"got {position_count} positions, the maximum is {limit}",
-            notes=[f"its limiting_table `{facts.limiting_table}` is full"]
+            notes=[f"limited by the position embedding `{facts.limiting_table}`"]
             if facts.limiting_table
             else [],
             helps=["start another stream"],
@@ -333,7 +333,7 @@ def _fail_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoRet
     raise_error(
         "E0976",
         f"got {count} positions of `{sequence_input}`, expected a multiple of {size}",
-        notes=[f"its strides reduce {size} positions to one"],
+        notes=[f"the strides of the model reduce {size} positions to one"],
         helps=helps or ["push the remaining positions with the next chunk, or with `last=True`"],
     )
 

@@ -178,7 +178,7 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
             known = [*slots, *options]
             raise_error(
                 "E0910",
-                f"the task `{task.kind}` has no input `{escape_text(name)}`",
+                f"unknown input `{escape_text(name)}` of the task `{task.kind}`",
                 helps=suggest_similar_name(name, known, f"it has {', '.join(known)}"),
             )
         choices = OPTION_CHOICES.get(name)
@@ -201,8 +201,8 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
             every = ", ".join(s.name for s in task.slots)
             raise_error(
                 "E0910",
-                f"the task `{task.kind}` needs the input `{slot.name}`",
-                notes=[f"its inputs are {every}"],
+                f"missing input `{slot.name}` of the task `{task.kind}`",
+                notes=[f"inputs of the task: {every}"],
                 helps=[f"pass {slot.name}=…"],
             )
 
@@ -232,7 +232,7 @@ def _broadcast_texts(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
                 "E0912",
                 f"`{name}` has {len(texts)} texts, expected {longest}",
                 notes=[f"{n}: {len(t)}" for n, t in inputs.items()],
-                helps=["pass equally many, or one for all"],
+                helps=["pass the same number of texts, or one text for all"],
             )
     return {n: t * longest if len(t) == 1 else t for n, t in inputs.items()}
 
@@ -286,7 +286,7 @@ def _read_prompt(task: Task, options: Options) -> str:
     if named and named not in prompts:
         known = ", ".join(prompts) or "none"
         helps = suggest_similar_name(str(named), prompts, f"expected one of {known}")
-        raise_error("E0910", f"the model has no prompt `{escape_text(named)}`", helps=helps)
+        raise_error("E0910", f"unknown prompt `{escape_text(named)}`", helps=helps)
     return prompts.get(named, "")
 
 

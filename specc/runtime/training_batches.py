@@ -169,7 +169,7 @@ def _make_targets(name: str, value: object, record: OutputReading | None) -> Arr
 def _fail_no_tokenizer(name: str) -> NoReturn:
     raise_error(
         "E0947",
-        f"`{name}` takes no text, got a string",
+        f"`{name}` expects numbers, got a string",
         notes=["the spec's `reading` does not declare it as text or labels"],
         helps=["pass numbers", f"or add `show {name} = …` to the spec's `reading`"],
     )
@@ -187,7 +187,9 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCollator:
-    """Converter of examples to batches for `graph`; `generation` is set for generative models."""
+    """Collates examples to batches for `graph`, like a DataCollator of transformers. `generation`
+    is set for generative models.
+    """
 
     graph: Graph
     reading: PreprocessingConfig
@@ -277,7 +279,7 @@ class TrainingCollator:
             if name not in known:
                 raise_error(
                     "E0946",
-                    f"the model has no input and no result `{escape_text(name)}`",
+                    f"unknown input or result `{escape_text(name)}`",
                     helps=suggest_similar_name(str(name), known, f"it has {', '.join(known)}"),
                 )
         return first
@@ -308,7 +310,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
     helps = ["pass a list of mappings, one per example"]
     if isinstance(examples, Mapping) or "to_dict" in methods:
         helps = [
-            "pass a list of examples, also for one: [example]",
+            "pass a list, e.g. of one example: [example]",
             'of a frame of pandas: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
@@ -316,4 +318,6 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
         return cast("Sequence[TrainingExample]", examples)
     elif not is_text and isinstance(examples, Iterable):
         return list(examples)
-    raise_error("E0946", f"examples are passed as {_describe_type(examples)}", helps=helps)
+    raise_error(
+        "E0946", f"expected a list of examples, got {_describe_type(examples)}", helps=helps
+    )

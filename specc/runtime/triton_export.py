@@ -51,7 +51,7 @@ def write_triton_repository(
     if config.exists() and not force:
         with config.open(encoding="utf-8", errors="replace") as file:
             if file.readline() != FILE_HEADER:
-                raise_not_replaceable(config, "it was not written by specc", "use --force")
+                raise_not_replaceable(config, "the file was not written by specc", "use --force")
     source = model.path.parent
     weight_files = [location for location, _ in model.file.list_external_files()]
     for location in weight_files:
@@ -101,7 +101,7 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
         if batch is None or batch.number is not None or type.shape[:1] != (batch,):
             raise_error(
                 "E0889",
-                f"`{escape_text(port)}` is {type}, and the server joins requests along the batch",
+                f"`{escape_text(port)}` is {type}, but the server stacks requests along the batch",
                 notes=["the first axis of every input and output has to be the batch"],
                 helps=["write `--max-batch-size 0` to disable batching"],
             )
@@ -113,7 +113,7 @@ def _check_independence(graph: Graph) -> None:
     for warning in check_batch_independence(graph, str(batch)):
         raise_error(
             "E0889",
-            f"{warning.title}, and the server joins requests along it",
+            f"{warning.title}, but the server stacks requests along this axis",
             helps=["write `--max-batch-size 0` to disable batching"],
         )
 
