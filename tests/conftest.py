@@ -94,6 +94,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
         calls[:] = kept or calls[:1]  # pytest makes an item of a test without cases
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_per_session() -> Generator[None]:
+    """Run models for which a test selects no number of threads in one thread: in tiny models, the
+    others only wait for work and take a third of the CPU time.
+    """
+    # the controller of xdist, which runs no test, need not import ONNX Runtime
+    from specc_onnx import ort_session
+
+    real = ort_session._make_session_options
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            ort_session,
+            "_make_session_options",
+            lambda provider, threads, *others: real(provider, threads or 1, *others),
+        )
+        yield
+
+
 @pytest.fixture
 def golden(case: Path, request: pytest.FixtureRequest) -> Check:
     """Split a case at its `----` line and compare the part below with `run` of the part above."""
