@@ -115,8 +115,8 @@ class Model(OpenedModel):
         return self.full_forward_model.run(**inputs)
 
     def fixed(self, **lengths: int) -> LoadedModel:
-        """Load the full graph for static shapes: `model.fixed(batch=8)` returns a model with
-        `run`.
+        """Load the full-forward graph with static shapes: `model.fixed(batch=8)` returns a
+        fixed-shape model; call its `run` method.
 
         Shape computations are folded, and with the `cuda` provider the run is captured as a
         CUDA graph. Raise E0981 unless every dimension of the inputs is named.

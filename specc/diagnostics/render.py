@@ -344,7 +344,7 @@ def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def format_port_types(types: Mapping[str, object]) -> str:
-    """Format `pixels f32[batch, 3, 224, 224], keep bool[batch, seq]`."""
+    """Format inputs or outputs, e.g. `pixels f32[batch, 3, 224, 224], keep bool[batch, seq]`."""
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 

@@ -195,7 +195,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env)
             f"more than {MAX_BLOCK_DEPTH} nested block calls",
             expr.span,
             f"`{block.name}` would be call {MAX_BLOCK_DEPTH + 1}",
-            helps=["call the blocks one after the other"],
+            helps=["call the blocks sequentially"],
         )
     stack.append(key)
     try:

@@ -260,7 +260,7 @@ class _JsonParser:
         return self.parse_scalar()
 
     def parse_object(self, level: int) -> JsonObject:
-        """Parse `{ "key": value, … }`."""
+        """Parse an object, `{ "key": value, … }`."""
         start, members = self.position, dict[str, JsonMember]()
         for key_start in self.iterate_items("}", "a key"):
             if self.text[key_start] != '"':

@@ -343,7 +343,7 @@ class _TypeMatcher:
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
-        """Bind a length; in a used file, bind its dynamic length for the call too."""
+        """Bind a length. In a used file, also bind its dynamic length for the call."""
         env = self.env
         env.dims[name] = length
         if env.dynamic_lengths is not None and name in env.module.root.dims:

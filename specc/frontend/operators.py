@@ -81,7 +81,7 @@ def _compute_numbers(
 ) -> Number:
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
-            # the result of integers and symbols is an integer if the operation allows it
+            # integers give an integer, except with an exponent that is negative or a symbol
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
@@ -105,7 +105,7 @@ def _compute_numbers(
 
 
 def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
-    """Return the result as an integer, or None if the operation does not allow it."""
+    """Return the result as an integer, or None for a negative, large or symbolic exponent."""
     if op == "**" and right.number is not None and 0 <= right.number <= 64:
         return left**right.number
     if op in INTEGER_OPERATORS:

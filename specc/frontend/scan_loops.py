@@ -28,7 +28,7 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the scanned axis of the first one; without `along`, return the
+    """Return the scanned tensors and the scanned axis of the first one. Without `along`, return the
     iteration indices.
     """
     if statement.along is None:

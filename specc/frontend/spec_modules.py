@@ -130,7 +130,7 @@ class UsedSpec:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there are several alternatives and none is selected yet."""
+        """True if there are several alternatives and none is selected yet."""
         return self.selected is None and len(self.programs) > 1
 
     @property

@@ -76,7 +76,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 def create_context(
     library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
 ) -> Context:
-    """Create a context; in symbolic elaboration the `dims` of `program` stay dynamic lengths."""
+    """Create a context. The `dims` of `program` remain dynamic lengths in symbolic elaboration."""
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:

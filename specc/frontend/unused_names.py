@@ -106,7 +106,7 @@ def collect_names(*nodes: ast.Node | None) -> set[str]:
 
 
 def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
-    """Return the paths that do not begin with one of the names."""
+    """Return the paths that begin with none of the names."""
     bound = set(names)
     return {p for p in paths if p.partition(".")[0] not in bound}
 
@@ -318,7 +318,7 @@ def check_share_rules(
     while useless and (more := next(others, None)) is not None:
         all_models += more
         useless = _find_useless_rules(useless, more)
-    # rules whose condition was true in some trial
+    # rules whose condition was true for at least one config
     active = {path for model in all_models for path in model.shared_scopes}
     return [_explain_useless_rule(r, all_models) for r in useless if r.name.text in active]
 

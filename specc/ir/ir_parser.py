@@ -122,7 +122,7 @@ class _GraphParser:
         )
 
     def read_min_length(self) -> None:
-        """Parse `least seq 1`."""
+        """Parse the minimum of a length, e.g. `least seq 1`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
@@ -131,7 +131,7 @@ class _GraphParser:
         self.least[name] = bound
 
     def read_length_equation(self) -> None:
-        """Parse `fact size = 4*half`."""
+        """Parse an equation of a length, e.g. `fact size = 4*half`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
         if name in self.facts:
@@ -145,7 +145,7 @@ class _GraphParser:
         )
 
     def read_input(self) -> None:
-        """Parse `input "ids" %0: i64[batch, seq] below=vocab`."""
+        """Parse an input, e.g. `input "ids" %0: i64[batch, seq] below=vocab`."""
         lines = self.lines
         name = self.read_unique_name(self.b.inputs)
         lines.expect_word(" ")
@@ -246,7 +246,7 @@ class _GraphParser:
         return self.values[number]
 
     def parse_arguments(self) -> tuple[Value | None, ...]:
-        """Parse `(%0, _, %3)`."""
+        """Parse operands, e.g. `(%0, _, %3)`."""
         self.lines.expect_word("(")
         args: list[Value | None] = []
         while not self.lines.skip_word(")"):
@@ -256,7 +256,7 @@ class _GraphParser:
         return tuple(args)
 
     def parse_attributes(self) -> dict[str, object]:
-        """Parse `axis=1, fn="sum"}`."""
+        """Parse the attributes of an op up to the brace, e.g. `axis=1, fn="sum"}`."""
         found: dict[str, object] = {}
         while True:
             name = self.lines.match_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
@@ -289,7 +289,7 @@ class _GraphParser:
         return tuple(items)
 
     def parse_scopes(self) -> tuple[str, ...]:
-        """Parse `"layers.0", "layers.1"`."""
+        """Parse weight scopes, e.g. `"layers.0", "layers.1"`."""
         found = [self.lines.read_string()]
         while self.lines.skip_word(", "):
             found.append(self.lines.read_string())

@@ -174,7 +174,7 @@ class _DimParser:
             raise DimError(f"expected `{token}` in a length, got `{self.peek_token()}`")
 
     def parse_sum(self, depth: int) -> Dim:
-        """Parse `[-] term { (+ | -) term }`."""
+        """Parse a sum: `[-] term { (+ | -) term }`."""
         total = -self.parse_product(depth) if self.take_token("-") else self.parse_product(depth)
         while sign := self.take_token("+", "-"):
             term = self.parse_product(depth)
@@ -182,14 +182,14 @@ class _DimParser:
         return total
 
     def parse_product(self, depth: int) -> Dim:
-        """Parse `power { * power }`."""
+        """Parse a product: `power { * power }`."""
         result = self.parse_power(depth)
         while self.take_token("*"):
             result = result * self.parse_power(depth)
         return result
 
     def parse_power(self, depth: int) -> Dim:
-        """Parse `atom [^ number]`."""
+        """Parse a power: `atom [^ number]`."""
         base = self.parse_atom(depth)
         if not self.take_token("^"):
             return base

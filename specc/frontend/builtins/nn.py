@@ -42,7 +42,7 @@ def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
 
 @register_builtin()
 def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `x @ weight.T + bias` with given tensors: `weight` is [out, in], for example
+    """Compute `x @ weight.T + bias` with the given tensors: `weight` is [out, in], for example
     tied to an embedding.
     """
     _check_float_tensor(site, x)
@@ -178,7 +178,7 @@ def matmul(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
 
 @register_builtin()
 def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
-    """Sum products of the operands over the axes missing on the right:
+    """Multiply the operands and sum over the axes that are not in the output:
     `einsum("b i d, b j d -> b i j", x, y)`.
     """
     # the op itself checks the axis names; only the arrow and the commas are checked here

@@ -82,7 +82,7 @@ class Builtin:
 
     @property
     def is_variadic(self) -> bool:
-        """Whether the function takes any number of inputs."""
+        """True if the function takes any number of inputs."""
         return any(s.is_variadic for s in self.parameters)
 
     def is_pairwise(self) -> bool:

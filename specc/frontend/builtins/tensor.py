@@ -130,7 +130,7 @@ def merge(
 
 @register_builtin()
 def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
-    """Permute the axes to `order`; without it, swap the last two."""
+    """Permute the axes to `order`, by default swap the last two."""
     rank = len(x.shape)
     if not order:
         if rank < 2:
@@ -187,7 +187,7 @@ def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = LAST_AXIS
 
 @register_builtin()
 def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = ZERO) -> Tensor:
-    """Stack tensors of one shape along a new axis."""
+    """Stack tensors of the same shape along a new axis."""
     tensors = _require_tensors(site, items, "stack")
     at = site.resolve_axis(tensors[0], axis, extra_axes=1)
     return site.add_op(ops.Concat(at), *(site.insert_axis(t, at) for t in tensors))

@@ -128,7 +128,7 @@ def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
 
 
 def format_when(node: ast.When, indent: int) -> list[str]:
-    """Print `when c { … } else { … }`."""
+    """Format a conditional, `when c { … } else { … }`."""
     out = append_comment(
         break_lines(["when ", *format_expression_pieces(node.condition), " {"], indent),
         node.comments,
@@ -172,17 +172,17 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
 
 
 def format_leaf(node: ast.Commentable) -> Pieces:
-    """Lay out a statement or entry without a body."""
+    """Format a statement or entry without a body."""
     return LEAF_LAYOUTS[type(node)](node)
 
 
 def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
-    """Lay out a clause such as `along n`, or return no pieces if it has no value."""
+    """Format a clause such as `along n`, or return no pieces if it has no value."""
     return [] if value is None else [SPACE_BREAK, f"{keyword} ", *format_expression_pieces(value)]
 
 
 def format_words(words: Iterable[str]) -> Pieces:
-    """Lay out words with commas."""
+    """Format words separated by commas."""
     return join_with_commas([word] for word in words)
 
 
@@ -192,21 +192,21 @@ def join_with_and(texts: Sequence[str]) -> str:
 
 
 def format_use(node: ast.Use) -> Pieces:
-    """Lay out the files, the name, and the locations of config and weights."""
+    """Format the files, the name, and the locations of config and weights."""
     sources = [f" from {join_with_and(node.sources)}"] if node.sources else []
     under = [f" under {format_weight_path(node.under)}"] if node.under else []
     return ["use ", join_with_and(node.paths), f" as {node.name}", *sources, *under]
 
 
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
-    """Lay out `int4 = ["*.mlp.*"]`."""
+    """Format an entry of `quantize`, e.g. `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_word(v.value) for v in node.values]
     value: Pieces = [*words] if len(words) == 1 else ["[", *format_words(words), "]"]
     return [f"{quote_unless_name(node.name)} = ", *value]
 
 
 def format_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Pieces:
-    """Lay out `stop = eos`."""
+    """Format an assignment, setting or input reading, e.g. `stop = eos`."""
     return [f"{node.name} = ", *format_expression_pieces(node.value)]
 
 
@@ -276,21 +276,21 @@ def format_dim_name(node: ast.DimName) -> str:
 
 
 def format_target(node: ast.Target) -> Pieces:
-    """Lay out `x: float[batch, n]` on the left of `=`."""
+    """Format the left side of `=`, e.g. `x: float[batch, n]`."""
     if node.type is None:
         return [node.name]
     return [f"{node.name}: ", *format_type_pieces(node.type)]
 
 
 def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
-    """Lay out `window(back, ahead=0)`."""
+    """Format the name and parameters of a definition, e.g. `window(back, ahead=0)`."""
     if params is None:
         return [name]
     return [name, "(", *join_with_commas(format_definition_parameter(p) for p in params), ")"]
 
 
 def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
-    """Lay out `ahead=0`, `att: int`, `heads: int = 4`."""
+    """Format a parameter of a definition, e.g. `ahead=0` or `heads: int = 4`."""
     kind: Pieces = [": ", *format_type_pieces(node.type)] if node.type is not None else []
     equal = " = " if node.type is not None else "="
     value: Pieces = (
@@ -300,7 +300,7 @@ def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
 
 
 def format_block_parameter(node: ast.BlockParameter) -> Pieces:
-    """Lay out `x: float[batch, n] = 0`."""
+    """Format a parameter of a block, e.g. `x: float[batch, n] = 0`."""
     if not node.name:
         return format_type_pieces(node.type)
     value: Pieces = (
@@ -310,12 +310,12 @@ def format_block_parameter(node: ast.BlockParameter) -> Pieces:
 
 
 def format_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
-    """Lay out the first line of a statement or block, without its brace."""
+    """Format the first line of a statement or block, without its brace."""
     return BODY_HEADERS[type(node)](node)
 
 
 def format_block_header(node: ast.Block) -> Pieces:
-    """Lay out `block attention(x: float[n, d]) -> float[n, d] where d = 4`, broken by sections."""
+    """Format a block header; line breaks separate its parameters, results and equations."""
     params = join_with_commas(format_block_parameter(p) for p in node.params)
     found: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
     found += _format_results(node.results)
@@ -329,7 +329,7 @@ def format_block_header(node: ast.Block) -> Pieces:
 
 
 def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:
-    """Lay out the results of a block."""
+    """Format the results of a block."""
     # one result needs neither a name nor brackets
     if len(results) == 1 and not results[0].name:
         return format_block_parameter(results[0])
@@ -337,7 +337,7 @@ def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:
 
 
 def format_keyword_list(keyword: str, names: Sequence[str]) -> Pieces:
-    """Lay out a clause such as `carry s, c`, or return no pieces if it has no names."""
+    """Format a clause such as `carry s, c`, or return no pieces if it has no names."""
     return [SPACE_BREAK, f"{keyword} ", *format_words(names)] if names else []
 
 

@@ -191,7 +191,7 @@ def get_precedence(expr: ast.Expr) -> int:
 def format_expression_pieces(
     expr: ast.Expr, min_precedence: int = CONDITIONAL, is_operand: bool = False
 ) -> Pieces:
-    """Lay out an expression, parenthesized if its operator is below `min_precedence`."""
+    """Format an expression, parenthesized if its operator is below `min_precedence`."""
     # `(f(x) @ name) + y` has parentheses for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or (is_operand and has_weights):
@@ -200,7 +200,7 @@ def format_expression_pieces(
 
 
 def format_call(expr: ast.Call) -> Pieces:
-    """Lay out `f(x, out=d) @ name`."""
+    """Format a call, e.g. `f(x, out=d) @ name`."""
     arguments = [format_expression_pieces(a) for a in expr.args]
     arguments += [[f"{o.name}=", *format_expression_pieces(o.value)] for o in expr.options]
     weights = [f" @ {format_weight_path(expr.weights)}"] if expr.weights is not None else []
@@ -222,7 +222,7 @@ def join_with_commas(
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
-    """Lay out `a + b - c`, iterating over left operands, since long sums exceed the stack."""
+    """Format a chain such as `a + b - c` in a loop; long sums exceed the recursion limit."""
     # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [
@@ -245,7 +245,7 @@ def format_binary(expr: ast.Binary) -> Pieces:
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
-    """Lay out `0 <= i - j < n`."""
+    """Format a comparison, e.g. `0 <= i - j < n`."""
     out = format_expression_pieces(expr.operands[0], SUM, is_operand=True)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
         out += [SPACE_BREAK, f"{op} ", *format_expression_pieces(right, SUM, is_operand=True)]
@@ -253,7 +253,7 @@ def format_comparison(expr: ast.Compare) -> Pieces:
 
 
 def format_unary(expr: ast.Unary) -> Pieces:
-    """Lay out `-x` or `not x`."""
+    """Format a unary operation: `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
     return [sign, *format_expression_pieces(expr.operand, precedence, is_operand=True)]
 
@@ -301,17 +301,17 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
 
 
 def format_record_field(field: ast.Option) -> Pieces:
-    """Lay out `layers = 4` in a record."""
+    """Format a field of a record value, e.g. `layers = 4`."""
     return [f"{field.name} = ", *format_expression_pieces(field.value)]
 
 
 def format_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
-    """Lay out `:, 0`."""
+    """Format the items of an index, e.g. `:, 0`."""
     return join_with_commas(format_subscript(item) for item in items)
 
 
 def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
-    """Lay out one index, slice or `...`."""
+    """Format one index, slice or `...`."""
     match item:
         case ast.EllipsisDims():
             return ["..."]
@@ -331,7 +331,7 @@ def format_type_name(kind: ast.TypeName) -> str:
 
 
 def format_type_pieces(kind: ast.TypeName) -> Pieces:
-    """Lay out `float[batch, n]`, `choice(a | b)?`, `record { … }`."""
+    """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
         return [kind.name, "[", *format_type_pieces(kind.element_type), "]", end]
@@ -352,7 +352,7 @@ def format_type_pieces(kind: ast.TypeName) -> Pieces:
 
 
 def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
-    """Lay out `record { layers: int = 4 }`."""
+    """Format a record type, e.g. `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
     parts = join_with_commas((format_field(f) for f in fields), "", LineBreak("  "))
@@ -360,12 +360,12 @@ def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
 
 
 def format_field(field: ast.Field) -> Pieces:
-    """Lay out `layers: int from "n_layer" = 12 "how many"`."""
+    """Format a config field, e.g. `layers: int from "n_layer" = 12 "how many"`."""
     return [f"{field.name}: ", *format_type_pieces(field.type), *format_field_suffix(field)]
 
 
 def format_field_suffix(field: ast.Field) -> Pieces:
-    """Lay out the sources, default and docstring of a config value."""
+    """Format the sources, default and docstring of a config value."""
     out: Pieces = []
     if field.sources:
         out += [

@@ -154,7 +154,7 @@ class SyntaxErrorExplainer:
 
 
 def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `x @ w`."""
+    """Explain `@` after a value that is not a call, e.g. `x @ w`."""
     if error.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
@@ -280,7 +280,7 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Explain `y = a b`."""
+    """Explain two values without an operator between them, e.g. `y = a b`."""
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",

@@ -242,7 +242,7 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
 
 
 def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `for i in range(3) { … }`, `let x = 3`."""
+    """Explain a statement of a different language, e.g. `for i in range(3) { … }`."""
     token, word = error.token, error.token
     # `for` and `if` are keywords; the other words are parsed as the name of a result, so that the
     # token after them is unexpected
@@ -300,7 +300,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `x += 1`."""
+    """Explain an in-place operator, e.g. `x += 1`."""
     token, name = error.token, error.previous
     after = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
     if name is None or after is None or not {"EQUAL", "COLON"} <= error.expected_terminals:

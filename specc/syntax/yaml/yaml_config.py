@@ -58,7 +58,7 @@ def is_field_declaration(keys: Iterable[str]) -> bool:
 def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
 ) -> ast.Field:
-    """Parse `{type: int, from: [hidden_size, n_embd], default: 768, doc: width}`."""
+    """Parse a config field, e.g. `{type: int, from: [hidden_size, n_embd], default: 768}`."""
     found = {e.name: e for e in node.entries}
     kind, above = parse_yaml_field_type(reader, found["type"])
     sources: tuple[ast.Expr, ...] = ()

@@ -174,7 +174,7 @@ def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
 
 
 def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
-    """Parse `x: f(y)`, `a, b: f(y)`, `x: {type: float[b], is: f(y)}`."""
+    """Parse an assignment: `x: f(y)`, `a, b: f(y)` or `x: {type: float[b], is: f(y)}`."""
     if len(node.entries) > 1:
         report_extra_key(reader, node.entries)
         return None

@@ -31,7 +31,7 @@ ItemParser = Callable[[YamlReader, YamlEntry], Items]
 
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `use: [{file: vit.specc, as: v}]`."""
+    """Parse the key `use`, e.g. `use: [{file: vit.specc, as: v}]`."""
     uses: list[ast.Use | None] = []
     example = "`- {file: vit.specc, as: v}`"
     for node in reader.read_sequence(entry.value, "`use`", f"a list: {example}"):
@@ -41,7 +41,7 @@ def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `dims: [batch, src, tgt >= 1]`."""
+    """Parse the key `dims`, e.g. `dims: [batch, src, tgt >= 1]`."""
     nodes = entry.value.items if isinstance(entry.value, YamlSequence) else [entry.value]
     lengths: list[ast.DimName] = []
     for node in nodes:
@@ -57,7 +57,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `require: [{that: d % heads == 0, because: …}]`."""
+    """Parse the key `require`, e.g. `require: [{that: d % heads == 0, because: …}]`."""
     requires: list[ast.Require | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
     for node in reader.read_sequence(entry.value, "`require`", example):
@@ -122,7 +122,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
 
 
 def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `generate: {text: {of: ids, from: logits, stop: eos}}`."""
+    """Parse the key `generate`, e.g. `generate: {text: {of: ids, from: logits}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.read_mapping(entry.value, "`generate`", example)
     return [g for e in nodes if (g := parse_yaml_generate(reader, e)) is not None]
@@ -167,7 +167,7 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
 
 
 def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `stream: {logits: sound}`."""
+    """Parse the key `stream`, e.g. `stream: {logits: audio}`."""
     nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
         ast.Stream(

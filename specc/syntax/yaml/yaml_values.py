@@ -123,7 +123,7 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
 
 
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
-    """Parse `{linear: {in: x, out: d, weights: q_proj}}`."""
+    """Parse a call, e.g. `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
         _report_call_keys(reader, node)
         return ast.Name("_", span=node.span)
@@ -206,7 +206,7 @@ class ValueKind:
 
 
 def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
-    """Parse `true` or `false`."""
+    """Parse a boolean, `true` or `false`."""
     text = reader.read_scalar(entry.value, subject)
     if text not in ("true", "false"):
         title = f"{subject} is `true` or `false`"
@@ -227,7 +227,7 @@ def make_header_kind(
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
-    """Parse `x: float[batch, n]` or `n: {type: int, default: 4}`."""
+    """Parse a parameter: `x: float[batch, n]` or `n: {type: int, default: 4}`."""
     name = parse_yaml_name(reader, entry.key, "the name of an input")
     span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
@@ -259,7 +259,7 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Pa
 def parse_yaml_equations(
     reader: YamlReader, entry: YamlEntry, subject: str
 ) -> tuple[ast.Equation, ...]:
-    """Parse `where: {total: past + seq}`."""
+    """Parse the equations of a block, e.g. `where: {total: past + seq}`."""
     return tuple(
         ast.Equation(
             parse_yaml_name(reader, e.key, "a length"),
