@@ -40,7 +40,7 @@ def compile_generator(spec: str, strategy: str, directory: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("spec", "strategy"),
-    sample_sweep(list(product(("llama", "encoder_decoder"), STRATEGIES)), stride=4),
+    sample_sweep(list(product(("llama", "encoder_decoder"), STRATEGIES)), stride=2),
 )
 def test_tokens_equal_the_reference(
     spec: str, strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
