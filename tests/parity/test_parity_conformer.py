@@ -63,6 +63,7 @@ CASES = [
     ("ForCTC", WORDS, {}),
     ("ForCTC", WORDS, {"position_embeddings_type": "rotary"}),
     ("Model", {"last_hidden_state": "frames"}, {"conv_bias": False}),
+    ("Model", {"last_hidden_state": "frames"}, {"feat_extract_norm": "group"}),
     ("ForSequenceClassification", {"logits": ""}, HEADED),
     ("ForSequenceClassification", {"logits": ""}, SUMMED),
     ("ForAudioFrameClassification", WORDS, HEADED),
