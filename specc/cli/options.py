@@ -247,7 +247,7 @@ def describe_unknown_option(
     similar = equivalent if flag in options else _find_option(name, options)
     if similar:
         return f"unknown option `{escape_text(word)}`; {format_suggestion(similar)}"
-    return f"there is no option `{escape_text(word)}`{_format_commands(flag, options_by_command)}"
+    return f"unknown option `{escape_text(word)}`{_format_commands(flag, options_by_command)}"
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:

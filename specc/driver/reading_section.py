@@ -179,7 +179,7 @@ def _describe_text_files(
             file = read_tokenizer_file(path, str(path), None)
             yield from describe_ignored_settings(path.parent, file.json_text)
     elif names:
-        noun = "tokenizer that specc reads" if is_gguf_path(paths[0]) else noun
+        noun = "supported tokenizer" if is_gguf_path(paths[0]) else noun
         ids = f"`{names[0]}` takes token ids, not text"
         yield f"`{escape_text(paths[0])}` has no {noun}: {ids}"
 

@@ -146,7 +146,7 @@ LATER = pytest.mark.parity
             marks=LATER,
         ),
         pytest.param(
-            "lstm_lm", ["--graphs", "step"], "no attention of this model writes", marks=LATER
+            "lstm_lm", ["--graphs", "step"], "no attention of this model updates", marks=LATER
         ),
         pytest.param(
             "gpt2", ["--graphs", "step", "--opset", "17"], "with these options", marks=LATER

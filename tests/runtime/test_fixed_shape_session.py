@@ -67,7 +67,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
         ({"batch": 0}, "a positive integer, not 0"),
         ({"batch": True}, "not True"),
         ({"batch": "\x1b[31m"}, "a positive integer"),
-        ({"batch": 1, "rows": 2}, "no length called `rows`"),
+        ({"batch": 1, "rows": 2}, "unknown length `rows`"),
     ],
 )
 def test_invalid_lengths_are_refused(lengths: dict[str, int], words: str, tmp_path: Path) -> None:

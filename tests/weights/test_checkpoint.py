@@ -137,8 +137,8 @@ def test_shards_without_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tf_model.h5", "is of TensorFlow"),
-        ("flax_model.msgpack", "is of Flax"),
+        ("tf_model.h5", "is a TensorFlow checkpoint"),
+        ("flax_model.msgpack", "is a Flax checkpoint"),
         ("model.safetensors.incomplete", "is an incomplete download"),
     ],
 )

@@ -114,11 +114,11 @@ def test_fused_projections_are_split() -> None:
 @pytest.mark.parametrize(
     ("expr", "words"),
     [
-        (TransposeExpr(TensorExpr("v")), "no two axes"),
+        (TransposeExpr(TensorExpr("v")), "fewer than two axes"),
         (TransposeExpr(a, (0, 0)), "each of the 2 axes once"),
         (ReshapeExpr(a, (5, -1)), "cannot become"),
         (ReshapeExpr(a, (-1, -1)), "not a valid shape"),
-        (ConcatExpr((a, cube), 0), "differ not only"),
+        (ConcatExpr((a, cube), 0), "differ along other axes"),
         (ConcatExpr((), 0), "nothing to concatenate"),
         (StackExpr((a, cube)), "cannot stack"),
         (StackExpr(()), "nothing to stack"),

@@ -99,10 +99,10 @@ def make_header(**changes: object) -> dict[str, object]:
         (b'{"a": NaN}', "NaN is not a number"),
         (b'{"a"}', "not JSON"),
         (b"\xff{}", "not UTF-8"),
-        (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":1}', "names 'a' twice"),
+        (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":1}', "duplicate key 'a'"),
         (
             b'{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
-            "names 'dtype' twice",
+            "duplicate key 'dtype'",
         ),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":{"dtype":"F32","shape":[' + b"1" * 5000 + b'],"data_offsets":[0,8]}}', "not JSON"),
@@ -136,7 +136,7 @@ def test_broken_headers(tmp_path: Path, header: object, words: str) -> None:
 def test_header_lengths(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"1234567")
     assert "7 bytes" in get_open_error(tmp_path / "short")
-    assert "at most 100000000" in get_open_error(
+    assert "maximum 100000000" in get_open_error(
         write_raw_file(tmp_path / "c", {"a": A}, length=100_000_001)
     )
     assert "truncated" in get_open_error(write_raw_file(tmp_path / "d", {"a": A}, length=1000))
