@@ -115,7 +115,7 @@ def test_fused_projections_are_split() -> None:
     ("expr", "words"),
     [
         (TransposeExpr(TensorExpr("v")), "fewer than two axes"),
-        (TransposeExpr(a, (0, 0)), "each of the 2 axes once"),
+        (TransposeExpr(a, (0, 0)), "not a permutation of the 2 axes"),
         (ReshapeExpr(a, (5, -1)), "cannot become"),
         (ReshapeExpr(a, (-1, -1)), "not a valid shape"),
         (ConcatExpr((a, cube), 0), "differ along other axes"),
