@@ -145,7 +145,7 @@ def test_rows_with_invalid_shapes_are_refused(
     [
         ({"ids": ""}, "E0947.*too short"),
         ({"ids": "xyz"}, "E0908"),
-        ({"ids": "ab", "logits": "ab"}, "E0947.*no text"),
+        ({"ids": "ab", "logits": "ab"}, "E0947.*expects numbers"),
     ],
 )
 def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> None:
