@@ -184,7 +184,7 @@ HOLES[1, 0, 2, 3] = np.nan
         ("bert", {"input_ids": IDS[:, :0]}, "`seq` is 0"),
         ("bert", {"input_ids": IDS, "attention_mask": MASK[:2]}, "`batch` is 3"),
         ("bert", {"ids": IDS}, "no input `ids`"),
-        ("bert", {}, "`input_ids` is missing"),
+        ("bert", {}, "missing model input `input_ids`"),
         ("vit", {"pixel_values": HOLES}, "NaN at [1, 0, 2, 3]"),
     ],
 )
