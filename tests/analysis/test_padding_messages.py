@@ -161,7 +161,7 @@ def test_positions_after_conv_transpose(
     )
     spec = elaborate_with_config(str(path))
     (said,) = check_padding(spec.model.graph)
-    assert f"the {rows} are then correct" in said.helps[0]
+    assert f"then give {rows} correct results" in said.helps[0]
     weights, rng = sample_spec_weights(spec), np.random.default_rng(0)
     x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3
     padded = run_reference(spec, weights, {"x": x, "keep": keep})["y"]

@@ -84,7 +84,7 @@ def test_finished_blocks_are_not_repeated(
     assert plan is not None
     blocks, told = BlockRunner.open(plan, out), list[int]()
     monkeypatch.setattr("specc.batch_inference.block_runner.write_part", None)
-    assert blocks.run_block(1, told.append).rows == 2
+    assert blocks.run_block(1, told.append).row_count == 2
     assert told == [2]
 
 
