@@ -202,7 +202,7 @@ class NameDocumentation:
     """The documentation of a name; `text` is the header or the source of its definition."""
 
     kind: str
-    definition: str
+    text: str
     doc: str = ""
     file: str = ""
 
@@ -210,15 +210,15 @@ class NameDocumentation:
         """Format the definition, its docstring and its file."""
         # a spec is printed verbatim, so that the output can be redirected to a file
         if self.kind == "spec":
-            return self.definition.removesuffix("\n")
+            return self.text.removesuffix("\n")
         details = (self.doc, f"({self.file})" if self.file else "")
-        return "\n\n".join([self.definition, *filter(None, details)])
+        return "\n\n".join([self.text, *filter(None, details)])
 
 
 def _document_spec(name: str) -> NameDocumentation:
     """Return the whole text of a built-in spec."""
     text = find_builtin_specs()[name].read_text(encoding="utf-8")
-    return NameDocumentation(kind="spec", definition=text, file=find_builtin_specs()[name].name)
+    return NameDocumentation(kind="spec", text=text, file=find_builtin_specs()[name].name)
 
 
 def find_documented_names(
@@ -227,7 +227,7 @@ def find_documented_names(
     """Return the functions and definitions with this name. Raise E0204 if there are none."""
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
-        [NameDocumentation(kind="function", definition=word.format_signature(), doc=word.doc)]
+        [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]
         if word
         else []
     )
@@ -237,11 +237,11 @@ def find_documented_names(
         if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
         text = "\n".join(format_statement(item, 0))
-        meanings_found.append(NameDocumentation(kind=kind, definition=text, file=str(module.path)))
+        meanings_found.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
             text, doc = docs[name]
-            meanings_found.append(NameDocumentation(kind=kind, definition=text, doc=doc))
+            meanings_found.append(NameDocumentation(kind=kind, text=text, doc=doc))
     if not meanings_found:
         _raise_unknown_name(name, library)
     return meanings_found

@@ -40,7 +40,7 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     Xml.fromstring(render_attention(seen, ".svg", AttentionSelection(scope="*")).content)
     assert render_attention(seen, ".png").content.startswith(b"\x89PNG")
     for each in seen.attention_maps.maps:
-        assert each.weights.shape[1] == len(each.queries.labels)
-        assert each.weights.shape[2] == len(each.keys.labels)
+        assert each.weights.shape[1] == len(each.query_axis.labels)
+        assert each.weights.shape[2] == len(each.key_axis.labels)
         # masked positions have weight 0
         assert np.abs(each.weights[each.is_masked]).max(initial=0) == 0, each.scope

@@ -252,7 +252,7 @@ def assert_same_ids(directory: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(directory, gguf_file="m.gguf")
     made = read_gguf_tokenizer(directory / "m.gguf")
     assert made is not None
-    ours = Tokenizer.from_str(made.text)
+    ours = Tokenizer.from_str(made.tokenizer_json)
     for text in TEXTS:
         ids = ours.encode(text).ids
         assert ids == theirs(text)["input_ids"], text

@@ -46,7 +46,7 @@ class FullPassStepper:
     ) -> None:
         assert spec.model.generation
         self.spec, self.weights = spec, weights
-        self.related_labels, self.beside = dict(others), dict(beside or {})
+        self.others, self.beside = dict(others), dict(beside or {})
         self.growing, self.source = (
             spec.model.generation.sequence_input,
             spec.model.generation.logits_output,
@@ -66,7 +66,7 @@ class FullPassStepper:
                 n: np.concatenate([a, self._written(n, tokens)], axis=1)
                 for n, a in self.beside.items()
             }
-        inputs = {**self.related_labels, **self.beside, self.growing: self.tokens}
+        inputs = {**self.others, **self.beside, self.growing: self.tokens}
         logits = run_reference(self.spec, self.weights, inputs)[self.source]
         last = logits[:, -1] if logits.ndim == 3 else logits
         # A prompt of padding only starts after its prefix positions.
@@ -91,8 +91,8 @@ class FullPassStepper:
         """Replace batch element r by batch element `rows[r]`."""
         assert self.tokens is not None
         self.tokens = self.tokens[rows]
-        self.related_labels, self.beside = (
-            {n: a[rows] for n, a in m.items()} for m in (self.related_labels, self.beside)
+        self.others, self.beside = (
+            {n: a[rows] for n, a in m.items()} for m in (self.others, self.beside)
         )
 
 

@@ -121,7 +121,7 @@ class Session:
 def test_cpu_fallback_is_rejected_with_node_names() -> None:
     given = build_model_proto(*LENGTHS, *REST).SerializeToString()
     execution_providers.check_node_placement(Session(LENGTHS), given, "m.onnx", "cuda")
-    with pytest.raises(Failed, match=r"E0923\]: cuda cannot compute all of `m\.onnx`") as caught:
+    with pytest.raises(Failed, match=r"E0923\]: cuda cannot run all nodes of `m\.onnx`") as caught:
         execution_providers.check_node_placement(
             Session([*LENGTHS, REST[0]]), given, "m.onnx", "cuda"
         )
