@@ -101,9 +101,9 @@ def run(model: Model, ids: Array, keep: Array) -> Array:
     return model.run(input_ids=ids, attention_mask=keep)["prediction_logits"]
 
 
-@pytest.mark.parametrize("size", [1e-25, 1e30, 1e38])
+@pytest.mark.parametrize("size", [1e-25, 1e30, 1e35])
 def test_weights_of_any_magnitude_are_quantized(size: float, tmp_path: Path) -> None:
-    """Weights whose squares overflow or underflow float32."""
+    """Weights whose squares overflow or underflow float32; E0517 refuses larger ones."""
     plain = specc.load(compiled("feedforward", tmp_path / "p.onnx"))
     weights = {
         n: w * np.float32(size / np.abs(w).max()) for n, w in plain.weights().items() if w.ndim == 2

@@ -150,7 +150,7 @@ QUADRATIC = {
         (
             {"normalizer": make_replacements(1, "b" * 1000, {"String": "a"})},
             "a" * 100_000,
-            "1000 times",
+            "a factor of 1000",
         ),
     ],
 )

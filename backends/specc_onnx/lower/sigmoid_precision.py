@@ -38,7 +38,7 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
         return sigmoids
     ordinary, users = _find_ordinary_values(graph), graph.map_users()
     tolerant = {node: True for node, _ in graph.nodes}
-    outputs = set(graph.outputs.values())
+    outputs = {v for v in graph.outputs.values() if not _is_concat_buffer(graph, v)}
     for node, results in reversed(graph.nodes):
         tolerant[node] = outputs.isdisjoint(results) and all(
             _is_error_small(user, index, ordinary, tolerant)
@@ -46,6 +46,20 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
             for user, index in users.get(result, ())
         )
     return {v for v in sigmoids if v.dtype == "f32" and v.node and not tolerant[v.node]}
+
+
+def _is_concat_buffer(graph: Graph, value: Value) -> bool:
+    """Return True for a state that appends to an input of the graph. The next step uses the values
+    as the other users of the concatenation do now, so that a step and the full graph agree.
+    """
+    node = value.node
+    while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):
+        value = node.args[0] or value
+        node = value.node
+    inputs = graph.inputs.values()
+    return (
+        node is not None and isinstance(node.op, ops.Concat) and any(a in inputs for a in node.args)
+    )
 
 
 def _is_sigmoid(node: Node) -> bool:
@@ -70,7 +84,7 @@ def _find_ordinary_values(graph: Graph) -> set[Value]:
 def _is_error_small(
     user: Node, index: int, ordinary: Collection[Value], tolerant: Mapping[Node, bool]
 ) -> bool:
-    """Return whether a small absolute error of an operand of `user` is small in all results."""
+    """Return True if a small absolute error of an operand of `user` is small in all results."""
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
         return user.args[1 - index] in ordinary and tolerant[user]
