@@ -47,6 +47,7 @@ MECHANISM_SPECS = frozenset(
         "kv_lookup",
         "layoutlmv3",
         "led",
+        "levit",
         "llama",
         "llama4_text",
         "llava_next",
