@@ -212,7 +212,7 @@ def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> 
     }
     if with_similarities:
         table = compute_cosine_similarities(predictions[EMBEDDING_OUTPUT])
-        found["compute_cosine_similarities"] = table.tolist()
+        found["cosine_similarities"] = table.tolist()
         lines = [*_format_similarities(table)]
         found["lines"] = lines
     if not print_json_result(found):
