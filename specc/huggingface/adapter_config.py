@@ -53,13 +53,15 @@ def is_language_adapter(adapter: str) -> bool:
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
-    """Return the config files of an adapter, or no files for ""."""
+    """Return the config files of an adapter, or [] if `adapter` is ""."""
     whole = not adapter or is_language_adapter(adapter)
     return [] if whole else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
 
 def get_adapter_language(adapter: str) -> str:
-    """Return the language of `adapter.fra.safetensors`, or "" for any other adapter."""
+    """Return the language code in the name of a language adapter such as `adapter.fra.safetensors`,
+    or "" if `adapter` is not one.
+    """
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(BEGINNING):
         return ""
@@ -134,7 +136,9 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
-    """Return the items of a list, or None if there is no list; a single number becomes a list."""
+    """Return the items of a list, or None if the key has no list. A single number becomes a list of
+    one item.
+    """
     value = _read_plain_value(config, key)
     if isinstance(value, str) or value is None:
         return None

@@ -36,7 +36,7 @@ BEAM_SEARCH_KEYS = (
     "renormalize_logits",
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys that only the file of Whisper has, which sets language and task with tokens."""
+"""Keys of Whisper's generation_config.json only, which selects language and task by tokens."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""
@@ -46,7 +46,7 @@ SPECIAL_KEYS = {
     "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys that are read by other code."""
+"""Keys that other modules read."""
 IGNORED_KEYS = {
     "metadata of the file": "_from_model_config transformers_version",
     "set by the prompt or another key": "prev_sot_token_id",
@@ -97,7 +97,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("lang_to_id", "task_to_id"), (dict, "a map of tokens")),
     **dict.fromkeys(("language", "task"), (str, "a string")),
 }
-"""The type of each key's value if it is not null, and the error for other types."""
+"""The type of each key's non-null value, and the error message for other types."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
 
 
 def _as_list(value: object) -> list[object]:
-    """Return a list unchanged, and any other value as a list of one item."""
+    """Return a list unchanged. Return any other value as a list of one item."""
     return value if isinstance(value, list) else [value]
 
 
@@ -264,7 +264,8 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
         start = file.settings["start"] = bos
     starts = _list_tokens(start)
     first = file.get_value(FORCED_BOS_KEY)
-    # transformers forces it after a single token: after a start token, but not after a prompt
+    # transformers forces this token after exactly one token, i.e. after a start token but not after
+    # a prompt
     places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
         places = _split_forced_tokens(file, starts)
@@ -276,7 +277,7 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
 
 
 def _list_tokens(value: object) -> list[object]:
-    """Return one or several tokens as a list."""
+    """Return a single token or several tokens as a list."""
     tokens = list(value) if isinstance(value, list | tuple) else [value]
     return [token for token in tokens if token is not None]
 
@@ -294,8 +295,8 @@ def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> Non
 
 
 def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]) -> list[object]:
-    """Return Whisper's forced tokens from the first token that the model chooses on; the known
-    tokens before it are appended to `start_tokens` and fed at once.
+    """Append the forced tokens of Whisper that are known in advance to `start_tokens`, which are
+    fed at once. Return the other forced tokens, which begin with a token that the model chooses.
     """
     places = _read_transcription_tokens(file)
     while places and not isinstance(places[0], list):
@@ -365,7 +366,7 @@ def _read_strategy(file: _GenerationConfigFile) -> None:
 
 
 def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[str]]:
-    """Choose the strategy, and return it with the keys of its options."""
+    """Return the strategy and the keys of its options."""
     if uses_sampling:
         return "sample", [*SAMPLING_KEYS]
     if has_beams:
@@ -374,7 +375,7 @@ def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[st
 
 
 def _iterate_unsupported(file: _GenerationConfigFile) -> Iterator[str]:
-    """Yield the features that a file enables and specc lacks, each with its value."""
+    """Yield the features, each with its value, that a file enables but specc does not support."""
     for key, idle in NEUTRAL_VALUES.items():
         value = file.get_value(key)
         if value is not None and value not in idle and value != []:

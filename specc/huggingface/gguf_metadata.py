@@ -56,10 +56,10 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
 }
 """Config keys by metadata key (without the architecture prefix); later entries take precedence."""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
-"""Config values that llama.cpp assumes."""
+"""Default config values of llama.cpp."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
-"""Layer counts of the models whose queries are scaled by the hidden size per head, not by
-`head_dim`.
+"""Layer counts of the models whose query scale is computed from hidden size / number of heads
+instead of `head_dim`.
 """
 STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 DEFAULT_THETA = 10000.0
@@ -89,7 +89,7 @@ def _build_config(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _select_prefix(values: Metadata, prefix: str) -> Metadata:
-    """Return the values whose keys begin with a prefix, without it."""
+    """Return the values whose keys begin with a prefix; the prefix is removed from the keys."""
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
@@ -131,7 +131,9 @@ def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Met
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Return `rope_scaling`. GGUF files store frequency divisors as tensors."""
+    """Return `rope_scaling`, or None if RoPE is not scaled. GGUF files store frequency divisors as
+    tensors.
+    """
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, both = (file.read_rope_factors(name) for name in ROPE_TENSORS)
@@ -164,7 +166,7 @@ def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: F
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens that are matched as a whole."""
 MAX_TOKEN = 512
-"""Maximum length of a token that is built from others."""
+"""Maximum length of a token that merges of other tokens produce."""
 SPACE = "▁"
 SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -184,8 +186,8 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer: its regular expression (GPT-2's if empty), and whether digits are
-    split first, words in the vocabulary ignore merges, and texts are normalized by NFC.
+    """A byte-level pre-tokenizer: its regular expression (GPT-2's if empty), and three flags:
+    digits are split first, words in the vocabulary ignore merges, texts are normalized by NFC.
     """
 
     regex: str = ""
@@ -266,7 +268,9 @@ def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[d
 
 
 def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
-    """Return special tokens by name, whether texts begin or end with them, the chat template."""
+    """Return the special tokens by name, whether texts begin or end with them, and the chat
+    template.
+    """
     found: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
@@ -280,7 +284,7 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
 
 
 def _get_token(tokens: list[str], number: object) -> str | None:
-    """Return the token with an id, or None if there is no such token."""
+    """Return the token with the id `number`, or None if there is no such token."""
     return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
 

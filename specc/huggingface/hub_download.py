@@ -10,7 +10,7 @@ from specc.io.safe_read import escape_text
 HUB_PREFIX = "hf:"
 _MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
 _DOWNLOADED_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""Patterns of files that compiling may read: no pickles, no duplicates of the weights in other
+"""Patterns of files that `compile` may read, without pickles and without weights in other
 formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
@@ -19,9 +19,10 @@ _COMMIT_DIGITS = 40
 def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     """Return the directory of a model in the Hub's cache, and a remark that names the commit.
 
-    A path is returned unchanged. Files in the cache are not downloaded again; `HF_ENDPOINT`,
-    `HF_HOME`, `HF_HUB_OFFLINE` and tokens work like in `huggingface_hub`. Raise E0801 if that
-    package is missing, and E0806 for an invalid Hub name or a failed download.
+    A path is returned unchanged. Cached files are not downloaded again; `HF_ENDPOINT`, `HF_HOME`,
+    `HF_HUB_OFFLINE` and access tokens have the same effect as in `huggingface_hub`. Raise E0801 if
+    the package `huggingface_hub` is missing, and E0806 for an invalid Hub name or a failed
+    download.
     """
     if not model.startswith(HUB_PREFIX):
         return model, ()

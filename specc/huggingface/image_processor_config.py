@@ -24,7 +24,7 @@ MISSING_CONFIG_HELP = (
 )
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""Minimum size from which ConvNeXt's images are resized without cropping."""
+"""ConvNeXt images of at least this size are resized without a crop."""
 
 _HALF_STATS = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -169,7 +169,7 @@ def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
 
 
 def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
-    """Yield remarks: the file in use, and its keys without effect."""
+    """Yield remarks about the config file that is used and about its ignored keys."""
     file, path = _find_file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
         return
@@ -192,7 +192,7 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     part = data.find_non_null(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
-    # Files of audio processors, or of processors without images, contain no image settings.
+    # Configs of audio processors and of other processors without images contain no image settings.
     image_keys = ("image_mean", "size", "do_resize", "crop_size")
     has_images = path.name == PREPROCESSOR and any(map(data.find_non_null, image_keys))
     return data if has_images else None
@@ -248,8 +248,8 @@ class _FileReader:
         return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
     def _find_processor_defaults(self) -> _Defaults:
-        """Return the defaults of the image processor. If the file names none, use ViT's processor
-        or the processor of the spec's `sizing`.
+        """Return the defaults of the image processor. If the file names no processor, return the
+        defaults of ViT's processor, or of the processor for the spec's `sizing`.
         """
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.find_non_null(key) is None:
@@ -268,8 +268,8 @@ class _FileReader:
         return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Return the output size of images (None if the model determines it), and their size before
-        the center crop (None if there is no crop).
+        """Return the output size of images (None if the model determines the size), and their size
+        before the center crop (None if there is no crop).
         """
         if self.kind.is_page:
             return _read_page_size(self), None
@@ -371,7 +371,7 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
             found = [] if any(rest.values()) else [short, long]
         case {"height": int(), "width": int()}:
             return None
-        # the format of files before 2023
+        # the format used before 2023
         case int(short) if isinstance(most, int):
             found = [short, most]
         # absent: the processor's default

@@ -53,7 +53,7 @@ UNSUPPORTED_TYPES = {
         "each step generates a code for each of several codebooks, which `generate` cannot",
     ),
 }
-"""Published types without a spec, with the reason."""
+"""Published model types without a built-in spec, with the reason."""
 EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL
@@ -63,7 +63,8 @@ TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
 def load_checkpoint_config(path: str) -> JsonObject:
-    """Return the config.json in a file or directory, or the metadata of a GGUF file in that form.
+    """Return the config.json of a file or directory, or the metadata of a GGUF file converted to a
+    config.json.
 
     Raise the errors of `load_config_json` and `read_gguf_config`.
     """
@@ -81,13 +82,17 @@ def has_checkpoint_config(path: str) -> bool:
 
 
 def describe_config(path: str) -> str:
-    """Return where `load_checkpoint_config` finds the config of a checkpoint."""
+    """Describe the location from which `load_checkpoint_config` reads the config of a
+    checkpoint.
+    """
     where = "metadata of" if is_gguf_path(path) else "config.json in"
     return f"the {where} `{escape_text(path)}`"
 
 
 def find_spec_for_checkpoint(directory: str) -> str:
-    """Return the built-in spec for the `model_type` of a directory or GGUF file. Raise E0419."""
+    """Return the built-in spec for the `model_type` of a directory or GGUF file. Raise E0419 if
+    there is none.
+    """
     data = load_checkpoint_config(directory)
     member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
     where = escape_text(Path(directory) / CONFIG_FILE_NAME)
@@ -145,7 +150,7 @@ def _find_nearest_type(kind: str, data: JsonObject) -> str:
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
     alike = find_similar_name(kind, types) or ""
-    # keys such as `vocab_size` are in every config.json: two common keys mean nothing
+    # keys such as `vocab_size` are in every config.json, so two keys in common are not significant
     if alike and (read[best] <= 2 or read[types[alike]] >= MIN_KEY_SHARE * read[best]):
         return alike
     if not read[best]:
@@ -155,7 +160,7 @@ def _find_nearest_type(kind: str, data: JsonObject) -> str:
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
     """Return the number of keys of a config.json that each built-in spec reads, in descending
-    order. Among equals, specs that read fewer other keys come first.
+    order. If counts are equal, specs that read fewer other keys come first.
     """
     keys = set(data.members)
     chosen = set(spec_names)

@@ -33,7 +33,7 @@ from specc.preprocessing.tokenizer_files import TextTokenizer
 
 Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
-"""Plain JSON of a file next to the weights, and fields of a task."""
+"""JSON object of a file next to the weights, or fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
 SPECIAL_TOKENS_BY_FIELD = {
     "mask_token_id": ("mask_token", "[MASK]", "<mask>"),
@@ -41,7 +41,8 @@ SPECIAL_TOKENS_BY_FIELD = {
     "unknown_token_id": ("unk_token", "[UNK]", "<unk>"),
     "pad_token_id": ("pad_token", "[PAD]", "<pad>"),
 }
-"""Task fields with ids of special tokens: the key that names the token, and its default names."""
+"""Task fields that contain ids of special tokens, each with the config key of the token and its
+default names."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
 """Lengths of at least this value mean unlimited."""
@@ -60,7 +61,9 @@ def add_checkpoint_task(
     config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
-    """Add the task of the graph to its reading if the graph has a task and reads text."""
+    """Return the preprocessing config with the task of the graph, if the graph has a task and takes
+    text.
+    """
     texts = [(n, r) for n, r in reading.inputs if isinstance(r, TEXT_READINGS)]
     text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
     classes = _list_architectures(program, model.graph.name)
@@ -164,7 +167,7 @@ def _read_image_text_settings(config: Config) -> Fields:
 
 
 def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
-    """Return the content of a file with that name, or {} if it is absent."""
+    """Return the content of the file `name`, or {} if it is absent."""
     return read_optional_object(find_repository_file(directories, name))
 
 

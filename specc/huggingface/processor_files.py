@@ -30,7 +30,9 @@ MAX_IDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor: our names of its keys, and the keys with only one supported value."""
+    """A feature extractor: specc's names of its keys, and the keys with a single supported
+    value.
+    """
 
     name: str
     keys: Mapping[str, str]
@@ -125,7 +127,7 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
     """Return the path and the content of the preprocessor config; for a processor config, return
-    the audio part. Return None and {} if there is none.
+    the audio part. Return (None, {}) if there is no config.
     """
     path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:
@@ -187,8 +189,8 @@ def _fail_unsupported_settings(path: Path, reason: str, span: Span | None) -> No
 
 
 def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
-    """Return the vocabulary in the first directory that has one, as written by `convert` next to
-    word vectors. Raise E0203 if there are several.
+    """Return the path of the vocabulary (written by `convert` next to word vectors) in the first
+    directory that contains one, or None. Raise E0203 if there are several.
     """
     for directory in directories:
         found = sorted(directory.glob("*.vocab"))
@@ -280,7 +282,9 @@ def _iterate_added_tokens(
 
 
 def get_token_content(value: object, default: str = "") -> str:
-    """Return a token in its file form: a string, or an object with `content`."""
+    """Return the text of a token, which config files store as a string or as an object with
+    `content`.
+    """
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else default
@@ -296,12 +300,12 @@ def _fail_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
 
 
 def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
-    """Return the file with that name in the first directory that has one, or None."""
+    """Return the file `name` in the first directory that contains it, or None."""
     return next((f / name for f in directories if os.path.lexists(f / name)), None)
 
 
 def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> list[Path]:
-    """Return the existing files, each from the first directory that has it."""
+    """Return the existing files among `names`, each from the first directory that contains it."""
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
@@ -331,7 +335,9 @@ def read_optional_object(path: Path | None) -> dict[str, object]:
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """Read the JSON object in a file. Raise E0802 or E0846 if that fails."""
+    """Return the JSON object in a file. Raise E0802 if the file is unreadable, and E0846 if it is
+    not a JSON object.
+    """
     data = read_required_file(path, MAX_FILE_BYTES)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)

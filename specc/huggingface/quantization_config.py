@@ -34,12 +34,12 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes on activation quantization that the compiled model omits."""
+        """Return notes on activation quantization that the compiled model omits."""
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
 GGUF_QUANTIZATION = CheckpointQuantization(method=GGUF_METHOD, settings=QuantizationSettings())
-"""How the weights of a GGUF file are quantized: each tensor has a type."""
+"""The quantization of GGUF files, in which each tensor has its own type."""
 COMPRESSED_FORMATS = (
     "pack-quantized",
     "int-quantized",
@@ -54,11 +54,11 @@ COMPRESSED_FORMATS = (
 
 
 class _UnsupportedSettingError(Exception):
-    """A quantization setting is not supported; the message names it."""
+    """Raised for an unsupported quantization setting; the message names the setting."""
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
-    """Return how the weights of a checkpoint are quantized, or None if they are not quantized.
+    """Return the quantization method of a checkpoint, or None if its weights are not quantized.
 
     Raise E0421 for a method or setting that is not supported.
     """
@@ -113,7 +113,9 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
-    """Return a value, or the first known value if it is null. Raise an error for unknown values."""
+    """Return the value of `key`, or the first supported value if it is null. Raise an error for
+    unsupported values.
+    """
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()
@@ -201,4 +203,5 @@ _METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationS
     "mxfp4": lambda _: (QuantizationSettings(), False),
     "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
-"""Readers of the settings of each method, and of whether activations are quantized too."""
+"""The function that reads the settings of each method and determines whether activations are
+quantized."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
-    """Return a tokenizer.json, called `name` in messages. Raise E0802 or E0941."""
+    """Return a tokenizer.json, called `name` in messages. Raise E0802 if it is unreadable, and
+    E0941 if it is invalid.
+    """
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
     return check_tokenizer_file(data, name, span)
 
@@ -86,8 +88,8 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 def choose_chat_template(
     setting: object, config: Mapping[str, object], path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the template in a setting, with the special tokens of `config`. Raise E0423 if
-    invalid.
+    """Return the chat template in `setting`, with the special tokens of `config`. Raise E0423 if
+    the setting is invalid.
     """
     if isinstance(setting, list | dict):
         setting = _select_template(setting, path, span)
@@ -106,8 +108,8 @@ def list_chat_template_files(directory: Path) -> list[Path]:
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template of a list of objects or a table, or None if there is
-    none. Raise E0423 if it is ambiguous.
+    """Return the default or only template of a list of objects or a table, or None if the list is
+    empty. Raise E0423 if the choice is ambiguous.
     """
     named: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for one in templates if isinstance(templates, list) else ():
@@ -127,7 +129,9 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
-    """Return the special tokens by name: `bos_token`, as a string or an object."""
+    """Return the special tokens by name, e.g. `bos_token`; the config stores each as a string or an
+    object.
+    """
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     found = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(found) > MAX_TOKENS:
@@ -186,18 +190,19 @@ REPOSITORY_FILES = (
 """Files that other programs save next to weights and look for when loading."""
 LARGEST_COMPANION = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""Return the tokenizer config that a `tokenizer.json` implies."""
+"""Function that returns the tokenizer config that a `tokenizer.json` implies."""
 
 
 def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
-    """Return the existing files, each from the first directory that has it."""
+    """Return the existing companion files, each from the first directory that contains it."""
     return find_repository_files(directories, REPOSITORY_FILES)
 
 
 def read_companions(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """Yield the files for a package in the format of a different program, except `excluded`.
+    """Yield the companion files of a package in the format of a different program, except the files
+    in `excluded`.
 
     onnxruntime-genai needs both tokenizer files; if a checkpoint has only the first, the second is
     generated. Raise E0802 if a file cannot be read.
@@ -214,7 +219,7 @@ def read_companions(
 
 
 def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on missing files that programs of this format need."""
+    """Return notes on missing files that programs need to load a package of this format."""
     there = {path.name for path in find_companion_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in there:
         return (

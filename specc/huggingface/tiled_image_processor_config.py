@@ -23,7 +23,7 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
     "do_center_crop": (None, False),
     "return_row_col_info": (None, True, False),
 }
-"""Supported values of settings; some rules have others."""
+"""Default supported values of settings; some sizing rules support different values."""
 
 
 def read_sized_options(
@@ -50,7 +50,9 @@ class _Settings:
         self.reader, self.defaults = reader, default
 
     def read_length(self, key: str, *parts: str) -> int:
-        """Return a positive integer, or the first of `parts` that an object contains."""
+        """Return a positive integer: the value of `key`, or, if the value is an object, its first
+        member in `parts`.
+        """
         value = self.reader.read_value(key, self.defaults.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)

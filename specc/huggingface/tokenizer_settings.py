@@ -29,9 +29,10 @@ BERT_NORMALIZER = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""Keys of tokenizer_config.json, and the fields of a BertNormalizer that they set."""
+"""Fields of a BertNormalizer by the keys of tokenizer_config.json that set them."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Keys that add a special token at an end of a text, and the keys that name this token."""
+"""Keys that enable a special token at the beginning or end of a text, each with the key that names
+this token."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
@@ -91,7 +92,7 @@ def apply_tokenizer_settings(
 
 
 def _list_parts(value: object) -> list[Part]:
-    """Return the parts of a `Sequence`, a single part as a list, and [] for null."""
+    """Return the parts of a `Sequence`, a list of one item for a single part, or [] for null."""
     if not isinstance(value, dict):
         return []
     inner = next(
@@ -150,7 +151,7 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
 
 
 def _collect_added_tokens(content: Part) -> set[str]:
-    """Return the tokens that the post-processor adds, or "?" if it is BERT's or RoBERTa's."""
+    """Return the tokens that the post-processor adds, or {"?"} if it is BERT's or RoBERTa's."""
     parts = _list_parts(content.get("post_processor"))
     others = [part for part in parts if part.get("type") != "ByteLevel"]
     return {str(name) for part in others for name in part.get("special_tokens", ("?",))}
@@ -208,7 +209,7 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings that ignore ids outside the vocabulary, with their keys."""
+"""Settings in which ids outside the vocabulary have no effect, with their keys."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
@@ -273,7 +274,8 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are read or do not change vectors, with their supported values if restricted."""
+"""Keys that are read or that do not change embeddings, with their supported values if only some are
+supported."""
 
 
 def _iterate_unread_settings(
@@ -289,7 +291,7 @@ def _iterate_unread_settings(
 READ_TOKENIZER_ARGUMENTS = frozenset(
     ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
 )
-"""Arguments of the tokenizer that are read or do not change vectors."""
+"""Arguments of the tokenizer that are read or that do not change embeddings."""
 
 
 def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
@@ -307,7 +309,7 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
 
 
 def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
-    """Return the keys of arguments for processors of other modalities than text."""
+    """Return the keys of arguments for processors of modalities other than text."""
     given = settings.get("processing_kwargs")
     items = given.items() if isinstance(given, dict) else ()
     return [key for key, value in items if key != "text" and value]

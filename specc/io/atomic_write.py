@@ -59,8 +59,8 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
 
 
 def sanitize_file_stem(name: str) -> str:
-    """Return a file name stem that is valid in ONNX external data locations and on every operating
-    system.
+    """Convert a name to a file name stem that is valid in ONNX external data locations and on every
+    operating system.
     """
     clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
@@ -232,13 +232,13 @@ class OutputDirectory:
         if self._parts:
             platform.sync_directory(self.path)
         self._publish_entries()
-        # Files of the new package are not removed, nor files outside the directory, even if the old
-        # index lists them.
+        # Files of the new package and files outside the directory are kept, even if the old index
+        # lists them.
         for name in self._superseded:
             inside = name == os.path.basename(name)
             if inside and name not in {*self._parts, *self._entries}:
                 _unlink_quietly(self.path / name)
-        for second in self._temporary:  # second names of the replaced entries
+        for second in self._temporary:  # hard links to the entries that are replaced
             _unlink_quietly(second)
 
     def _publish_entries(self) -> None:
@@ -266,7 +266,7 @@ class OutputDirectory:
         self._made = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
-        """Publish a set that has only one entry."""
+        """Publish a set of files that has only one entry."""
         name, temporary = entry
         made, self._made = self._made, []
         try:
@@ -286,7 +286,9 @@ class OutputDirectory:
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:
-    """Write all of `data`. A call of `os.write` may write less, and at most 2 GiB."""
+    """Write the whole chunk. A single call of `os.write` may write only a part, and at most 2
+    GiB.
+    """
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)

@@ -50,7 +50,8 @@ CONVERSION_COMMAND = (
     "for k, v in torch.load(f, weights_only=True).items()}, "
     'sys.argv[1])" {target} {source}'
 )
-"""Converts a PyTorch checkpoint of one or several files to safetensors, with weights_only."""
+"""Python code that converts a PyTorch checkpoint of one or several files to safetensors, with
+`weights_only`."""
 
 
 def is_gguf_path(path: str | Path) -> bool:
@@ -59,8 +60,8 @@ def is_gguf_path(path: str | Path) -> bool:
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
-    """Return a description of a file with these first bytes, and a fix; return None for an unknown
-    file type.
+    """Return a description of a file with these first bytes, and a fix, or None if the file type is
+    unknown.
     """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for mark, what, help in _FOREIGN_SIGNATURES:
@@ -70,7 +71,7 @@ def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | 
 
 
 def format_conversion_command(*names: str) -> str:
-    """Return the conversion command for a file, or for the shards of a checkpoint."""
+    """Return the command that converts a file or the shards of a checkpoint."""
     stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
     whole = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
     sources = " ".join(map(shlex.quote, names))
@@ -86,14 +87,16 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Protobuf fields of a model: producer name, and metadata."""
 _MADE_BY, _HEAD = b"<!-- specc -->", 2048
-"""The text that identifies drawings and pages of specc, and how many bytes are searched for it."""
+"""The text that identifies drawings and pages written by specc, and the number of bytes that are
+searched for this text."""
 _LONGEST_HEADER = 100_000_000
 _MAX_FIELDS = 10_000
-"""Maximum number of protobuf fields that are parsed; arbitrary files may look like many."""
+"""Maximum number of protobuf fields that are parsed, because other files may appear to contain many
+fields."""
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that applies a test to the content of a file; it returns False for
+    """Return a function that applies `test` to the content of a file and returns False for
     unreadable files.
     """
 

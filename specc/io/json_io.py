@@ -56,7 +56,7 @@ class JsonLimits:
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, integer_bound=None)  # for callers that check them themselves
+NO_LIMITS = JsonLimits(depth=None, integer_bound=None)  # for callers that check the limits
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -109,7 +109,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
 
 
 def as_exact_integer(value: object) -> int | None:
-    """Return an integer; return None for any other value, including `true` and 3.0."""
+    """Return the value if it is an integer, or else None, including for `true` and 3.0."""
     return value if type(value) is int else None
 
 
@@ -188,7 +188,7 @@ class JsonFields:
         self.shared = shared or {}
 
     def raise_invalid(self, key: str, what: str) -> NoReturn:
-        """Report that field `key` is invalid. Never return."""
+        """Raise an error for the invalid field `key`."""
         self.report_error((*self.path, key), what)
 
     def has_field(self, key: str) -> bool:
@@ -259,7 +259,7 @@ class JsonFields:
         return tuple(str(value) for value in values)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Return a list of at most `max_count` values; None means any number."""
+        """Return a list of at most `max_count` values (any number if None)."""
         value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
@@ -348,7 +348,7 @@ def int_range(low: int, high: int) -> Reader:
 
 class Record:
     """A dataclass stored as a JSON object with its `tag` as `kind`. Fields with a default may be
-    absent. `json_keys` has the keys that differ from the names of their fields.
+    absent. `json_keys` maps field names to keys that differ from them.
     """
 
     __slots__ = ()
@@ -394,7 +394,7 @@ def _get_field_reader(hint: object) -> Reader:
 
 
 def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
-    """Return the record of the class that `kind` names."""
+    """Parse a record of the class that its field `kind` names."""
     record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
     fields.reject_unknown()
     return record

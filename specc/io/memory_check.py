@@ -18,7 +18,9 @@ _CGROUP_FILES = (
 
 
 def get_free_memory() -> int | None:
-    """Return the bytes available to this process, including swap, or None if unknown."""
+    """Return the number of bytes available to this process, including swap, or None if it is
+    unknown.
+    """
     free = _get_machine_memory()
     limits = [left for group in _CGROUP_FILES if (left := _get_cgroup_memory(*group)) is not None]
     known = [amount for amount in (free, *limits) if amount is not None]
@@ -41,7 +43,7 @@ def _get_machine_memory() -> int | None:
 
 
 def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
-    """Return the remaining memory of a container, or None if unlimited."""
+    """Return the remaining memory of a container, or None if it is unlimited."""
     try:
         most = int((directory / limit).read_text(encoding="ascii"))
         used = int((directory / usage).read_text(encoding="ascii"))

@@ -29,7 +29,7 @@ class OutputKind:
     suffixes: tuple[str, ...]
     is_written_by_specc: Callable[[Path], bool] | None = None
     directory_help: str = ""
-    """Help text for the case that the output is a directory."""
+    """Help text if the output path is a directory."""
 
 
 MODEL_OUTPUT = OutputKind(
@@ -116,7 +116,7 @@ WINDOWS_DEVICE_NAMES = frozenset(
 
 
 def explain_unportable_name(name: str) -> str:
-    """Return why a file name is not portable; return "" if it is portable."""
+    """Return the reason why a file name is not portable, or "" if it is portable."""
     stem = name.partition(".")[0].rstrip(" ").casefold()
     if stem in WINDOWS_DEVICE_NAMES:
         return f"`{stem}` is a device on Windows, with any extension"
@@ -217,7 +217,9 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
 
 
 def _is_existing_directory(directory: Path) -> bool:
-    """Return True if a directory exists; a deleted working directory has a link count of 0."""
+    """Return True if a directory exists and is not a deleted working directory, whose link count is
+    0.
+    """
     return directory.is_dir() and directory.stat().st_nlink > 0
 
 

@@ -16,7 +16,7 @@ IS_WINDOWS = os.name == "nt"
 REPLACE_ATTEMPTS = 5
 """Number of attempts to rename a file that another program has open."""
 RETRY_SECONDS = 0.2
-"""Seconds between two attempts."""
+"""Number of seconds between two attempts."""
 
 
 def _get_open_flag(name: str) -> int:
@@ -60,7 +60,7 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 
 
 def copy_file_mode(fd: int, mode: int) -> None:
-    """Copy the mode of another file, on platforms that have file modes."""
+    """Copy the mode of a different file, on platforms that have file modes."""
     if "fchmod" in vars(os):
         with suppress(OSError):  # the file system has no modes
             os.fchmod(fd, mode)
@@ -141,8 +141,8 @@ SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals. A library that is being imported may replace the exception of a signal with its
-own.
+"""Received signals, kept because a library that is being imported may replace the exception of a
+signal.
 """
 
 

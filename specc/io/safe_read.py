@@ -88,7 +88,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Return all bytes of a regular file of at most `max_bytes` bytes. Raise UnreadableFileError if
-    that is not possible.
+    the file is unreadable or too large.
     """
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
@@ -125,7 +125,7 @@ def resolve_links(path: Path) -> Path:
 
 
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
-    """Return the message of the operating system, in lower case."""
+    """Return the error message of the operating system, in lower case."""
     match error:
         case OSError(strerror=str(words)) if words:
             return words[0].lower() + words[1:]
@@ -144,8 +144,8 @@ MAX_IMAGE_BYTES = 512 << 20
 def read_required_file(
     path: str | os.PathLike[str], max_bytes: int, description: str = "", span: Span | None = None
 ) -> bytes:
-    """Read a regular file of at most `max_bytes` bytes. Raise E0802 if that is not possible;
-    `description` names the file in the message.
+    """Read a regular file of at most `max_bytes` bytes. Raise E0802 if the file is unreadable or
+    too large; `description` names the file in the message.
     """
     try:
         return read_regular_file(path, max_bytes)
@@ -189,7 +189,7 @@ _MAX_BYTES = 200
 
 
 def suggest_for_cache_directory(directory: Path) -> str:
-    """Suggest the snapshot in a directory of the hub cache; return "" for other directories."""
+    """Suggest a snapshot if a directory is in the hub cache; otherwise return ""."""
     found = next(_iterate_cached_models(directory), None)
     if found is None:
         return ""
@@ -198,7 +198,7 @@ def suggest_for_cache_directory(directory: Path) -> str:
 
 
 def suggest_for_hub_name(name: str) -> str:
-    """Suggest a path for the name of a model on the hub; return "" for other names."""
+    """Suggest a path if `name` is the name of a model on the hub; otherwise return ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     home = os.environ.get("HF_HOME", "")

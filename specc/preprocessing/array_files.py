@@ -45,7 +45,9 @@ SAVE_AGAIN_HELP = "save or copy it again"
 
 
 def parse_npy(data: bytes, name: str) -> Array:
-    """Return the array of a .npy file of format version 1 or 2. Raise E0905."""
+    """Return the array of a .npy file of format version 1 or 2. Raise E0905 if the file is
+    invalid.
+    """
     readers = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}
     if not data.startswith(NPY_SIGNATURE) or data[6:8] not in readers:
         fail_bad_array(name, "it is not a .npy file of version 1 or 2", "save it with numpy.save")
@@ -84,7 +86,9 @@ def _check_element(dtype: "np.dtype[np.generic]", name: str) -> None:
 
 
 def parse_npz(data: bytes, path: str) -> dict[str, Array]:
-    """Return the arrays of a .npz file by name. Raise E0905, or E0904 if they are too large."""
+    """Return the arrays of a .npz file by name. Raise E0905 if the file is invalid, and E0904 if
+    the arrays are too large.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _read_members(archive, path)
@@ -121,7 +125,7 @@ def to_native_order(array: Array) -> Array:
 
 
 def fail_bad_array(path: str, reason: str, fix: str) -> NoReturn:
-    """Raise E0905: the array is invalid."""
+    """Raise E0905 for an invalid array."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {reason}", helps=[fix])
 
 
@@ -179,8 +183,8 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return a help text with lists of different lengths padded with zeros, or nothing for any
-    other error.
+    """Return a help text with the lists zero-padded to equal length, or [] if the lists have an
+    error other than different lengths.
     """
     rows = value if isinstance(value, list) else []
     lists = [r for r in rows if isinstance(r, list) and {*map(type, r)} <= {int, float, bool}]
@@ -232,7 +236,9 @@ def _flatten_lists(
     out: list[bool | int | float],
     location: str,
 ) -> None:
-    """Append the numbers in `value`, which must have `shape`, to `out`."""
+    """Append the elements of nested lists to `out`. Raise E0906 unless the lists have the shape
+    `shape`.
+    """
     if not shape:
         out.append(_convert_number(value, index, location))
         return
@@ -345,7 +351,7 @@ def _fail_changed_value(
 
 
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
-    """Return where a conversion from integers or booleans changed a value."""
+    """Return a mask of the elements that a conversion from integers or booleans changed."""
     if result.dtype.kind == "f":
         # up to this bound every integer is exactly representable as a float
         limit = 2 ** (np.finfo(result.dtype).nmant + 1)

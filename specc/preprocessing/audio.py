@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float32]
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""Chunk size that means "to the end of the file", which streaming programs write."""
+"""Chunk size written by streaming programs, meaning "to the end of the file"."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -86,7 +86,7 @@ def _read_format(part: bytes, name: str) -> _WavFormat:
     if not channels or not rate:
         _fail_invalid_wav(name, f"unsupported format: {channels} channels at {rate} Hz")
     found = _WavFormat(coding, channels, rate, bits)
-    # 24-bit samples may be stored in 32 bits, and must not be read as something else
+    # 24-bit samples may be stored in 32 bits, and must not be decoded as 32-bit samples
     if frame != found.frame_bytes:
         needed = f"{channels} channels of {bits} bits need {found.frame_bytes} bytes per frame"
         reason = f"{needed}, got {frame}"
@@ -120,7 +120,7 @@ def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
     if wav_format.bits_per_sample == 8:
         return (np.frombuffer(part, np.uint8).astype(np.float32) - 128) / np.float32(128)
     if wav_format.bits_per_sample == 24:
-        # the three bytes become the upper ones of four, so that the sign is kept
+        # the three bytes become the upper three bytes of an int32, which preserves the sign
         wide = np.zeros((len(part) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(part, np.uint8).reshape(-1, 3)
         whole = wide.reshape(-1).view("<i4")
@@ -173,12 +173,16 @@ PREEMPHASIS = 0.97
 
 
 def read_audio(path: str, record: Sound) -> Floats:
-    """Return a WAV file as `f32[samples]` or a spectrogram. Raise E0802, E0840 to E0843, E0904."""
+    """Return the waveform `f32[samples]` or the spectrogram of a WAV file. Raise E0802, E0840 to
+    E0843 or E0904 if the file is invalid.
+    """
     return compute_audio_features(parse_wav(read_bytes(path, MAX_SOUND_BYTES), path), record, path)
 
 
 def compute_audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
-    """Compute the input features of audio. Raise E0842 or E0843."""
+    """Compute the input features of audio. Raise E0842 or E0843 if the recording does not match the
+    record.
+    """
     if recording.sample_rate != record.sample_rate:
         raise_error(
             "E0842",
@@ -204,7 +208,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
             return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
             longest = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
-            # A remainder shorter than a frame is ignored in any case.
+            # A remainder shorter than a frame is always ignored.
             most = longest + KALDI_HOP - 1
             if len(samples) > most and not record.do_truncate:
                 _fail_too_long(name, len(samples), longest, record.sample_rate)
@@ -212,7 +216,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
 
 
 def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
-    """Return f32[bins, frames] of `record.samples` samples; windows are centered."""
+    """Return the log-mel spectrogram f32[bins, frames] with centered windows."""
     half = record.window_length // 2
     framed = _frame_samples(
         np.pad(samples.astype(np.float64), half, mode="reflect"),
@@ -255,7 +259,7 @@ def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
     """Return f64[frequencies, bins]: triangular filters on Slaney's mel scale, normalized by
     area.
     """
-    # The mel scale is linear up to 1000 Hz, and increases by a factor of 6.4 in 27 steps above.
+    # The mel scale is linear up to 1000 Hz, and logarithmic above (27 steps per factor of 6.4).
     highest = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
     mels = np.linspace(0.0, highest, bins + 2)
     corners = np.where(

@@ -14,7 +14,8 @@ from specc.io.json_io import Json, JsonFields
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
-"""Maximum number of characters of a template; published templates have at most a tenth of it."""
+"""Maximum number of characters of a template; published templates have less than a tenth of
+this."""
 MAX_TEXT = 1_000_000
 """Maximum number of characters of the messages and of the rendered text."""
 MAX_MESSAGES = 10_000
@@ -89,7 +90,7 @@ IMAGE_KEYS = ("path", "image", "url")
 
 
 def list_message_images(messages: list[dict[str, Json]]) -> list[object]:
-    """Return the image files that messages contain as `{"type": "image", "path": "a.png"}`."""
+    """Return the image files of message parts such as `{"type": "image", "path": "a.png"}`."""
     return [
         next((part[key] for key in IMAGE_KEYS if isinstance(part.get(key), str)), "")
         for part in _list_image_parts(messages)
@@ -104,8 +105,8 @@ def _list_image_parts(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
-    """Return messages with the given number of image parts before the content of the last message,
-    unless they already contain images.
+    """Insert `count` image parts before the content of the last message, unless the messages
+    already contain images.
     """
     if not count or _list_image_parts(messages):
         return messages
@@ -119,8 +120,8 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """Return the text of a chat. Raise E0423 if the template fails or times out, and E0426 without
-    jinja2.
+    """Return the text of a chat. Raise E0423 if the template fails or times out, and E0426 if
+    jinja2 is not installed.
     """
     if find_spec("jinja2") is None:
         raise_error(
@@ -158,7 +159,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             return text
         case {"fault": str(fault)}:
             _fail_unusable(" ".join(escape_text(fault).split())[:300])
-    # the system killed the process, so it reported nothing
+    # the operating system killed the process before it could report an error
     _fail_unusable("it takes too much time or memory")
 
 

@@ -24,8 +24,8 @@ def render_from_stdin() -> None:
 
 
 def _find_line(error: BaseException) -> str:
-    """Return `in line N: `, where N is the template line of the error. Jinja puts the line into the
-    traceback or `lineno`.
+    """Return `in line N: `, where N is the template line of the error, from the attribute `lineno`
+    or the traceback.
     """
     line: int | None = vars(error).get("lineno")
     place = error.__traceback__
@@ -71,7 +71,9 @@ def _make_environment() -> Any:
 
 
 def _render_generation() -> Any:
-    """Render the content of `{% generation %} … {% endgeneration %}` unchanged."""
+    """Return the Jinja extension that renders the content of `{% generation %} … {% endgeneration
+    %}` unchanged.
+    """
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -110,7 +112,7 @@ def _tojson(
 def _set_limits(seconds: int, size: int) -> None:
     """Set the limits of CPU time and memory."""
     if sys.platform == "win32":
-        return  # no such calls on this system; the parent's timeout applies
+        return  # this system does not support resource limits; the parent's timeout applies
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

@@ -22,15 +22,16 @@ BATCHED_RANK = 5
 """Rank of an input with several images per text; a single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 JOINED_SIZINGS = ("area", "tiles")
-"""Sizings with which the patches or tiles of all images of a text are on one axis."""
+"""Sizing rules for which the patches or tiles of all images of a text are concatenated on one
+axis."""
 
 
 def prepare_images(
     graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return `inputs` with images as arrays, with the shapes of these images, and with the image
-    placeholders of texts replaced. Raise E0902 to E0904, E0912, E0990, and E0991 if a text and its
-    images do not match.
+    """Return `inputs` with images converted to arrays, with the shape inputs of these images, and
+    with the image placeholders of texts replaced. Raise E0902 to E0904, E0912, E0990, and E0991 if
+    a text and its images do not match.
     """
     found = dict(inputs)
     for name, record in reading.inputs:
@@ -60,7 +61,7 @@ def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
 def _group_images(
     graph: Graph, record: ImageRecord, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
-    """Return the images of each text or batch element, or an empty list for other values."""
+    """Return the images of each text or batch element, or [] if the value contains no images."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
     if not has_several_images(graph, name, record):
@@ -189,8 +190,8 @@ def _replace_placeholders(
     inputs: Mapping[str, object],
     groups: Sequence[Sequence[PreparedImage]],
 ) -> dict[str, object]:
-    """Return the texts of the images `name` with placeholders replaced. Raise E0991 if they do not
-    match.
+    """Replace the placeholders of the images `name` in the texts. Raise E0991 if placeholders and
+    images do not match.
     """
     for text_input, record in find_prompt_inputs(graph, reading):
         value = inputs.get(text_input)
@@ -239,8 +240,8 @@ def find_placeholder(record: TextTokenizer) -> str:
 
 
 def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple[int, int]]) -> str:
-    """Return a text with the placeholder of each image replaced, if the replacement depends on the
-    token grid of the image. Raise E0991 unless there are as many placeholders as images.
+    """Replace the placeholder of each image in a text, if the replacement depends on the token grid
+    of the image. Raise E0991 unless there are as many placeholders as images.
     """
     placeholder = find_placeholder(record)
     first, *rest = text.split(placeholder) if placeholder else [text]

@@ -27,7 +27,7 @@ MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096
 SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
 MIN_SHRINK_RATIO = 1.1
-"""Ratio of sides above which LLaVA-OneVision shrinks a feature map."""
+"""Size ratio above which LLaVA-OneVision shrinks a feature map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def read_prepared_image(
 
 
 def _prepare_square_overview(pixels: Array, record: ImageRecord) -> PreparedImage:
-    """Return an image padded to a centered square of the mean color, with one newline token, like
-    the images of a prompt with several in the LLaVA-OneVision processor.
+    """Return an image padded to a centered square with the mean color, with one newline token. The
+    LLaVA-OneVision processor does so if a prompt contains several images.
     """
     rows, columns = pixels.shape[:2]
     side = max(rows, columns)
@@ -185,7 +185,9 @@ def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Return a size with this longer side and an even shorter side, both at most 4096."""
+    """Scale a size so that the longer side is `longest`; the shorter side is even, and both are at
+    most 4096.
+    """
     ratio = sides[1] / sides[0]
     wide = sides[1] >= sides[0]
     other = int(longest / ratio) if wide else int(longest * ratio)
@@ -225,8 +227,8 @@ def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
-    """Return the size in `bounds` that keeps the most pixels; if several are equal, the one with
-    the least padding.
+    """Return the size in `bounds` that keeps the most pixels; if several keep equally many, return
+    the size with the least padding.
     """
 
     def rate(size: tuple[int, ...]) -> tuple[int, int]:

@@ -25,12 +25,12 @@ ImageSize: TypeAlias = tuple[int, int]
 MAX_PIXELS = 64 << 20  # 64 megapixels, checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
 LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, like Pillow's mode L
-# Exceptions of the decoders for damaged files.
+# Exceptions that decoders raise for damaged files.
 DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError),
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
 )
-MIDDLE_GRAY = 127.5  # halfway between black and white
+MIDDLE_GRAY = 127.5  # threshold for a light background: halfway between black and white
 
 
 def read_image(path: str, record: ImageRecord) -> Floats:
@@ -269,7 +269,8 @@ def _decode_pixels(image: "Pillow.Image") -> Array:
 
     image.load()
     turned = ImageOps.exif_transpose(image)
-    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit gray: 65535 is white
+    if turned.mode == "I" or turned.mode.startswith("I;16"):  # in 16-bit grayscale images, 65535 is
+        # white
         return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
     gray = turned.mode in ("L", "LA", "La", "1")
     if turned.has_transparency_data:
@@ -281,7 +282,7 @@ def _decode_pixels(image: "Pillow.Image") -> Array:
 
 
 def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
-    """Yield the channels of an image, or its luminance if the model has one channel."""
+    """Yield the channels of an image, or its luminance if the model takes one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
         gray = np.zeros(pixels.shape[:2], np.float32)

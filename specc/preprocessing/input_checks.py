@@ -41,7 +41,9 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """The errors so far; for each dim, its length and the input that set it."""
+    """The errors found so far, and for each dim its length and the input that defined the
+    length.
+    """
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -96,7 +98,7 @@ def _check_names(
 ) -> None:
     names = [spec.name for spec in specs]
     absent = [name for name in names if name not in arrays_by_name]
-    # a misspelled input name is one error, not two
+    # a misspelled input name is reported as one error, not as an unknown and a missing input
     guessed: set[str | None] = set()
     for name in arrays_by_name:
         if name not in names:
@@ -112,7 +114,7 @@ def _check_names(
 
 
 def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _InputErrors) -> None:
-    """Report the required inputs among the missing ones."""
+    """Report the missing inputs that are required."""
     for spec in specs:
         if spec.name in missing and not spec.is_optional:
             findings.add_error(
@@ -180,7 +182,7 @@ def _check_bounds(
 
 
 def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
-    """Report a length that is not a multiple of a divisor."""
+    """Report a length that does not have the required remainder modulo a divisor."""
     known = [
         f"`{name}` is {length} in `{findings.origins[name]}`"
         for name, length in findings.lengths.items()

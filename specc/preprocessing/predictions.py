@@ -24,7 +24,7 @@ from specc.preprocessing.tokenizer_library import (
 
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
-"""The prediction for one text: a plain JSON value."""
+"""The prediction for one text: a JSON value."""
 Facts: TypeAlias = dict[str, Any]
 """One label, span, answer, candidate or token."""
 
@@ -75,7 +75,7 @@ def apply_function(scores: Floats, function: str) -> Floats:
 
 
 def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
-    """Return labels with scores, stably sorted by descending score."""
+    """Return the labels with their scores, sorted by descending score (stable)."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
@@ -245,7 +245,9 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
 
 
 def compute_cosine_similarities(vectors: Array) -> Floats:
-    """Return the pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
+    """Return the pairwise cosine similarities [n, n] of vectors [n, d]; a zero vector has
+    similarity 0.
+    """
     rows = np.asarray(vectors, np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)

@@ -29,8 +29,8 @@ from specc.preprocessing.preprocessing_records import (
 from specc.preprocessing.task_kinds import Task
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile, parse_tokenizer_files
 
-MAX_PORTS = 1000  # maximum inputs or outputs with a reading
-MAX_REPORTED = 3  # labels of an image, if the spec describes how they are shown
+MAX_PORTS = 1000  # maximum number of inputs or outputs with a record
+MAX_REPORTED = 3  # image labels, if the spec describes how labels are displayed
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
@@ -136,7 +136,7 @@ class PreprocessingConfig:
 def _parse_ports(
     part: JsonFields, kinds: Mapping[str, type[AnyRecord]]
 ) -> tuple[tuple[str, AnyRecord], ...]:
-    """Return the record of every input or output."""
+    """Parse the record of every input or output."""
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
 
 
@@ -146,8 +146,8 @@ def parse_input_record(
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> InputReading:
-    """Return the record of an input from JSON; `report_error` raises for the path of a field,
-    `files` are the tokenizers by their hash.
+    """Return the record of an input from JSON; `report_error` raises an error for the path of a
+    field; `files` are the tokenizers by hash.
     """
     return parse_tagged_record(JsonFields(value, path, report_error, files), INPUT_RECORDS)
 
@@ -163,8 +163,8 @@ def parse_output_record(
 
 
 def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
-    """Return the output record for scores of images, `[batch, classes]`, or of pixels, `[batch,
-    classes, height, width]`: heads of one spec may have either rank.
+    """Return the output record for image scores `[batch, classes]` or pixel scores `[batch,
+    classes, height, width]`, because heads of one spec may have either rank.
     """
     match record:
         case LabelsOutput() if rank == 4:

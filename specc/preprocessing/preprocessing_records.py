@@ -1,4 +1,4 @@
-"""Preprocessing records: one dataclass per way to read an input or display an output."""
+"""Preprocessing records: one dataclass per kind of input preprocessing or output display."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

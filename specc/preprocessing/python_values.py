@@ -28,9 +28,7 @@ def _is_string_column(array: Array) -> bool:
 
 
 def convert_image_arrays(value: object, name: str) -> list[Array]:
-    """Return the arrays `f32[images, …]` of the images of each text, or an empty list for other
-    values.
-    """
+    """Return one image array `f32[images, …]` per text, or [] if there are no such arrays."""
     several = list(value) if isinstance(value, list | tuple) else []
     if not all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in several):
         return []
@@ -53,8 +51,8 @@ def convert_input(value: object, name: str) -> object:
 
 
 def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
-    """Convert a value or nested lists of numbers to an array. Raise E0906 if they are invalid; with
-    `left` its help pads on the left.
+    """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid;
+    with `left`, the help shows the lists padded on the left.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -101,7 +99,7 @@ def _convert_lists(value: object, name: str) -> object:
 
 
 def _convert_array(value: Any, name: str) -> Array:
-    """Convert an object to an array. Raise E0907 if that is not possible."""
+    """Convert an object to an array. Raise E0907 if the object cannot be converted."""
     # without importing numpy.ma, since the import takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
         # NumPy would drop the mask and use the masked values.

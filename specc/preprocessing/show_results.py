@@ -87,7 +87,7 @@ def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> 
 
 MAX_ROWS = 1000  # maximum shown batch elements
 MAX_COLORS = 1 << 16  # default maximum of shown classes
-MAX_NUMBERS = 200  # maximum number of elements of an array that is shown completely
+MAX_NUMBERS = 200  # maximum number of elements of an array that is displayed completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,9 @@ class ShownResults:
 def show_results(
     reading: PreprocessingConfig, outputs: Mapping[str, Array], sizes: Sequence[ImageSize] = ()
 ) -> ShownResults:
-    """Format outputs by `reading`, or all as numbers. Raise E0916 if an output does not match its
-    reading. `sizes` are the (height, width) of the input images, one per batch element.
+    """Format outputs by their records in `reading`, or as numbers if they have none. Raise E0916 if
+    an output does not match its reading. `sizes` are the (height, width) of the input images, one
+    per batch element.
     """
     plan = reading.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
@@ -135,7 +136,7 @@ def _show_planned_output(
 def show_output(
     name: str, record: OutputReading, value: Array, mask: Array | None = None
 ) -> ShownResults:
-    """Format one output by its reading; `mask` masks the positions of a transcript."""
+    """Format one output by its record; `mask` is the padding mask of a transcript."""
     match record:
         case ImageOutput():
             return ShownResults((), tuple(_make_images(name, record, value)))
@@ -155,7 +156,7 @@ def show_output(
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the softmax along the last axis in float64; without a finite score it is uniform."""
+    """Return the softmax along the last axis in float64, which is uniform if no score is finite."""
     scores = logits.astype(np.float64)
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -230,7 +231,9 @@ def _format_detected_objects(
 
 
 def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
-    """Format the most likely classes of one batch element f[classes], the first after `lead`."""
+    """Format the most likely classes of one batch element f[classes], the first line begins with
+    `lead`.
+    """
     best = np.argsort(-row, kind="stable")[:top]
     shares = [format_percent(float(row[i])) for i in best]
     names = [labels[i] for i in best]
@@ -329,8 +332,8 @@ def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> Shown
 
 
 def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width], and the number of classes that are named, scored or
-    found.
+    """Return class ids [batch, height, width], and the number of classes: of labels, of scores, or
+    of ids.
     """
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":

@@ -10,7 +10,7 @@ from specc.preprocessing.preprocessing_records import Labels
 from specc.preprocessing.tokenizer_files import TokenId
 
 Options: TypeAlias = Mapping[str, Any]
-"""Options of a task by name; the type of a value is the type of its default."""
+"""Options of a task by name, with defaults; a value must have the type of its default."""
 PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
 MAX_PROMPTS = 1000
 LONGEST_PROMPT = 100_000

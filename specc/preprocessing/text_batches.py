@@ -21,7 +21,9 @@ def encode_text_inputs(
     inputs: Mapping[str, object],
     generated_input: str = "",
 ) -> dict[str, object]:
-    """Return `inputs` with texts as ids. Add the padding mask of the graph if it is absent."""
+    """Return `inputs` with texts encoded to ids, and with the graph's padding mask if it is
+    absent.
+    """
     found: dict[str, object] = {}
     for name, value in inputs.items():
         if (
@@ -68,7 +70,7 @@ def batch_texts(
 def try_encode_texts(
     texts: Sequence[object], record: TextReading, name: str = ""
 ) -> list[Array | Diagnostic]:
-    """Return the ids of every text, or its error; `name` is the input in messages."""
+    """Return the ids or the error of every text; `name` is the input name in messages."""
     of = f" in `{name}`" if name else ""
     found: list[Array | Diagnostic] = []
     for number, text in enumerate(texts):
@@ -89,7 +91,7 @@ def try_encode_texts(
 def batch_sequences(
     graph: Graph, name: str, sequences: Sequence[Array], *, generated_input: str = ""
 ) -> dict[str, Array]:
-    """Batch texts that are ids already, or audio samples."""
+    """Batch sequences of token ids or of audio samples."""
     keep = find_mask_input(graph, name)
     if not keep:
         lengths = sorted({len(row) for row in sequences})
@@ -110,8 +112,8 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return True if an input is padded on the left: if the spec says so, or by default if it is
-    generated.
+    """Return True if an input is padded on the left, as the spec declares or, by default, if the
+    input is generated.
     """
     keep = find_mask_input(graph, name)
     side = graph.input_facts[keep].padding_side if keep else ""
@@ -119,7 +121,9 @@ def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
 
 
 def find_mask_input(graph: Graph, name: str) -> str:
-    """Return the padding mask input with the axes of the input `name`, or None if there is none."""
+    """Return the name of the padding mask input with the axes of the input `name`, or None if there
+    is no such mask.
+    """
     shape = graph.inputs[name].type.shape
     inputs = graph.inputs.items()
     return next(
@@ -208,7 +212,7 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
     "type_ids": 0, "offsets": (0, 0), "special_tokens_mask": True, "sequence_ids": None,
     "word_ids": None,
 }  # fmt: skip
-"""The fields of an encoding for a special token, except its id."""
+"""The fields (except the id) of a special token in a `TextEncoding`."""
 
 
 def _add_special_tokens(
@@ -223,8 +227,8 @@ def _add_special_tokens(
 
 
 def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = False) -> TextEncoding:
-    """Return at most `max_tokens` tokens; special tokens at both ends are kept, and tokens are
-    removed before the end, or with `left` after the beginning. Like in tokenizers, texts with more
+    """Return at most `max_tokens` tokens; special tokens at both ends are kept, and tokens before
+    the end (with `left`: after the beginning) are removed. Like in tokenizers, texts with more
     special tokens than `max_tokens` are not truncated.
     """
     excess = len(encoding.ids) - max_tokens

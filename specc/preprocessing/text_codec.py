@@ -38,7 +38,9 @@ def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """Return the ids of many texts like `encode_text_ids`, but convert them to arrays at once."""
+    """Return the ids of many texts, with a single conversion to arrays. Raise the errors of
+    `encode_text_ids`.
+    """
     rows = [_encode_ids(text, record) for text in texts]
     return split_rows(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
@@ -62,7 +64,7 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
             ids = tokenize_text(text, record)
     before = [] if record.start_token_id is None else [record.start_token_id]
     after = [] if record.end_token_id is None else [record.end_token_id]
-    # the file may have added the same ids
+    # the tokenizer file may already have added these ids
     if isinstance(record, TextTokenizer) and record.adds_special_tokens:
         before = [] if ids[:1] == before else before
         after = [] if ids[-1:] == after else after
@@ -96,7 +98,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
 
 
 def _decode_bytes(ids: Sequence[int], record: TextBytes) -> str:
-    """Return the text of the ids that are bytes."""
+    """Decode the ids that represent UTF-8 bytes."""
     data = bytes(
         number - record.offset for number in ids if record.offset <= number < record.offset + 256
     )
@@ -130,7 +132,7 @@ def strip_special_ids(
 
 
 def get_token_label(number: int, record: TextReading) -> str:
-    """Return the plot label of one id: its text, or a dot if it has no text."""
+    """Return the plot label of a token id: its text, or a dot if it has no text."""
     text = (
         get_tokenizer_label(number, record)
         if isinstance(record, TextTokenizer)

@@ -29,15 +29,15 @@ MAX_ROWS = 2**14
 """Maximum number of positions that one id expands to: an image of 128 × 128 patches."""
 MAX_REPLACEMENT = 256  # characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of texts in `replace`: for a text that is equal for every image, and for a text that
-depends on the token grid.
+"""Numbers of texts in `replace`: for a replacement that is equal for every image, and for a
+replacement that depends on the token grid.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
     """A `tokenizer.json` with its hash and its size in bytes. `name` is the file next to the model,
-    or "" if the model contains the text; `text` is empty until `load`.
+    or "" if the model contains the text; `text` is empty until `load_text`.
     """
 
     sha256: str
@@ -62,7 +62,7 @@ class TokenizerFile:
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
-        """Return a copy that is stored in the model called `stem`, or next to the model if it is
+        """Return a copy that is stored in the model `stem`, or next to the model if the text is
         large.
         """
         return self.with_file_name(
@@ -190,7 +190,7 @@ class OptionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTokenizer(OptionRecord):
-    """Text encoded to ids by a `tokenizer.json`.
+    """Text that a `tokenizer.json` encodes to ids.
 
     With `adds_special_tokens`, the file adds its special tokens, such as [CLS] and [SEP]; start and
     end token are added too, unless the file has added them already. `image_token_repetition` is the

@@ -49,7 +49,7 @@ def _compute_replacement_growth(step: Mapping[str, object]) -> int:
 
 
 def _matches_nothing(pattern: object) -> bool:
-    """Return True if a pattern may match between two characters; true if Python cannot read it."""
+    """Return True if a pattern may match the empty string or if Python cannot parse it."""
     match pattern:
         case {"Regex": str(text)}:
             with suppress(re.error, OverflowError, RecursionError):
@@ -77,7 +77,7 @@ def _count_piece_ids(piece: object, known: Mapping[str, object]) -> int:
 
 
 def _compute_charsmap_growth(step: Mapping[str, object]) -> int:
-    """Return the longest text in a sentencepiece map (its size, a table, zero-terminated texts)."""
+    """Return the maximum text length in a SentencePiece charsmap (table size, table, texts)."""
     try:
         data = base64.b64decode(str(step["precompiled_charsmap"]))
     except (KeyError, ValueError):
@@ -91,7 +91,7 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
     "Precompiled": _compute_charsmap_growth,
     "TemplateProcessing": _compute_template_growth,
-    # a byte that is not an ASCII letter becomes a two-byte character
+    # byte-level encoding maps a non-ASCII byte to a two-byte character
     "ByteLevel": lambda _: 2,
     "Metaspace": lambda _: 2,  # adds one character per word
     "NFKC": lambda _: 18,  # U+FDFA
@@ -173,7 +173,7 @@ def call_with_time_limit(
     """Return the result of a call that releases the GIL, for a text of `size` characters or ids.
 
     Raise an error after the time limit. A call of the package cannot be interrupted, so its thread
-    ends with the call or with the process. Raise it at once while `MAX_OVERDUE_CALLS` still run.
+    ends with the call or with the process. While `MAX_OVERDUE_CALLS` calls run, raise it at once.
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
@@ -240,7 +240,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
-    """Return the ids of a text. Raise E0908 if a part has no id, E0940 without the package, and
+    """Return the ids of a text. Raise E0908 if a part has no id, E0940 if the package is missing,
     E0941 if the file is damaged.
     """
 
@@ -318,13 +318,13 @@ def _marks_subwords(text: str) -> bool:
 
 
 def get_tokenizer_label(number: int, record: TextTokenizer) -> str:
-    """Return the text of an id, the name of a special token, or "" for an unknown id."""
+    """Return the text or special token name of an id, or "" for an unknown id."""
     name = load_tokenizer(record.file).id_to_token(number)
     return decode_token_ids([number], record).strip() or str(name or "")
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
-    """Load a tokenizer. Raise E0940 without the package, and E0941 for an invalid file."""
+    """Load a tokenizer. Raise E0940 if the package is missing, E0941 if the file is invalid."""
     return _open_tokenizer(file)[0]
 
 

@@ -13,12 +13,13 @@ from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""Special tokens such as `<end>` and `[UNK]`: they have an id, but text is never tokenized to them.
+"""Pattern of special tokens such as `<end>` and `[UNK]`, which text is never tokenized to.
 """
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_SUGGESTION_VOCABULARY = 100_000
-"""Maximum vocabulary size for which a similar word is suggested: a larger one takes seconds."""
+"""Maximum vocabulary size for which a similar word is suggested, because the search in a larger
+vocabulary takes seconds."""
 
 
 def encode_words(text: str, record: TextWords) -> list[int]:
@@ -96,7 +97,7 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
 
 
 def read_vocabulary(source: Source) -> tuple[str, ...]:
-    """Return the tokens of a vocabulary file. Raise E0909 at the invalid line."""
+    """Return the tokens of a vocabulary file. Raise E0909 for an invalid line."""
     tokens: dict[str, Span] = {}
     start = 0
     lines = source.text.split("\n")

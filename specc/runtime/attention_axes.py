@@ -23,7 +23,7 @@ from specc.preprocessing.text_codec import decode_text, get_token_label
 from specc.runtime.loaded_model import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
-"""Tokens before the image patches, as their papers name them."""
+"""Labels of the tokens before the image patches, as in the papers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def _is_number(text: str) -> bool:
 
 
 def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
-    """Return the scopes that match a pattern. Raise E0931 if none matches."""
+    """Return the scopes that match a pattern. Raise E0931 if no scope matches."""
     fits = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not fits:
         helps = [f"scopes with attention: {escape_text(', '.join(scopes[:12]))}"]
@@ -73,7 +73,9 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return the maps and heads that `selection` picks. Raise E0931 or E0954 if there are none."""
+    """Return the maps and heads that `selection` selects. Raise E0931 or E0954 if it selects
+    none.
+    """
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
@@ -100,7 +102,7 @@ def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap
 def _check_indices_known(
     noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
 ) -> None:
-    """Raise E0954 for an index that no map has."""
+    """Raise E0954 for a selected index that no map has."""
     indices = {n for n in known_indices if n is not None}
     unknown = [n for n in selected if n not in indices]
     if not unknown:
@@ -201,8 +203,8 @@ def run_with_attention(
     scope: str = "",
     generated_tokens: Array | None = None,
 ) -> AttentionRun:
-    """Run a model and return every attention, one of which must match `scope`. If no `scope` is
-    given, return the model's own `alignment` output if it has one.
+    """Run a model and return every attention; at least one must match `scope`. If no `scope` is
+    given and the model has an output `alignment`, return this output instead.
 
     `generated_tokens` i64[batch, target] are the generated tokens of a generative model. Raise
     E0931 if there are no attention weights.
@@ -242,7 +244,7 @@ def compute_generation_attention(
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
     tokens = np.array([result.tokens], np.int64)
-    # values along the sequence are recomputed for the longer sequence
+    # inputs with a time axis are recomputed for the longer sequence
     static_names = [
         name
         for name in stream.prepared_inputs
@@ -261,8 +263,8 @@ def compute_generation_attention(
 def _make_attention_maps(
     attended: AttendedInputs, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
-    """Return every attention of the first batch element as a map. Raise E0931 if none matches
-    `scope` or if the weights are not [batch, heads, query, key].
+    """Return every attention of the first batch element as a map. Raise E0931 if no attention
+    matches `scope` or if the weights are not [batch, heads, query, key].
     """
     graph, model = attended.model.manifest.graph, attended.model
     selected = select_scopes(list(weights), scope)
@@ -337,8 +339,8 @@ def render_attention(
     """Render the selected maps as `.html`, `.svg` or `.png`. If `selection` is empty, HTML shows
     all maps and an image shows the last attention.
 
-    Raise E0931 or E0954 if there is no such attention, and E0902 or E0953 if the PNG cannot be
-    rendered.
+    Raise E0931 or E0954 if `selection` matches no attention, and E0902 or E0953 if the PNG cannot
+    be rendered.
     """
     attention_maps, omitted = run.select_maps(
         selection or AttentionSelection(), select_all=suffix == ".html"

@@ -42,7 +42,7 @@ def find_attention_locations(graph: Graph) -> dict[str, AttentionLocation]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the weights and the mask of an attention, or None for a missing one."""
+    """Return the weights and the mask of an attention; each is None if it is missing."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -84,9 +84,9 @@ def _get_iteration_count(loop: Node) -> Dim:
 def compute_attention_weights(
     graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Compute the weights of every attention by scope, [batch, heads, query, key], for prepared
+    """Return the weights of every attention, [batch, heads, query, key] by scope, for prepared
     inputs. `returned` are the weights that the compiled model returns; `parameters` loads the
-    model's parameters if the other attentions need them.
+    model's parameters if the other weights depend on them.
     """
     locations = find_attention_locations(graph)
     found = {
@@ -154,7 +154,9 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 def _evaluate_values(
     graph: Graph, wanted: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Compute values, stacked by their loops; `parameters` is called if they need parameters."""
+    """Evaluate values, stacked over the iterations of their loops; `parameters` is called if a
+    value depends on parameters.
+    """
     if not wanted:
         return {}
     tapped, taps = _add_outputs(graph, wanted)

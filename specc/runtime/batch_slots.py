@@ -16,7 +16,7 @@ from specc.runtime.model_inputs import ModelInputs, find_batch_axis
 from specc.runtime.steppers import MIN_BUFFER_POSITIONS, KVCacheStepper
 
 MIN_SPARE_COLUMNS = 16
-"""Minimum number of free columns after the sequence in a newly allocated buffer."""
+"""Minimum number of free positions after the sequence in a newly allocated buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class BatchPart:
 
     @property
     def column_count(self) -> int:
-        """Number of tokens fed per sequence, including padding."""
+        """Return the number of tokens fed per sequence, including padding."""
         return int(self.stepper.inputs.tokens.shape[1])
 
 
@@ -83,8 +83,8 @@ def merge_batches(
     added_stepper: KVCacheStepper | None,
     added_indices: Ints,
 ) -> None:
-    """Continue `stepper` with its sequences `kept_indices`, followed by the sequences
-    `added_indices` of `added_stepper`. Columns that no sequence uses any more are dropped.
+    """Replace the batch of `stepper` by its sequences `kept_indices`, followed by the sequences
+    `added_indices` of `added_stepper`. Drop columns that no sequence uses.
     """
     parts = [BatchPart(stepper, kept_indices)]
     if added_stepper is not None and len(added_indices):
@@ -110,9 +110,7 @@ class _MergedBatch:
 
     @staticmethod
     def from_parts(target_stepper: KVCacheStepper, parts: Sequence[BatchPart]) -> "_MergedBatch":
-        """Build the merged batch with as many columns as the longest sequence has, plus spare
-        columns.
-        """
+        """Create the merged batch with the columns of the longest sequence plus spare columns."""
         oldest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_stepper,
@@ -174,7 +172,7 @@ class _MergedBatch:
             step_count = min(rows.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
             elements[:, begin:end] = rows[:, rows.shape[1] - step_count :]
-            # The first column is padding: copies of it fill the front.
+            # The first column is padding, so copies of this column left-pad the states.
             if step_count < kept_columns and step_count:
                 elements[:, prefix_length:begin] = rows[:, :1]
             start += len(rows)
@@ -228,7 +226,7 @@ class _MergedBatch:
         return made
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
-        """Stack the batch elements of each part that stay."""
+        """Stack the batch elements of each part that stay in the batch."""
         if batch_axis is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]

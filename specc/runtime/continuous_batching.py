@@ -133,10 +133,10 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
-    """Continuous batching of at most `batch_size` sequences: `slots` are the batch elements of
-    `stepper`. `prepare` prepares sequences that begin together and have equal `get_shape`;
-    `on_begin` receives the indices of all active sequences. `fed_tokens` counts all tokens fed, and
-    `used_tokens` the fed tokens without padding.
+    """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
+    batch elements of `stepper`. `prepare` prepares sequences that begin together and have equal
+    `get_shape`; `on_begin` receives the indices of all active sequences. `fed_tokens` counts all
+    tokens fed, and `used_tokens` the fed tokens without padding.
     """
 
     model: GenerativeModel
@@ -150,8 +150,8 @@ class ContinuousBatch(Generic[T]):
     used_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Yield sequences as they end. Each is sampled by its index, and an error ends only the
-        sequence that caused it.
+        """Yield sequences as they end. The index of a sequence selects its random stream, and an
+        error ends only the sequence that caused it.
         """
         iterator = iter(inputs)
         next_input = next(iterator, None)
@@ -178,14 +178,16 @@ class ContinuousBatch(Generic[T]):
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
     def fits_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return True if a sequence matches the shape of active sequences and `new_inputs`."""
+        """Return True if the shape of a sequence equals the shape of active sequences and of
+        `new_inputs`.
+        """
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
         ]
         return all(self.get_shape(other) == self.get_shape(input) for other in batch_inputs)
 
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Add fresh sequences to the batch."""
+        """Add new sequences to the batch."""
         active = self.active_slots
         self.on_begin(
             [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
@@ -212,7 +214,7 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheStepper, GenerationStream, Floats]:
-        """Prefill the prompts of fresh sequences → f32[batch vocab]."""
+        """Prefill the prompts of new sequences → f32[batch vocab]."""
         facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
@@ -277,7 +279,8 @@ class ContinuousBatch(Generic[T]):
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
     """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
-    best = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the row is NaN
+    best = logits.max(axis=1, initial=-np.inf)  # the maximum is NaN if any logit of the sequence is
+    # NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():
         slots[index].is_finished = True

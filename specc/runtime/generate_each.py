@@ -26,10 +26,11 @@ IndexedPrompt = tuple[int, GenerationStream]
 def generate_each(
     generator: Generator, prompts: object, batch_size: object, settings: GenerationSettings
 ) -> Iterator[GenerationResult | Diagnostic]:
-    """Yield the generation or the diagnostic of every row, in order. A row is one example without a
-    batch axis: the value of the first required input, or inputs by name.
+    """Yield the result or the diagnostic of every prompt, in order. A prompt is one example without
+    a batch axis: the value of the first required input, or inputs by name.
 
-    Raise E0891 for invalid rows, for an invalid batch size, or for several sequences in one row.
+    Raise E0891 for invalid prompts, for an invalid batch size, or for several sequences in one
+    prompt.
     """
     checked_size = _check_batch_size(batch_size)
     if not isinstance(prompts, Iterable) or isinstance(prompts, str | bytes | Mapping):
@@ -92,8 +93,8 @@ def make_continuous_batch(
 def generate_in_batches(
     generator: Generator, prompts: Iterable[IndexedPrompt], batch_size: int
 ) -> Iterator[EndedSequence]:
-    """Generate consecutive prompts of one shape in static batches, each of which ends with its
-    longest sequence.
+    """Generate consecutive prompts of equal shape in static batches; a batch ends when its longest
+    sequence ends.
     """
     batch: list[IndexedPrompt] = []
     for number, stream in prompts:
@@ -148,7 +149,9 @@ def _join_prompts(
 
 
 def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object]:
-    """Return the inputs of one row as a batch of one. Raise E0910 if they are ambiguous."""
+    """Return the inputs of one prompt as a batch of size 1. Raise E0910 if the inputs are
+    ambiguous.
+    """
     required = generator.input_signature.required_inputs
     if not isinstance(prompt, Mapping) and not required:
         raise_error(
@@ -164,7 +167,7 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
             f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(known)}"],
         )
-    # a text is one batch element, however many characters it has
+    # a text of any length is one batch element
     return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
 
 
@@ -183,6 +186,6 @@ def _check_batch_size(batch_size: object) -> int:
 
 
 def _add_prompt_index(failed: Failed, number: int) -> Diagnostic:
-    """Return the diagnostic of a row, with its index."""
+    """Return the diagnostic of a prompt, with the index of the prompt."""
     first = failed.diagnostics[0]
     return replace(first, notes=(*first.notes, f"prompt {number + 1}"))

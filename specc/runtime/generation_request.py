@@ -35,13 +35,15 @@ from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 NO_INPUTS: Mapping[str, object] = {}
 CreateStepper = Callable[[Arrays], FullForwardStepper | KVCacheStepper]
-"""Factory of a stepper for one text or batch of prepared inputs."""
+"""Factory that creates a stepper for a batch of prepared inputs."""
 
 
 def find_text_tokenizer(
     reading: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
-    """Return the tokenizer of the generated text: the output's tokenizer, else the input's."""
+    """Return the tokenizer of the generated text: the output's tokenizer, or else the input's
+    tokenizer.
+    """
     record = dict(reading.outputs).get(generation.logits_output)
     if isinstance(record, TextOutput):
         return record.vocabulary
@@ -74,8 +76,8 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids with the tokenizer of the output, else of the input, or
-        None if there is no tokenizer.
+        """The function that decodes ids with the tokenizer of the generated text, or None if there
+        is no tokenizer.
         """
         record = find_text_tokenizer(self.reading, self.generation)
         return partial(decode_text, record=record) if record else None
@@ -95,8 +97,8 @@ class GenerativeModel:
 class GenerationRequest:
     """A request to generate at most `max_new_tokens` tokens for each element of the batch `prompt`
     with the padding mask `padding_mask`. `starts_without_prompt` is true if no prompt was given, so
-    `prompt` is the start token or empty. Sequences are sampled by their `sample_indices`, by
-    default their batch indices.
+    `prompt` is the start token or empty. `sample_indices` select the random stream of each
+    sequence; the default is the batch index.
     """
 
     model: GenerativeModel
@@ -110,13 +112,13 @@ class GenerationRequest:
 
     @property
     def limited_settings(self) -> GenerationSettings:
-        """The settings, with max_tokens limited to the positions left."""
+        """The settings, with `max_tokens` limited to the number of remaining positions."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
-        """The detokenizer. Raise E0945 if the model has none."""
+        """The detokenizer. Raise E0945 if the model has no tokenizer."""
         if self.model.decode is None:
             raise_error(
                 "E0945",
@@ -182,7 +184,7 @@ def prepare_prompts(
     allows_empty_prompt: bool = False,
 ) -> Arrays:
     """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
-    given. With `allows_empty_prompt` there may be no tokens: the first token is then sampled from
+    given. If `allows_empty_prompt` is true and there are no tokens, the first token is sampled from
     prefix positions.
     """
     sequence_input = input_signature.sequence_input
@@ -271,8 +273,8 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
-    # On the left, so that the newest token of every sequence is in one column. Its id does not
-    # matter: `keep` marks it as padding.
+    # Left padding aligns the newest tokens of all sequences in one column. The padding id has no
+    # effect, because the padding mask excludes it.
     padded = [[0] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
     return {sequence_input: padded, mask_input: mask}
@@ -292,7 +294,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         known = input_signature.graph.inputs.get(name)
         if known is None or input_signature.batch_size not in known.type.shape[:1]:
             continue
-        # A text of any length is one batch element, and so is an image.
+        # A text of any length and an image are one batch element each.
         if is_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -341,8 +343,8 @@ def check_context(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return how many tokens may follow a prompt of this length. Raise E0733 if `max_length` leaves
-    none.
+    """Return the maximum number of new tokens after a prompt of this length. Raise E0733 if
+    `max_length` allows none.
     """
     max_tokens = settings.max_tokens
     if model.max_context is not None:

@@ -1,4 +1,6 @@
-"""Generation in progress: tokens and text as they come, results at the end."""
+"""Generation in progress: streams tokens and text as they are generated, and returns results at the
+end.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +110,9 @@ class GenerationStream(GenerationRequest):
         return "the maximum context length" if full else "the maximum number of new tokens"
 
     def _log_next_step(self) -> bool:
-        """Log the next step; return whether there was one. An error is raised again each time."""
+        """Log the next step; return False if there was none. After an error, every call raises this
+        error.
+        """
         if self.error is not None:
             raise self.error
         if self.step_iterator is None:
@@ -178,7 +182,7 @@ def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
 
 
 def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
-    """Yield the steps of greedy search or sampling, also for a standalone generator."""
+    """Yield the steps of greedy search or sampling, including steps of a standalone generator."""
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
@@ -216,7 +220,7 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
 
 
 def _raise_no_hypothesis(row: int) -> NoReturn:
-    """Raise E0961, since the settings suppress every token with which a sequence could continue."""
+    """Raise E0961 because the settings suppress every possible next token of a sequence."""
     raise_error(
         "E0961",
         f"the generation settings suppress every token of sequence {row + 1}",
@@ -264,7 +268,8 @@ def convert_results_to_arrays(
     tokens = pad_sequences([text.tokens for text in sequences], stream.settings.padding_token)
     name = stream.model.generation.name
     arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
-    # Depending on the strategy, either all sequences of a generation have scores or none has.
+    # Depending on the strategy, either all sequences of a generation have scores, or no sequence
+    # has.
     scores = [text.score for text in sequences if text.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)

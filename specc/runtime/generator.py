@@ -71,7 +71,9 @@ class Generator(GenerativeModel):
         return self.begin(inputs, self.resolve_settings(settings))
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
-        """Merge and check settings: the caller's, then the compiled ones, then the spec's."""
+        """Merge and check settings: the caller's settings override the compiled settings, which
+        override the settings of the spec.
+        """
         compiled = self._read_compiled_settings(caller_settings.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**compiled, **caller_settings})
         # stop tokens of the spec were checked by `check`; a published file often suppresses the
@@ -184,7 +186,9 @@ def make_generator(model: LoadedModel) -> Generator | None:
 def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
-    """Return the generator of a standalone file, whose lengths and vocabulary are metadata."""
+    """Return the generator of a standalone file, whose metadata contain lengths and vocabulary
+    size.
+    """
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
     read = {generation.sequence_input, *session.inputs, *session.optional_inputs, *defaults}
@@ -214,7 +218,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if the full forward returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
-    # Inputs that require at least one position are not run without positions.
+    # Inputs that require at least one position cannot be empty.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank != 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])

@@ -14,9 +14,9 @@ Shift = tuple[Value, int, int]
 def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
     """Return the valid values of each integer input from which an index of a table is computed.
 
-    The indices `x + 1` and `-x` are inverted. For other computations, `embedding(max(ids, 0))`,
-    the values are the rows of the smallest table. Loop bodies are skipped: scanned inputs have
-    their own bound.
+    The indices `x + 1` and `-x` are inverted. For other computations such as `embedding(max(ids,
+    0))`, the valid values are the row indices of the smallest table. Loop bodies are skipped,
+    because scanned inputs have their own bound.
     """
     integers = [v for v in graph.inputs.values() if _is_integer(v)]
     sources: dict[Value, set[Value]] = {v: {v} for v in integers}
@@ -39,7 +39,9 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
 def _shift_operand(
     node: Node, shifts: Mapping[Value, Shift], sizes: Mapping[str, int]
 ) -> Shift | None:
-    """Return the shift of a view, a negation, or a sum with a number, else None."""
+    """Return the shift of a view, a negation, or a sum with an integer; return None for other
+    nodes.
+    """
     op, (first, second, *_) = node.op, (*node.args, None, None)
     left, right = (shifts.get(x) if x else None for x in (first, second))
     if left and (op.is_view or isinstance(op, ops.Cast)):
@@ -57,7 +59,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer that all elements are equal to: a constant, or a length."""
+    """Return the integer (a constant or a length) that all elements equal, or None."""
     seen = skip_views(value, ops.Cast)
     if seen is not None and seen.node and isinstance(seen.node.op, ops.Size):
         return seen.node.op.length.evaluate(sizes)
@@ -66,14 +68,16 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
 
 
 def _invert_shift(shift: Shift, rows: range) -> range:
-    """Return the inputs whose shifted value is a row; without negative ones if possible."""
+    """Return the input values whose shifted value is a row index, without negative values if
+    possible.
+    """
     _, sign, offset = shift
     low, high = sorted((sign * (rows.start - offset), sign * (rows.stop - 1 - offset)))
     return range(max(low, 0), high + 1) if high > 0 else range(low, high + 1)
 
 
 def _intersect_ranges(known: range | None, valid: range) -> range:
-    """Return the numbers in both ranges, or the shorter range if there is none."""
+    """Return the intersection of both ranges, or the shorter range if the intersection is empty."""
     if known is None:
         return valid
     both = range(max(known.start, valid.start), min(known.stop, valid.stop))

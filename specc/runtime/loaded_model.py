@@ -129,8 +129,8 @@ class LoadedModel:
         return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
 
     def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
-        """Return a copy that also outputs the operands and results of its quantized matrix
-        products.
+        """Return a session that also outputs the operands and results of the model's quantized
+        matmuls, and the list of these matmuls.
         """
         session, products = self.file.open_with_quantized_matmuls(self.provider)
         return self._follow_declared_graph(session), products
@@ -142,7 +142,7 @@ class LoadedModel:
         )
 
     def _follow_declared_graph(self, runtime: Computation) -> Computation:
-        """Return a session of the model that takes the inputs of its declared graph."""
+        """Return a session that takes the inputs of the model's declared graph."""
         if isinstance(self.session, BufferedStep):
             return replace(self.session, session=runtime)
         return runtime
@@ -174,8 +174,8 @@ more than 5 % of its load time."""
 def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
     """Raise E0929 if the model or its external data differ from the compiled files.
 
-    A model with embedded weights above HASHED_BYTES is only compared with `verify_contents`; the
-    same applies to all bytes after the first mebibyte of a weight file.
+    Models with embedded weights above HASHED_BYTES, and all bytes after the first mebibyte of a
+    weight file, are compared only with `verify_contents`.
     """
     directory, name = file.path.parent, file.path.name
     recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
@@ -218,7 +218,7 @@ def load_parsed_model(
     """
     manifest = replace(manifest, reading=manifest.reading.load_files(file.path.parent))
     footprint = file.measure_weights()
-    if provider == "cpu":  # only the driver knows how much a device can hold
+    if provider == "cpu":  # only the device driver knows the free device memory
         check_free_memory(
             str(file.path), footprint.memory_bytes, footprint.stored_bytes, footprint.element_count
         )

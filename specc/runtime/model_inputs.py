@@ -115,7 +115,7 @@ class ModelInputs:
         return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
-        """Convert the value of an input: an array, texts, or lists of numbers unchanged."""
+        """Convert the value of an input to an array or texts; lists of numbers are unchanged."""
         is_multiple = is_multi_image_input(self.graph, self.reading, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
@@ -199,10 +199,10 @@ class PerTokenInputs:
 
     The caller's values are for the prompt. For generated tokens an input with a default is
     recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
-    default or declares a side. Other inputs are errors. `arrays` has all positions, of which the
-    last `new_count` are new; `static_inputs` are the other inputs; `tokens` i64[batch n] are the
-    sequences; `default_tables` cache token-wise defaults. The mask is false for the `is_finished`
-    sequences bool[batch].
+    default or declares a side. Other inputs raise an error. `arrays` has all positions, of which
+    the last `new_count` are new; `static_inputs` are the other inputs; `tokens` i64[batch n] are
+    the sequences; `default_tables` cache token-wise defaults. The mask is false for the
+    `is_finished` sequences bool[batch].
     """
 
     input_signature: ModelInputs
@@ -242,7 +242,7 @@ class PerTokenInputs:
         count = self.new_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             whole = self._extend_input(name, axes, tokens)
-            # A finished sequence is padded while the others continue.
+            # A finished sequence is padded while other sequences continue.
             if self.is_finished is not None and inputs[name].type.dtype == "bool":
                 whole[self.is_finished, -count:] = False
             self.arrays[name] = whole
@@ -259,7 +259,7 @@ class PerTokenInputs:
         """
         value, count = self.arrays[name], tokens.shape[1]
         old_slices = tuple(map(slice, value.shape))
-        # A mask without a known value for generated positions: they are valid.
+        # No default determines this mask at generated positions, which are always valid.
         if name not in self._computed_inputs:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
             whole: Array = np.ones(sizes, np.bool_)
@@ -296,7 +296,7 @@ class PerTokenInputs:
         return found
 
     def _look_up_defaults(self, name: str, each: Graph, tokens: Ints) -> Array:
-        """Look up a token-wise default in a table over the vocabulary so far."""
+        """Look up a token-wise default in a table over the token ids so far."""
         most = int(tokens.max(initial=0))
         if most >= len(self.default_tables.get(name, ())):
             every = np.arange(2 * most + 2)[None]
@@ -315,7 +315,7 @@ class PerTokenInputs:
         return np.array(~known.any(axis=1))
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: element r is replaced by element `rows[r]`."""
+        """Reorder batch elements: element i is replaced by element `indices[i]`."""
         inputs, batch = self.input_signature.graph.inputs, self.input_signature.batch_size
         self.tokens = self.tokens[indices]
         for arrays in (self.arrays, self.static_inputs):
@@ -383,7 +383,7 @@ def _sort_by_dependency(
 
 
 def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
-    """Return the batch axis, or None."""
+    """Return the index of the batch axis, or None if there is none."""
     return next((n for n, d in enumerate(type.shape) if d == batch_size), None)
 
 

@@ -123,7 +123,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
-    # Weights that remain in the files of the checkpoint.
+    # external data that remains in the files of the checkpoint
     rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
     return rows
 

@@ -28,7 +28,7 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 @dataclass(kw_only=True, eq=False)
 class OpenedModel(Closeable):
-    """A compiled model or package at `path`, on an execution provider, until it is closed.
+    """An open compiled model or package at `path`, on an execution provider.
 
     `graph` names the only graph of a package to use; if it is empty, the call selects the default
     graph. With `verify_contents` every byte has been verified by hash.
@@ -118,7 +118,9 @@ class OpenedModel(Closeable):
 
     @cached_property
     def generator(self) -> Generator | None:
-        """The generator, or None for a model without one and for a single graph of a package."""
+        """The generator, or None if the model is not generative or if `graph` selects a single
+        graph of a package.
+        """
         self.check_not_closed()
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.uses_step_graph:
@@ -137,7 +139,7 @@ class OpenedModel(Closeable):
 
     @property
     def random_init(self) -> RandomWeights | None:
-        """Record of randomly initialized weights, if any."""
+        """The record of randomly initialized weights, if any."""
         # in a package with a step graph no graph has all weights, so the index stores the seed
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if self.uses_step_graph or stepping_model is not None:
@@ -224,7 +226,7 @@ def is_single_pass(
 
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
-    """Return the full-forward graph for attention maps. Raise E0931 if it is missing."""
+    """Return the full-forward graph, which attention maps require. Raise E0931 if it is missing."""
     scoring_model = opened.scoring_model
     if scoring_model is None:
         obstacle = "available only in the graph `score`, which this package lacks"
@@ -324,7 +326,7 @@ def _fail_missing_model(path: Path) -> NoReturn:
 
 
 def _fail_not_generative(opened: OpenedModel) -> NoReturn:
-    """Raise E0701, since the model is not generative."""
+    """Raise E0701 because the model is not generative."""
     helps = ["leave out the generation options"]
     if opened.package is None:
         title = "this model does not generate and has no generation settings"

@@ -33,9 +33,7 @@ from specc.io.safe_read import (
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, which are consistent. `models` holds each graph's parsed model by
-    role.
-    """
+    """The consistent files of a package. `models` maps each graph's role to its parsed model."""
 
     path: Path
     index: PackageIndex
@@ -123,7 +121,7 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
 
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Check that a graph reads its weights within the files that the index lists."""
-    # Linked checkpoints are listed too; a file in neither list would be read unchecked.
+    # The index also lists linked checkpoints; a file that is not listed would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()

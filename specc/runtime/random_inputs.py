@@ -20,7 +20,7 @@ from specc.runtime.steppers import NUMPY_DTYPES
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""Sampler of the inputs of a graph for given lengths and a density of booleans."""
+"""Function that samples the inputs of a graph for given lengths and a density of true booleans."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
@@ -92,8 +92,8 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return a length that yields `rows` positions after a stride, in every other round with a
-    remainder; `length` yields at least one position.
+    """Return a length that yields `rows` positions after a stride; in every other round the length
+    has a remainder. `length` yields at least one position.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -139,7 +139,9 @@ def _sample_ids(
     rng: np.random.Generator,
     density: float,
 ) -> Array:
-    """Sample integers below a declared bound, or of `index_range`, including `special_ids`."""
+    """Sample integers below a declared bound, or from `index_range`, including some of
+    `special_ids`.
+    """
     bound = upper_bound.number if upper_bound is not None else None
     # ids that are modified on their way to a table have no bound of their own
     if index_range:
@@ -151,7 +153,8 @@ def _sample_ids(
     if ids.size > 1:  # include the last and the first id
         ids.flat[0], ids.flat[-1] = allowed.stop - 1, allowed.start
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # an integer mask
+        ids *= rng.random(shape) < density  # integers without index range or bound are probably a
+        # mask
     known = range(bound) if bound else index_range
     if valid := [n for n in special_ids if not known or n in known]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
@@ -202,12 +205,12 @@ class StepInputSampler:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        """Sample inputs for lengths of the step graph, after as many past positions as the lengths
-        say.
+        """Sample inputs for given lengths of the step graph; the lengths include the number of past
+        positions.
         """
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step without a state of the past length takes the length as a number.
+        # A step without a state of past length has an integer input for the past length.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs
@@ -272,7 +275,8 @@ class StepInputSampler:
         symbols = _collect_symbols(self.encoder.inputs.values())
         given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encoder.inputs if n in self.metadata.static_inputs}
-        # Only its lengths are read: there are no positions when `encode` runs.
+        # Only the lengths of this input are read, because there are no positions when `encode`
+        # runs.
         if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]
         results = backend.load_reference().evaluate_graph(

@@ -51,7 +51,7 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOu
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
-    """Return the prepared inputs that the graph takes; the graph computes the others itself."""
+    """Return the prepared inputs that the graph takes; the graph computes the other inputs."""
     input_signature, accepted = (
         request.model.input_signature,
         {*session.inputs, *session.optional_inputs},
@@ -88,7 +88,7 @@ def _make_scalars(
 def iterate_standalone_steps(
     output: StandaloneOutput, request: GenerationRequest, observer: DecodeObserver | None
 ) -> Iterator[Step]:
-    """Yield the tokens of a standalone generator as if they came one by one."""
+    """Yield the tokens of a standalone generator one at a time, like the steps of a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(output.tokens.shape[2]):
         tokens = output.tokens[:, 0, step]
@@ -105,7 +105,7 @@ def iterate_standalone_steps(
 def list_standalone_hypotheses(
     output: StandaloneOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
-    """Return the hypotheses of a standalone beam search, cut at their ends."""
+    """Return the hypotheses of a standalone beam search, without the padding after their ends."""
     _check_tokens_valid(output.tokens)
     hypotheses: list[list[BeamHypothesis]] = []
     for sequences, scores in zip(

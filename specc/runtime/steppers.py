@@ -37,13 +37,13 @@ MIN_BUFFER_POSITIONS = 64
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
 FREE_SHARE = 4
-"""A prompt gets at least a free position per this number of its own. Twice the capacity would use
-as much memory again as the prompt, since all of a buffer is in memory.
+"""Number of prompt positions per free position in a new buffer. Doubling the capacity would double
+the memory usage, because the whole buffer is allocated.
 """
 
 
 class FullForwardStepper:
-    """A stepper that runs the full forward on all tokens so far, so n tokens cost n full passes."""
+    """A stepper that runs the full forward on all tokens so far: n tokens require n full passes."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FullForwardStepper:
         return _select_newest(logits)
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: element r continues from element `rows[r]`."""
+        """Reorder batch elements: element i continues from element `indices[i]`."""
         self.inputs.reorder(indices)
 
 
@@ -170,7 +170,7 @@ class KVCacheStepper:
         # returned tensor must not replace the buffer
         for state in self.other_states:
             self.states[state.name] = results[state.next_output]
-        # copied: the next step writes to the same location
+        # copied, because the next step overwrites this memory
         self.results = {
             name: np.array(value.numpy())
             for name, value in results.items()
@@ -228,7 +228,9 @@ class KVCacheStepper:
             self.states[state.name] = grown
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements and the KV cache: element r continues `indices[r]`."""
+        """Reorder batch elements and the KV cache: element i continues from element
+        `indices[i]`.
+        """
         self.inputs.reorder(indices)
         self.bound_run = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}
@@ -247,8 +249,8 @@ class KVCacheStepper:
 
 
 def _choose_buffer_length(needed: int, former_length: int) -> int:
-    """Return the capacity of a buffer: a quarter of free positions after a prompt, at least twice
-    the former length later.
+    """Return the capacity of a buffer: initially the prompt length plus a quarter, later at least
+    twice the former length.
     """
     if former_length:
         length = max(needed, 2 * former_length)
@@ -289,7 +291,7 @@ def make_initial_states(
         if state.initial_output:
             states[state.name] = encoder_outputs[state.initial_output]
             continue
-        # zeros, with length 0 along the time axis
+        # a zero tensor, with length 0 along the time axis
         shape = [
             d.evaluate(lengths) if n != state.time_axis else 0
             for n, d in enumerate(state.type.shape)

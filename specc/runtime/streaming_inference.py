@@ -61,7 +61,7 @@ class StreamingModel(StepGraphs):
         count = max(counts, default=0)
         step_length = chunk_length or count
         results: list[dict[str, Array]] = []
-        # An empty input is one piece, which returns empty results.
+        # An empty input is a single chunk, which returns empty results.
         for start in range(0, max(count, 1), max(step_length, 1)):
             piece = {
                 n: _slice_positions(v, time_axes[n], start, start + step_length)
@@ -71,8 +71,8 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate the chunks of an output along time; without a time axis, return the last
-        chunk.
+        """Concatenate the chunks of an output along its time axis. Return the last chunk if the
+        output has no time axis.
         """
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
@@ -154,11 +154,11 @@ class InputStream:
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
-        """Feed a piece and return the new positions of every result. A piece consists of whole
-        chunks, or with `last` has any length.
+        """Feed a piece of the inputs and return the new positions of every result. A piece consists
+        of whole chunks; with `last`, it may have any length.
 
         Raise E0976 for partial chunks, E0979 if leftover positions at the end would have produced
-        results, E0978 for inputs that belong to a different call, E0943 beyond the end of a
+        results, E0978 for inputs that belong to a different call, E0943 if positions exceed a
         position embedding, and E09xx for invalid inputs.
         """
         # If two threads push at once, one waits until the other has finished its step.
@@ -213,7 +213,7 @@ class InputStream:
     def _check_chunk_with_past(
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the same as `_check_chunk`, for defaults that read past positions."""
+        """Return the results of `_check_chunk` if defaults read past positions."""
         time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
@@ -305,7 +305,7 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
-    """Raise E0943 beyond the end of a position embedding, also if other inputs share it."""
+    """Raise E0943 if positions exceed a position embedding, which several inputs may share."""
     facts, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [facts.max_context, compute_max_context_length(facts.length_bounds, symbol, lengths)]
     limit = min((n for n in limits if n is not None), default=position_count)
@@ -321,7 +321,9 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to its length; unchanged if it has no such axis."""
+    """Slice an array along an axis, clipped to its length. Return the array unchanged if it has no
+    such axis.
+    """
     if value.ndim <= axis:
         return value
     end = value.shape[axis]

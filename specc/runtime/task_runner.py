@@ -118,8 +118,8 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return True if the texts fit into one batch: if the model masks padding or they have equal
-    lengths.
+    """Return True if the texts can form one batch, because the model masks padding or the texts
+    have equal lengths.
     """
     one_length = len({len(row.ids) for row in batch.encodings}) <= 1
     return one_length or bool(find_mask_input(model.manifest.graph, task.text_input))
@@ -160,7 +160,7 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
             mask[: batch.prompt_length] = 0
         is_left_padded = model.input_signature.is_left_padded(task.text_input)
         arrays[POOLING_MASK] = pad_token_rows(masks, 0, left=is_left_padded)[0]
-    if rank == 3:  # one prompt with all its choices
+    if rank == 3:  # a single text with all its choices
         return {name: array[None] for name, array in arrays.items()}
     return dict(arrays)
 
@@ -208,7 +208,9 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 
 def _list_texts(name: str, value: object) -> list[str]:
-    """Convert a text, a list of texts or a column of texts to a list. Raise E0906 otherwise."""
+    """Convert a text, a list of texts or a column of texts to a list. Raise E0906 for other
+    values.
+    """
     items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
@@ -254,7 +256,7 @@ def _split_pairs(inputs: Mapping[str, object]) -> dict[str, object]:
 def _read_texts(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode each text, or pair of texts."""
+    """Encode each text or text pair."""
     lists = {name: _list_texts(name, value) for name, value in _split_pairs(inputs).items()}
     lists = _broadcast_texts(lists)
     texts, pairs = lists["text"], lists.get("text_pair")

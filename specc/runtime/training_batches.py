@@ -88,7 +88,7 @@ def make_training_targets(reading: PreprocessingConfig, name: str, values: list[
     record = dict(reading.outputs).get(name)
     targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
     if len({target.shape for target in targets}) == 1:
-        # 2 next to 0.5: both are floats
+        # integers mixed with floats become floats, e.g. 2 next to 0.5
         dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
         return np.stack(targets).astype(dtype)
     if all(target.ndim == 1 and target.dtype.kind == "i" for target in targets):
@@ -111,7 +111,7 @@ def make_causal_targets(
     ):
         ids = encoded.tolist()
         if start and ids[: len(start)] == start:
-            # the tokenizer has already added it
+            # the tokenizer has already added the stop token
             ids = ids[len(start) :]
         if stop and ids[-1:] and ids[-1] not in stop:
             ids.append(stop[0])
@@ -137,7 +137,9 @@ def make_causal_targets(
 def _encode_target(
     reading: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target sequence with the tokenizer of the output, else of the input."""
+    """Encode a target sequence with the tokenizer of the output, or else with the tokenizer of the
+    input.
+    """
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
@@ -203,8 +205,8 @@ class TrainingCollator:
         return build_model_inputs(self.graph, self.reading, self.defaults, growing)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
-        """Batch examples that have the same inputs and results. Inputs are checked and completed;
-        targets are i64 or f32, and -100 where the loss ignores them.
+        """Batch examples that have the same inputs and results. Inputs are checked and defaults are
+        added; targets are i64 or f32, and -100 at positions that the loss ignores.
 
         Raise E0946 or E0947 for invalid examples, and E09xx for invalid inputs like `run`.
         """
@@ -301,7 +303,7 @@ def _describe_type(value: object) -> str:
 
 
 def check_training_examples(examples: object) -> Sequence[TrainingExample]:
-    """Return examples as a sequence. Raise E0946 for a single example, a data frame, or anything
+    """Return examples as a sequence. Raise E0946 for a single example, a data frame, or a value
     that is not a collection.
     """
     if isinstance(examples, list | tuple):

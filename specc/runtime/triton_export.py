@@ -64,7 +64,7 @@ def write_triton_repository(
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
             out.write_entry(location, _read_chunks(source / location))
-        # written last, since its reader reads the other files as well
+        # written last, because a server that finds this file also reads the other files
         out.write_entry("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_entry(config.name, [text.encode("utf-8")])
@@ -72,9 +72,9 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Return the text of `config.pbtxt`, in which dynamic lengths are -1. With a batch size of 0
-    the server does not batch requests. Otherwise raise E0889 if ports have no common batch axis, or
-    if batched requests would affect each other.
+    """Return the text of `config.pbtxt`, in which dynamic lengths are -1. If the batch size is 0,
+    the server does not batch requests; otherwise raise E0889 if inputs and outputs have no common
+    batch axis, or if batched requests would affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
@@ -95,7 +95,7 @@ def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
 
 
 def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -> None:
-    """Raise E0889 for a port whose first axis is not the batch."""
+    """Raise E0889 for an input or output whose first axis is not the batch."""
     batch = next((t.shape[0] for t in inputs.values() if t.rank), None)
     for port, type in (*inputs.items(), *outputs.items()):
         if batch is None or batch.number is not None or type.shape[:1] != (batch,):
@@ -123,7 +123,7 @@ def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> 
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape
-        # for the server, a port without further axes has one axis of length 1
+        # Triton requires at least one axis, so a port without further axes has an axis of length 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""

@@ -24,7 +24,7 @@ MAX_ERRORS = 20
 
 T = TypeVar("T")
 MissingParameter: TypeAlias = tuple[RequiredParameter, str]
-"""A parameter without values, and a tensor that it needs and the files lack."""
+"""A parameter without values, and the required tensor that the files lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,7 @@ def _make_missing_tensor_error(
 def _suggest_name(
     checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
-    """Return for each parameter the unused tensor with the nearest name, preferably of the same
-    shape.
-    """
+    """Map each parameter to the unused tensor with the most similar name, equal shapes first."""
     meant: dict[str, str] = {}
     for wanted, name in similar_parameters:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
@@ -238,7 +236,7 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
 
 
 def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
-    """Suggest a fix for the shape, if the lengths determine one."""
+    """Suggest a fix for a shape mismatch, or return "" if the lengths do not determine a fix."""
     expected, shape = mismatch.parameter.shape, mismatch.shape
     name, source = (generalize_name(mismatch.parameter.name), generalize_name(mismatch.tensors[0]))
     if len(mismatch.tensors) == 1 and not mismatch.rule_span:
@@ -256,7 +254,7 @@ def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """Suggest a fix for the length of a single axis, or a different choice of files."""
+    """Suggest a fix for the length of a single axis, or suggest different files."""
     if len(shape) == len(expected):
         odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(odd) == 1:

@@ -1,4 +1,4 @@
-"""Open a checkpoint: one file or shards."""
+"""Open a checkpoint that consists of one weights file or of shards."""
 
 import re
 from collections.abc import Iterable, Mapping, Set
@@ -45,9 +45,9 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is the path from the user. An adapter changes
-    `adapted_tensors`; `decoded_tensors` are quantized or transformed in the files and can be
-    decoded by rows; `optional_tensors` need not belong to a parameter.
+    """The tensors of all files by name. `path` is the path from the user. `adapted_tensors` are
+    changed by an adapter; `decoded_tensors` are stored quantized or transformed and can be decoded
+    row by row; `optional_tensors` may be unused.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -74,8 +74,8 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Return True if the files declare that names and shapes are those of the spec's
-        parameters.
+        """Return True if the metadata declares that the file uses the spec's parameter names and
+        shapes.
         """
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
@@ -167,7 +167,7 @@ def _find_weights_file(directory: Path) -> Path:
 
 
 def _reject_pickles(directory: Path, names: list[str]) -> None:
-    """Raise E0514 if a directory has pickle files that look like weights."""
+    """Raise E0514 if a directory contains pickle files that are probably weights."""
     # training also writes files such as optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         of_weights = [name for name in pickles if name.startswith("pytorch_model")]
@@ -277,7 +277,7 @@ def _open_shards(path: Path) -> Checkpoint:
 
 
 def _check_shard(index: Path, shard: str) -> None:
-    """Check that an untrusted index refers only to files in its own directory."""
+    """Raise an error if an untrusted index refers to files outside its own directory."""
     hidden = shard.startswith(".")
     elsewhere = "/" in shard or "\\" in shard
     if hidden or elsewhere or not shard.endswith(".safetensors"):

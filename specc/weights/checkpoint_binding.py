@@ -1,4 +1,4 @@
-"""Bind parameters to the tensors of a checkpoint, strictly in both directions."""
+"""Bind every parameter to checkpoint tensors; every tensor must be used or ignored by a rule."""
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
@@ -54,8 +54,8 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind parameters to tensors; `load` rules are skipped if the file declares the layout of the
-    spec.
+    """Bind parameters to tensors; `load` rules are skipped if the file declares that it uses the
+    spec's layout.
 
     `initialization` initializes a new head, with a warning. Raise E0501, E0503, E0505, E0508,
     E0510, E0511 or E0515; all errors are reported at once.
@@ -137,7 +137,9 @@ def _find_naming(
     parts: Sequence[str],
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
-    """Infer how the file spells the spec's names, ignoring tied parameters, which may be absent."""
+    """Infer the mapping from the spec's names to the file's names. Tied parameters are ignored,
+    because the file may lack them.
+    """
     exprs = [source.expr for name, source in sources.items() if name not in ties]
     # the file has only one of several alternatives of a parameter, so names without alternatives
     # are more reliable
@@ -173,8 +175,8 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 
 def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
-    """Return the rule for the exact name, else the first rule with a matching pattern, else the
-    name itself.
+    """Return the rule for the exact name, the first rule whose pattern matches, or else the tensor
+    with the parameter's own name.
     """
     for rule in loads:
         if rule.name == parameter.name:
@@ -194,10 +196,10 @@ def _resolve_parameters(
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
-    """Resolve parameters to expressions. Return bound parameters, and unresolved parameters with a
-    missing tensor each.
+    """Resolve parameters to expressions. Return the bound parameters, and the unresolved
+    parameters, each with one of its missing tensors.
 
-    The file may store any of several tied parameters; the source parameter then reads that tensor.
+    If the file stores only one of several tied parameters, the source parameter reads its tensor.
     """
     present = checkpoint.tensors.keys()
 
@@ -225,7 +227,7 @@ def _resolve_parameters(
 def _list_mismatches(
     sources: Mapping[str, _ParameterExpression], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
-    """Return shape and dtype errors, without missing tensors."""
+    """Return the shape and dtype mismatches of parameters whose tensors are all present."""
     found: list[binding_errors.TensorMismatch] = []
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
@@ -256,7 +258,7 @@ def get_dtype_family(dtype: str) -> str:
 def _collect_ignored_tensors(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
-    """Return the tensors that an ignore rule names, under any spelling."""
+    """Return the tensors that an ignore rule matches by any of their possible names."""
     patterns = [NamePattern(r.pattern) for r in rules]
 
     def is_named(name: str) -> bool:

@@ -46,12 +46,13 @@ ACTIVATION_TENSORS = (
     "v_scale",
     "weight_format",
 )
-"""Name suffixes of tensors for activation quantization, or without information."""
+"""Name suffixes of tensors that are ignored: activation quantization parameters and redundant
+tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A quantized weight: its name, its format, and the names of its tensors by suffix."""
+    """The name and format of a quantized weight, and its tensor names by suffix."""
 
     name: str
     format: WeightFormat
@@ -60,8 +61,8 @@ class QuantizedWeight:
 
 
 class DequantizedCheckpoint(Checkpoint):
-    """A checkpoint that presents quantized weights as float32 tensors with their names in the
-    unquantized checkpoint. Only the requested rows are decoded.
+    """A checkpoint that decodes quantized weights to float32 tensors, named as in the unquantized
+    checkpoint. Only the requested rows are decoded.
     """
 
     def __init__(self, base: Checkpoint, method: str, settings: QuantizationSettings) -> None:
@@ -247,7 +248,7 @@ def view_stored_scales(values: ParameterValues) -> ParameterValues:
 
 
 def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
-    """Return the group size of an expression that only moves complete rows; return 0 for others."""
+    """Return the group size of the weight if an expression only moves complete rows, else 0."""
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return 0
     match expr:

@@ -93,7 +93,9 @@ def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """Infer the dtype of an expression. Raise PatternMismatchError if concatenated parts differ."""
+    """Infer the dtype of an expression. Raise PatternMismatchError if concatenated parts have
+    different dtypes.
+    """
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -121,8 +123,8 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression for some rows (axis 0) that reads only these rows of tensors; return
-    None if other rows are needed.
+    """Return an expression for rows `start` to `stop` (axis 0) that reads only these rows of its
+    tensors, or None if it needs other rows.
     """
     match expr:
         case TensorExpr():
@@ -188,7 +190,7 @@ def _has_same_bytes(
 
 
 def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return True if the axes longer than 1 keep their order."""
+    """Return True if a transpose keeps the order of all axes longer than 1."""
     shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
     moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
     return moved == sorted(moved)
@@ -295,7 +297,7 @@ def evaluate_weight_expression(
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
-    """Apply an expression of one array: move elements here, or call `_apply_elementwise`."""
+    """Apply a one-operand expression: move elements, or call `_apply_elementwise`."""
     match expr:
         case TransposeExpr():
             return x.transpose(expr.get_permutation(x.shape))
@@ -341,7 +343,7 @@ CUBIC_COEFFICIENT = -0.75
 
 def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     """Resize f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d] with bicubic interpolation,
-    align_corners=False and repeated edges. The first `prefix` rows ([CLS] etc.) are kept.
+    align_corners=False and edge padding. The first `prefix` rows ([CLS] etc.) are kept.
 
     The result is computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
     interpolation", eq. 4 in its general form.
@@ -358,7 +360,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
-    """Return f64[new old]: row r contains the interpolation weights of the new point r."""
+    """Return f64[new old]; row r contains the interpolation weights of output sample r."""
     matrix = np.zeros((new_length, old_length))
     for r in range(new_length):
         center = (r + 0.5) * old_length / new_length - 0.5
@@ -370,7 +372,7 @@ def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.floa
 
 
 def _evaluate_cubic_kernel(distance: float) -> float:
-    """Evaluate the cubic kernel at `distance`, in points of the old grid."""
+    """Evaluate the cubic kernel at `distance`, in samples of the input grid."""
     if distance <= 1:
         return (
             (CUBIC_COEFFICIENT + 2) * distance - (CUBIC_COEFFICIENT + 3)

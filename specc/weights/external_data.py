@@ -1,4 +1,4 @@
-"""Plan ONNX external data: which weights stay in their files, and which are copied."""
+"""Plan ONNX external data: weights either stay in the checkpoint files or are copied."""
 
 import math
 import os
@@ -21,8 +21,8 @@ space too."""
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to store. `byte_range` is the range of a file that already contains its bytes, or
-    None.
+    """A tensor to store. `byte_range` is the byte range of a file that already stores the tensor,
+    or None.
     """
 
     name: str
@@ -98,8 +98,8 @@ def plan_external_data(
 
 
 def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
-    """Return a file's location relative to a model's directory as a 1-tuple, or the reason why the
-    file cannot be linked.
+    """Return a file's path relative to the model's directory, as a 1-tuple, or the reason (a
+    string) why the file cannot be linked.
     """
     try:
         status = os.stat(path)

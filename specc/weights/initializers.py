@@ -19,9 +19,9 @@ class Initializer:
     uniform within ±value * sqrt(3 / fan_in), so that the result of a linear layer has variance
     value² (`fan_in`).
 
-    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all
-    lengths but the first: weights are stored `[out, in, …]`. A vector has fan_in 1. The first
-    axis of `fan_in_each` counts weights, as many in one parameter.
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all lengths but
+    the first: weights are stored `[out, in, …]`. A vector has fan_in 1. `fan_in_each` excludes the
+    first axis, along which several weights are stacked in one parameter.
     """
 
     kind: str

@@ -20,7 +20,7 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; block size 0 means one
+    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; group size 0 means one
     block.
     """
     out, width = weight.shape
@@ -56,9 +56,7 @@ def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
 
 
 def replace_zero_scales(scales: Array) -> Array:
-    """Return scales to divide by, with infinity instead of 0, so that a group of zeros stays
-    zero.
-    """
+    """Replace zero scales by infinity, so that dividing a group of zeros by its scale yields 0."""
     return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
@@ -108,7 +106,8 @@ BITS, LOW, HIGH = 4, -8, 7
 MAX_DIRECT_INVERSE = 256
 """Matrices up to this size are inverted without recursion."""
 BLOCK_COLUMNS = 8
-"""Number of columns updated at once with a column's error."""
+"""Number of columns in a block; the error of a column is propagated within the block
+immediately."""
 DAMPING_FRACTION = 0.01
 """Fraction of the mean diagonal of H that is added to the diagonal, so that H is invertible."""
 
@@ -168,9 +167,9 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
 
 
 def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
-    """Return the integers of the columns of a block, and their errors divided by `U[j, j]`."""
-    # columns are processed in order: a column's error is compensated immediately in near columns,
-    # and later, together with other errors, in distant columns
+    """Quantize the columns of a block; return the integers, and the errors divided by `U[j, j]`."""
+    # columns are processed in order: a column's error is compensated immediately in the following
+    # columns of the block, and after the block in all later columns
     columns = np.ascontiguousarray(remaining.T)
     codes = np.empty(columns.shape, np.int8)
     errors = np.empty_like(columns)

@@ -92,8 +92,8 @@ class LoraAdapter:
             rest = name.removeprefix(MODULE_PREFIX)
             known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
             end, part = next(known, ("", ""))
-            # the tensor belongs to another variant of LoRA, such as DoRA, whose product differs, so
-            # it must not be ignored
+            # the tensor belongs to a different LoRA variant such as DoRA, which changes the merged
+            # weight, so it must not be ignored
             if rest == name or (".lora_" in rest and not part):
                 self._fail_broken(f"`{name}` is not a LoRA tensor")
             if part:
@@ -118,7 +118,7 @@ class LoraAdapter:
         )
         weight = f"{module}.weight"
         before = found.get(weight, AdapterChange())
-        # An embedding's product is stored for the transposed table.
+        # peft stores the product of an embedding transposed.
         found[weight] = replace(
             before,
             left_factor=b,
@@ -318,7 +318,7 @@ def _check_fully_trained(
 def _collect_replaced_tensors(
     adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> set[str]:
-    """Return the tensors that the adapter contains and the checkpoint may lack."""
+    """Return the tensors that an adapter replaces, which the checkpoint may lack."""
     if adapter.replaces_tensors:
         return set()
     return {n for n, c in changes_by_tensor.items() if c.replacement}
@@ -327,8 +327,8 @@ def _collect_replaced_tensors(
 def _make_entry(
     name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
-    """Return the entry of a changed tensor: float32, or float64 if the original is. Raise E0531 for
-    mismatched shapes or dtypes.
+    """Return the entry of a changed tensor: its dtype is float32, or float64 if the original tensor
+    is float64. Raise E0531 for mismatched shapes or dtypes.
     """
     adapter_tensors = adapter.file.tensors
     base_entry = base.tensors.get(name)

@@ -1,4 +1,4 @@
-"""The modules that a LoRA adapter changes, and the check that all its changes are used."""
+"""The target modules of a LoRA adapter, and the check that all changes of an adapter are used."""
 
 import math
 import re
@@ -31,7 +31,7 @@ class LoraScaling:
         return int(_find_pattern_value(self.ranks, module, self.rank))
 
     def get_scale(self, module: str) -> float:
-        """Return the scale of a module's product (rsLoRA: Kalajdzievski, 2023)."""
+        """Return the scale of a module's product B·A (rsLoRA: Kalajdzievski, 2023)."""
         rank = self.get_rank(module)
         alpha = _find_pattern_value(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
@@ -42,12 +42,12 @@ class LoraTargets:
     """The modules that an adapter's config targets by name suffix, without the excluded modules;
     with `layer_indices`, only modules in layers with these indices.
 
-    Products for other modules contradict the config, because training ignored them.
+    Factor pairs of other modules contradict the config, because training did not use them.
     """
 
     included_modules: Sequence[str] | None
     fully_trained_modules: Sequence[str] = ()
-    """Fully trained modules, whose tensors are stored completely."""
+    """Fully trained modules (`modules_to_save`), whose complete tensors are stored."""
     excluded_modules: Sequence[str] = ()
     layer_indices: Sequence[int] | None = None
 
@@ -88,7 +88,7 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
-        # The adapter was trained while the other user of the tied weight stayed unchanged: a single
+        # During training, only one of the two modules with the tied weight was changed; a single
         # tensor cannot represent both.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in computed:
@@ -129,13 +129,13 @@ def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
 
 LAYER_NUMBER = re.compile(r"\.\d+\.")
 LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
-"""Weights that differ per language: the output layer, and the adapter layers."""
+"""Language-specific weights: the output layer and the adapter layers."""
 
 
 def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:
-    """Return weights of the checkpoint that a language adapter should change but lacks: weights
-    that it changes in another layer, the bias of a changed weight, and embeddings. Otherwise two
-    languages would be mixed.
+    """Return the checkpoint weights that a language adapter must change but lacks: weights that it
+    changes in a different layer, biases of changed weights, and embeddings. Without these, the
+    model would mix two languages.
     """
     kinds = {_get_module_name(name) for name in changed}
     return [

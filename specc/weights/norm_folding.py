@@ -1,6 +1,4 @@
-"""Fold norm weights into the linear layers that read them, and check that weights fit a narrower
-dtype.
-"""
+"""Fold norm weights into the next linear layers, and check that weights fit a narrower dtype."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +25,7 @@ MOVED_GAINS_HELP = (
 
 @dataclass(frozen=True)
 class FoldedValues(ValuesOverlay):
-    """The values of a model in which the norm weights of `folds` are folded into the layers after
-    them.
-    """
+    """Model values in which the norm weights of `folds` are folded into the following layers."""
 
     folds: Sequence[NormFold]
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
@@ -49,7 +45,9 @@ class FoldedValues(ValuesOverlay):
         return name in self.fold_by_parameter
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values, multiplied or divided by the powers of two of a fold."""
+        """Yield the values of a parameter, multiplied or divided by the powers of two of its
+        fold.
+        """
         fold = self.fold_by_parameter[name]
         factors, at = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)

@@ -97,7 +97,9 @@ class NameCaptures:
 
 
 def get_name_skeleton(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers, which are equal for all layers of a model."""
+    """Return the parts of a name between its numbers. Corresponding parameters of all layers have
+    equal parts.
+    """
     return tuple(_LAYER_NUMBER.split(name))
 
 
@@ -127,15 +129,15 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 
 def format_names(names: Sequence[str], max_names: int = 6) -> str:
-    """Format at most `max_names` names, and the number of omitted names."""
+    """Format at most `max_names` names, followed by the number of omitted names."""
     short = group_names(names)
     more = f" and {len(short) - max_names} more" if len(short) > max_names else ""
     return ", ".join(short[:max_names]) + more
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the most similar name, if one is close enough; names with the same numbers are
-    preferred.
+    """Return the most similar name, preferring names with the same numbers, or None if no name is
+    similar enough.
     """
     pool = list(candidates)
     alike = [c for c in pool if find_name_numbers(c) == find_name_numbers(name)] or pool

@@ -66,7 +66,9 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The range of a file that stores a parameter; `offset` counts from the start of the file."""
+    """The byte range of a file that stores a parameter; `offset` counts from the start of the
+    file.
+    """
 
     path: Path
     offset: int
@@ -107,7 +109,7 @@ class ParameterValues(Protocol):
 
 
 def read_parameter(values: ParameterValues, name: str, dtype: str | None = None) -> Array:
-    """Read a whole parameter, in the given dtype or its own."""
+    """Read a whole parameter, in `dtype` or, if `dtype` is None, in its stored dtype."""
     kind = dtype or values.get_stored_dtype(name)
     shape = values.parameters[name].shape
     raw = np.empty(math.prod(shape) * NUMPY_DTYPES[kind].itemsize, np.uint8)
@@ -246,7 +248,9 @@ class CheckpointBinding:
         return None if made else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield the values of an expression; decoded tensors in row chunks."""
+        """Yield the values of an expression; expressions of decoded tensors are evaluated in row
+        chunks.
+        """
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
         pieces = [expr]
@@ -262,7 +266,7 @@ class CheckpointBinding:
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """Describe a parameter and the tensors of the parameter, or of a piece, for messages."""
+        """Describe a parameter and the tensors that it (or `piece`) reads, for messages."""
         expr = piece or bound.expr
         assert expr is not None
         first = next(iterate_tensor_names(expr))
@@ -275,7 +279,7 @@ class CheckpointBinding:
 
 @dataclass(frozen=True)
 class SeededValues:
-    """Parameters that are randomly initialized from a seed and their names. Implements
+    """Parameters that are randomly initialized from a seed and from their names. Implements
     `ParameterValues`.
 
     `initializers` maps each name to the text of its initializer; `ties` maps tied names to their
@@ -369,7 +373,7 @@ class ValuesOverlay:
         return self.base.get_stored_dtype(name)
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file; return None for replaced parameters."""
+        """Return the byte range of the values in a file, or None if the parameter is replaced."""
         return None if self.is_replaced(name) else self.base.find_byte_range(name)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:

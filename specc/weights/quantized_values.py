@@ -1,4 +1,4 @@
-"""Quantize weights while they stream from checkpoint to file; add scales of KV caches."""
+"""Quantize weights while they stream from the checkpoint to a file, and add KV cache scales."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -55,15 +55,15 @@ CHUNK_VALUES = 1 << 20
 CACHED_VALUES = 1 << 16
 """Number of values processed together by all steps, so that they stay in the CPU cache."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
-"""The same for column-by-column quantization (GPTQ)."""
+"""Number of values processed together by GPTQ, which quantizes column by column."""
 MIN_ACCURATE_SUM = 1e-30
-"""Sums of squares above this are accurate in float32, whose smallest subnormal is 1e-45."""
+"""A sum of squares above this bound is accurate in float32, whose smallest subnormal is 1e-45."""
 MAX_THREADS = 2
 """Number of chunks quantized in parallel; more would only wait for I/O."""
 
 
 GetFactor: TypeAlias = Callable[[int], Array]
-"""Function that returns the GPTQ factor of matrix n of a stack, or of a single matrix."""
+"""Function that returns the GPTQ factor of matrix n of a stack."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 """Rows of a matrix, and its GPTQ factor or the rows' scales."""
 
@@ -77,7 +77,7 @@ class QuantizationErrorStats:
     max_error: float = 0.0
 
     def add_rows(self, before: Array, after: Array) -> None:
-        """Add the errors between rows before and after quantization; `after` is overwritten."""
+        """Add the quantization errors of rows; `after` is overwritten."""
         gone = np.subtract(before, after, out=after)
         self.squared_norm += _sum_squares(before.reshape(-1))
         self.squared_error += _sum_squares(gone.reshape(-1))
@@ -97,7 +97,7 @@ class QuantizationErrorStats:
 
 
 def _sum_squares(flat: Array) -> float:
-    """Return the sum of squares, which may exceed the range of float32."""
+    """Return the sum of squares as a float64, because it may exceed the range of float32."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
     # for smaller sums the squares may have underflowed
@@ -135,7 +135,7 @@ class QuantizedStream:
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A pre-quantized weight: files of its integers and scales in storage form, and its
+    """A pre-quantized weight: the files of its integers and scales in storage form, and its
     quantization error.
     """
 
@@ -187,7 +187,7 @@ class QuantizedValues(ValuesOverlay):
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, bool]]:
-        """Return the weight of each new name, and whether the name is that of the scales."""
+        """Map each new name to its weight and to whether it is the name of the scales."""
         found: dict[str, tuple[str, bool]] = {}
         for name, form in self.plan.items():
             found[form.format_codes_name(name)] = name, False

@@ -39,7 +39,9 @@ def generate_word(key: int, n: int) -> int:
 
 
 def derive_substream_key(key: int, n: int) -> int:
-    """Return the key of sub-stream `n`, for keys of several integers (row, step)."""
+    """Return the key of sub-stream `n`; nested calls derive keys from several integers (row,
+    step).
+    """
     return mix_bits(generate_word(key, n))
 
 
@@ -55,7 +57,8 @@ def generate_uniforms(key: int, start: int, count: int) -> Floats:
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
     _mix_bits_in_place(z, np.empty_like(z))
-    z >>= np.uint64(40)  # the 24 top bits, which `z ^ z >> 31` would not change
+    z >>= np.uint64(40)  # only the 24 highest bits are used, which the omitted last step `z ^ z >>
+    # 31` does not change
     return z.astype(np.float32) * np.float32(2**-24)
 
 

@@ -18,7 +18,7 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the parameters that are transposed matrices of a file, without sources of tied
+    """Return the parameters that a file stores as transposed matrices, except sources of tied
     weights.
     """
     # a tied parameter reads its source in the layout of the spec

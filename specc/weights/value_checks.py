@@ -22,7 +22,7 @@ def check_finite(block: Array, location: str) -> None:
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":
-        # NumPy reads any nonzero byte as true, other readers only 1
+        # NumPy reads any nonzero byte as True, but other readers accept only 1
         wrong = int((block.view(np.uint8) > 1).sum())
         what = "a boolean that is neither 0 nor 1"
     else:
@@ -64,18 +64,18 @@ def _count_nonfinite(block: Array) -> int:
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a type and a wider type that represents all its values."""
+"""Pairs of a dtype and a wider dtype that represents all its values."""
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""Description of out-of-range values, and of the worst."""
+"""Descriptions of out-of-range values, and of the largest of them."""
 
 
 def convert_dtype(
     block: Array, dtype: str, location: str, *fixes: str, description: str = CHECKED_VALUES
 ) -> Array:
-    """Convert a block to another dtype. Raise E0517 if a value is out of range; `fixes` are fixes
-    besides a different dtype, `description` names the block's elements.
+    """Convert a block to another dtype. Raise E0517 if a value is out of range; `fixes` are
+    suggested fixes besides a different dtype; `description` names the block's elements.
     """
     kind = NUMPY_DTYPES[dtype]
     if block.dtype == kind:
@@ -122,7 +122,7 @@ def check_quantized_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""Weights of ordinary size lose up to 0.3 of their norm with 4 bits."""
+"""4-bit quantization of typical weights has a relative error of up to 0.3."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

@@ -1,4 +1,4 @@
-"""Weight expressions, which build a parameter from tensors of a file."""
+"""Weight expressions, which compute a parameter from the tensors of a file."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -355,8 +355,8 @@ def plan_rearrange(
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise PatternMismatchError for a name repeated on one side of a pattern, which would mean a
-    diagonal or a repetition.
+    """Raise PatternMismatchError if a name occurs twice on one side of a pattern, because a
+    diagonal or a repetition is not supported.
     """
     for name in side:
         if side.count(name) > 1:
@@ -370,7 +370,7 @@ def _infer_group_lengths(
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)
-    # a single unknown length can be computed; for two lengths only the product is known
+    # a single unknown length can be computed; for two unknown lengths only the product is known
     if len(left) > 1:
         raise PatternMismatchError(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"

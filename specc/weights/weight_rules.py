@@ -113,9 +113,9 @@ def select_graph_rules(
 ) -> WeightRules:
     """Return the rules about the `parameters` of one graph of a spec.
 
-    Rules about parameters that only other graphs of the spec have are dropped. A rule about
-    parameters that no graph has stays and is rejected later. `list_other_parameters` returns the
-    parameters of the other graphs; it is called only for an unknown name.
+    A rule about parameters of other graphs of the spec is dropped. A rule about parameters of no
+    graph is kept and rejected later. `list_other_parameters` returns the parameters of the other
+    graphs; it is called only for an unknown name.
     """
     rules = _drop_unused_spec_rules(parameters, rules)
     unused = find_unused_loads(parameters, rules)
@@ -148,8 +148,8 @@ def _expand_ties(
 def _drop_unused_spec_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> WeightRules:
-    """Drop rules of used specs that this graph does not need. These rules are about heads that this
-    graph does not call, and were checked with their own spec.
+    """Drop rules of used specs about parameters that this graph lacks, e.g. heads that it does not
+    call. These rules were checked with their own spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:
@@ -161,14 +161,14 @@ def _drop_unused_spec_rules(
 
 
 def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
-    """Return the names that a `tie` matches, with their sources."""
+    """Map each name that a `tie` matches to its source."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.get_captures(name) for name in names}
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
 
 
 def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
-    """Return True if a graph has all parameters of a `tie`."""
+    """Return True if a graph has all parameters that a `tie` names."""
     pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 
@@ -217,7 +217,7 @@ def find_tied_pairs(
 def _map_tie_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, TieRule]:
-    """Return the rule of each tied parameter by name; the first matching rule applies."""
+    """Map each tied parameter to its rule; the first matching rule applies."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _map_tied_names(rule, parameters)
@@ -232,7 +232,7 @@ def _map_tie_rules(
 
 
 def _find_root(name: str, direct: Mapping[str, TieRule]) -> str:
-    """Return the end of a chain of ties."""
+    """Follow a chain of ties to the untied source."""
     seen = [name]
     while seen[-1] in direct:
         seen.append(direct[seen[-1]].source)
@@ -248,7 +248,7 @@ def _find_root(name: str, direct: Mapping[str, TieRule]) -> str:
 
 
 def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> list[LoadRule]:
-    """Return each `load` whose parameters do not exist."""
+    """Return the `load` rules whose parameters do not exist."""
     names = list(parameter_names)
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
@@ -302,7 +302,7 @@ class ParameterNaming:
         return behind if self.added_prefix and prefix + behind in tensors else declared
 
     def get_spellings(self, tensor: str) -> tuple[str, ...]:
-        """Return the names a tensor may have in the spec."""
+        """Return the possible names of a tensor in the spec."""
         for path, inner in self.part_namings:
             if tensor.startswith(path):
                 below = inner.get_spellings(tensor[len(path) :])
@@ -327,8 +327,8 @@ def infer_naming(
     names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
     """Infer the naming of a checkpoint, and the naming below each path in `part_paths`, where a
-    used spec may have the names of its own checkpoint. Raise E0515 if two namings match equally
-    many names.
+    used spec may use the names of its own checkpoint. Raise E0515 if two namings match equally many
+    names.
     """
     left, there = set(names), set(tensors)
     found: list[tuple[str, ParameterNaming]] = []
@@ -358,7 +358,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     candidates = [
         naming
         for naming in _list_candidates(names, tensors)
-        # a prefix is for a base model, not for one head next to an unprefixed base
+        # a prefix belongs to a base model, not to a single head next to an unprefixed base model
         if not naming.added_prefix
         or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain
     ]
@@ -369,7 +369,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     winners = sorted(
         (n for n in found if found[n] == best), key=lambda n: (n.removed_prefix, n.added_prefix)
     )
-    # Several spellings of a prefix may find the same tensors; any of them is valid.
+    # Several namings may match the same tensors; any of them is valid.
     if len(set(map(resolve_names, winners))) > 1:
         raise_error(
             "E0515",
@@ -384,7 +384,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return prefixes that match at least one additional name, most frequent first."""
+    """Return the namings that match at least one additional name, most frequent prefix first."""
     counts: Counter[ParameterNaming] = Counter()
     for longer, others in ((names, tensors), (tensors, names)):
         for name in longer:

@@ -34,7 +34,8 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
 Change: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""How llama.cpp changed a tensor: rows of heads in interleaved RoPE pairs, or 1 added."""
+"""The change that llama.cpp made to a tensor: it interleaves the RoPE rows of each head, or adds
+1."""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -74,14 +75,14 @@ _GEMMA2_NAMES = {
 _PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _ROPE_CHANGES: Mapping[str, Change] = {"attn_q": "heads", "attn_k": "kv_heads"}
 ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
-"""Tensors with divisors of RoPE frequencies, which are settings in a config.json."""
+"""Tensors that contain RoPE frequency divisors, which config.json stores as settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """An architecture of llama.cpp: the `model_type` of its config, the tensor names in a layer
-    (`{}` is the expert), and the tensors that llama.cpp changes. With `has_offset_norms`, norm
-    weights are stored with 1 added.
+    (`{}` is the expert index), and the tensors that llama.cpp changes. With `has_offset_norms`,
+    norm weights are stored with 1 added.
     """
 
     model_type: str
@@ -110,7 +111,7 @@ ARCHITECTURES = {
 
 
 def select_architecture(header: GGUFHeader, path: str) -> Architecture:
-    """Return the architecture of a file. Raise E0419 for an architecture that no spec supports."""
+    """Return the architecture of a file. Raise E0419 if no spec supports this architecture."""
     name = header.metadata.get("general.architecture")
     if name == "llama" and header.metadata.get("llama.expert_count"):
         return _MIXTRAL
@@ -127,8 +128,8 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 
 class GGUFFile(TensorFile):
-    """An open GGUF file. A quantized tensor appears as the bytes of its blocks, with the name of
-    the tensor, `:` and its type; `get_array` and `read_tensor` undo what llama.cpp `changed`.
+    """An open GGUF file. A quantized tensor appears as the bytes of its blocks, named
+    `tensor:type`; `get_array` and `read_tensor` undo the changes of llama.cpp (`changed`).
     """
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
@@ -152,7 +153,7 @@ class GGUFFile(TensorFile):
     def _iterate_entries(
         self, tensor: StoredTensor, architecture: Architecture
     ) -> Iterator[TensorEntry]:
-        """Yield a tensor, or the tensor of each expert, with the names of Hugging Face."""
+        """Yield the entry of a tensor, or of each expert's tensor, with its Hugging Face name."""
         layer, part, ending = _split_name(tensor.name)
         offset = architecture.has_offset_norms and tensor.name.endswith("norm.weight")
         change = "offset" if offset else architecture.tensor_changes.get(part)
@@ -164,9 +165,7 @@ class GGUFFile(TensorFile):
             yield entry
 
     def read_rope_factors(self, name: str) -> list[float]:
-        """Return the values of one of `ROPE_TENSORS`; return no values if the file lacks the
-        tensor.
-        """
+        """Return the values of one of `ROPE_TENSORS`, or [] if the file lacks the tensor."""
         stored = [t for t in self.header.tensors if t.name == name and t.block_type.block_size == 1]
         for entry in (_make_entry(tensor) for tensor in stored):
             raw = bytearray(entry.nbytes)
@@ -186,7 +185,9 @@ class GGUFFile(TensorFile):
         return self._restore_tensor(name, super().read_tensor(name))
 
     def _restore_tensor(self, name: str, stored: Array) -> Array:
-        """Undo what llama.cpp changes in a tensor: norm offsets and the order of RoPE rows."""
+        """Undo the changes that llama.cpp makes to a tensor: norm offsets and the order of RoPE
+        rows.
+        """
         change = self.changes.get(name)
         if change is None:
             return stored
@@ -212,7 +213,9 @@ def _split_name(name: str) -> tuple[str, str, str]:
 
 
 def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
-    """Yield the tensor of each expert, which are contiguous in the file, or the tensor itself."""
+    """Yield the tensor of each expert (experts are contiguous in the file), or the tensor itself if
+    it has no experts.
+    """
     if "{}" not in stem:
         yield replace(tensor, name=stem)
         return

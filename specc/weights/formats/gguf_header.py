@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH
 
 Metadata: TypeAlias = Mapping[str, object]
-"""Metadata by key: numbers, booleans, strings and lists of these."""
+"""Metadata values by key: numbers, booleans, strings, or lists of these."""
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
@@ -25,7 +25,9 @@ MAX_AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """An element type of tensors: a block of `block_size` elements is stored in `nbytes` bytes."""
+    """A GGUF tensor type (ggml_type): each block of `block_size` elements occupies `nbytes`
+    bytes.
+    """
 
     name: str
     block_size: int = 1
@@ -109,7 +111,7 @@ class _Reader:
         """Read a string."""
         (size,) = self.unpack("Q")
         start = self.skip(size)
-        # tokens of byte-fallback vocabularies may be parts of UTF-8 characters
+        # tokens of byte-fallback vocabularies may be incomplete UTF-8 sequences
         return self.data[start : self.offset].decode(errors="replace")
 
     def read_value(self, type_code: int) -> object:
@@ -133,7 +135,9 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{form}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return a range over `count` items; each item needs at least one byte of the file."""
+        """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left,
+        because each item occupies at least one byte.
+        """
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
                 f"the header declares {count} items, more than the file can hold"
@@ -229,7 +233,9 @@ def _fail_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Check that tensors have distinct names, are inside the file and do not overlap."""
+    """Raise E0506 unless the tensors have distinct names, are inside the file and do not
+    overlap.
+    """
     names: set[str] = set()
     before: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):

@@ -68,7 +68,7 @@ def read_glove(path: str | Path) -> WordVectors:
 
 
 def _decode_line(line: bytes) -> str:
-    """Return the text of a line without its end."""
+    """Decode a line, without its line terminator."""
     try:
         return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -76,7 +76,9 @@ def _decode_line(line: bytes) -> str:
 
 
 def _parse_vector(line: str, width: int) -> tuple[str, Array]:
-    """Parse a word, which may contain spaces, and its `width` values (0: any number)."""
+    """Parse a word, which may contain spaces, and its `width` values (any number of values if
+    `width` is 0).
+    """
     # not `split()`: some words of the published files contain other whitespace
     fields = line.split(" ")
     if not width:
@@ -118,7 +120,9 @@ def _parse_row(fields: list[str]) -> Array:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a finite decimal number in `printf` format; return None for other text."""
+    """Parse a finite decimal number in `printf` format; return None if the text is not such a
+    number.
+    """
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

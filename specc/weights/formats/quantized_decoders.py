@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.weights.formats.gguf_header import BLOCK_TYPES, BlockType
 
 Lengths: TypeAlias = dict[str, int]
-"""Lengths of axes by their names in the patterns."""
+"""Axis lengths by the axis names in the patterns."""
 
 _FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _FLOAT8_DTYPES = frozenset(
@@ -42,7 +42,7 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
     """Check a tensor against a pattern and add the lengths of its axes to `lengths`.
 
     `float|u8[groups, 16]` requires one of these types and two axes, the second of length 16. `any`
-    matches every type; a pattern without brackets matches every shape. Raise LayoutError.
+    matches every type; a name alone matches every shape. Raise LayoutError for a mismatch.
     """
     parsed = _TENSOR_PATTERN.fullmatch(pattern)
     assert parsed is not None, pattern
@@ -68,9 +68,9 @@ def check_equal_counts(name: str, count: int, expected: int) -> None:
 
 
 Parts: TypeAlias = Mapping[str, Array]
-"""The tensors of a weight by suffix; tensors in files are read when they are sliced."""
+"""The tensors of a weight by suffix; tensors in files are read lazily, when they are sliced."""
 Codes: TypeAlias = tuple[Array, Array]
-"""Codes minus the zero point, and their scales; both broadcast to the weight's shape."""
+"""Codes minus the zero point, and scales; both broadcast to the weight's shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def read_scales(stored: Array) -> Array:
 
 
 def reshape_scale_grid(scales: Array, rank: int) -> Array:
-    """Return scales with the axes of the weight; a single scale becomes a grid of 1 by 1."""
+    """Return scales with the rank of the weight; a single scale becomes a 1 × 1 grid."""
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
     if scales.ndim != rank:
@@ -212,12 +212,12 @@ def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
 
 
 def infer_llm_int8_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
+    """Return the layout of bitsandbytes' LLM.int8: `[out, in]` with per-channel absmax scales."""
     return QuantizedLayout(shape=(lengths["out"], lengths["in"]), group_size=lengths["in"])
 
 
 def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
-    """Decode LLM.int8: rows scaled by their absmax."""
+    """Decode LLM.int8: per-channel absmax scales."""
     return parts[".weight"][rows], (read_scales(parts[".SCB"][rows]) / np.float32(127))[:, None]
 
 
@@ -302,12 +302,12 @@ DecodeBlocks: TypeAlias = Callable[[Array], Codes]
 
 
 def _decode_float16(raw: Array) -> Array:
-    """Convert pairs of bytes, which are float16 values, to float32."""
+    """Reinterpret byte pairs as float16 and convert them to float32."""
     return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split each `width` bytes into fields of `bits` bits: first the lowest fields of all bytes."""
+    """Split each `width` bytes into fields of `bits` bits, the lowest fields of all bytes first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
     fields = (parts >> shifts) & np.uint8((1 << bits) - 1)
@@ -374,7 +374,7 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
     "q5_k": (0, _decode_q5_k),
     "q6_k": (6, _decode_q6_k),
 }
-"""Bits per code (0: codes are not integers times a scale) and decoder of each type."""
+"""Bits per code (0 if values are not integer codes times a scale) and decoder of each type."""
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 

@@ -1,6 +1,4 @@
-"""Formats of quantized weights: the tensors that store one weight. Each format is an entry of
-`WEIGHT_FORMATS`.
-"""
+"""Formats of quantized weights (`WEIGHT_FORMATS`), defined by the tensors of a weight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +34,7 @@ from specc.weights.formats.quantized_decoders import (
 )
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Position in an AWQ word of each of eight consecutive outputs."""
+"""For each of eight consecutive output channels, its position in an AWQ word."""
 
 
 def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
@@ -47,8 +45,8 @@ def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
 
 
 def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
-    """Return the bits per code if `word_count` 32-bit words contain `code_count` codes; `bits` is
-    the value in the config (0: not given).
+    """Return the bits per code such that `word_count` 32-bit words contain `code_count` codes.
+    `bits` is the config value (0 if absent).
     """
     found = [b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)]
     if not found:
@@ -74,9 +72,7 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
 def _has_ordered_groups(
     group_index: Array | None, width: int, group_size: int, group_count: int
 ) -> bool:
-    """Return True if the groups of a row are in order. Files without act-order have no group
-    index.
-    """
+    """Return True if the groups are in order. Files without act-order have no group index."""
     if group_index is None:
         return True
     check_equal_counts("g_idx", len(group_index), width)
@@ -112,7 +108,7 @@ def infer_gptq_layout(
 
 
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:
-    """Return True if every zero point is the middle of the code range, like in symmetric
+    """Return True if every zero point is the middle of the code range, as in symmetric
     quantization.
     """
     middle = (1 << (bits - 1)) - settings.zero_offset
@@ -120,7 +116,7 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
 
 
 def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`; `g_idx` has the group of each input channel."""
+    """Decode `(q - z) * s`; `g_idx` contains the group of each input channel."""
     width, bits = layout.shape[1], layout.bits
     groups = parts.get(".g_idx", np.arange(width) // layout.group_size)
     zeros = unpack_codes(parts[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
@@ -228,7 +224,7 @@ def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """A format of `methods` (`quant_method` in the config).
+    """A format that the quantization methods `methods` use (`quant_method` in the config).
 
     A tensor named `name + mark` belongs to the weight `name + weight`. `parts` are the dimension
     patterns of required tensors by suffix; `optional_parts` are the patterns of optional tensors.

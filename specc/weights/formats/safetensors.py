@@ -32,8 +32,8 @@ from specc.weights.formats.safetensors_header import (
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """Device, inode, size and time of modification of a file."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""Metadata of a file with the names and shapes of a spec's parameters, to which no `load` rules
-apply.
+"""Metadata of a file that uses the spec's parameter names and shapes, so that `load` rules are
+skipped.
 """
 
 CHUNK_BYTES = 1 << 20
@@ -282,7 +282,7 @@ def _to_native_order(array: Array) -> Array:
 
 
 def get_file_identity(status: os.stat_result) -> FileIdentity:
-    """Return a key that changes when a file is modified or replaced."""
+    """Return a key that changes if the file is modified or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -82,9 +82,9 @@ def get_array_dtype(array: Array) -> str:
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
-"""Upper bound of lengths and offsets, which is also that of numbers in a spec."""
+"""Upper bound of lengths and offsets, equal to the upper bound of integers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
-"""The exact fields of a tensor in the header."""
+"""The fields that a tensor's header entry must have, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ class RawTensor:
 
 
 class _InvalidHeaderError(Exception):
-    """A header is invalid; the message states why."""
+    """Raised for an invalid header; the message states why."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
-    """Return tensors in data order, metadata, and the bytes of the header. Raise E0506 if it is
-    invalid.
+    """Return the tensors in data order, the metadata, and the bytes of the header. Raise E0506 if
+    it is invalid.
     """
     try:
         data = _read_header_bytes(fd, size)
@@ -124,7 +124,7 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 
 
 def _read_header_bytes(fd: int, size: int) -> bytes:
-    """Read the JSON of the header; the first eight bytes are its length."""
+    """Return the JSON bytes of the header; the first eight bytes of the file are their length."""
     if size < 8:
         raise _InvalidHeaderError(f"file size is {size} bytes, expected at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
@@ -204,7 +204,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
 
 
 def _check_dtype(tensor_label: str, dtype: Json) -> str:
-    """Return the dtype name of a tensor from its file."""
+    """Return specc's name of a dtype in the header. Raise an error for an unsupported dtype."""
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _InvalidHeaderError(
             f"{tensor_label} has the unknown dtype {escape_text(repr(dtype)[:40])}"
@@ -236,7 +236,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Return a list of lengths, or None if a value is not a non-negative integer, e.g. `true`."""
+    """Return a list of lengths, or None if a value is not a nonnegative integer (e.g. `true`)."""
     if not isinstance(value, list):
         return None
     numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
@@ -244,9 +244,7 @@ def _parse_lengths(value: Json) -> list[int] | None:
 
 
 def _check_ranges(tensors: list[RawTensor], size: int) -> None:
-    """Check that data ranges have no gaps or overlaps, and that the last range ends at the end of
-    the file.
-    """
+    """Raise an error if data ranges have gaps, overlap, or do not end at the end of the file."""
     at = 0
     for t in tensors:
         if t.begin != at:
