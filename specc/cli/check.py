@@ -44,7 +44,7 @@ def run_check(args: Namespace) -> int:
 def _report_to_json(
     spec: OpenedSpec, checked: CheckedSpec, report: AnalysisReport
 ) -> dict[str, object]:
-    """Return the proved properties as JSON values."""
+    """Return the proved properties as a JSON object."""
     axes = [
         {"axis": each.symbol, "causal": each.is_causal, "reason": each.reason}
         for each in report.other_axes
@@ -77,7 +77,7 @@ def _list_trial_values(checked: CheckedSpec) -> list[str]:
 
 
 def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
-    """Count the parameters for this config, or None if it is incomplete."""
+    """Return the number of parameters for this config, or None if the config is incomplete."""
     if checked.model is None:
         return None
     model = mark_ties(spec.program, spec.library, spec.reader, checked.model)
@@ -85,7 +85,7 @@ def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
-    """Analyze a model for its mode: generation, streaming, or a full forward."""
+    """Analyze a model for its execution mode: generation, streaming, or a full forward."""
     if (generation := model.generation) is not None:
         return analyze_graph(
             model.graph, generation.sequence_input, generation.logits_output, model.defaults

@@ -82,7 +82,7 @@ def run_compile(args: Namespace) -> int:
 
 
 def _compile(args: Namespace) -> CompileReport:
-    """Compile a model, or a package if graphs are named."""
+    """Compile a model file, or a package if `--graphs` is given."""
     settings = {"generation_config": collect_generation_settings(args)}
     return compile_model(
         open_spec_from_arguments(args, args.weights),
@@ -91,15 +91,15 @@ def _compile(args: Namespace) -> CompileReport:
 
 
 def parse_output_path(text: str) -> str:
-    """Parse an output path; reject an empty one."""
+    """Parse an output path. Raise an error for an empty path."""
     if not text:
         raise ArgumentTypeError("the name is missing")
     return text
 
 
 def _check_option_combinations(args: Namespace) -> None:
-    """Raise E0753 for options that do not apply to the other options."""
-    # All other export profiles name KV caches, which the full graph does not have.
+    """Raise E0753 for options that have no effect in combination with the other options."""
+    # Export profiles other than `specc` rename KV caches, which the full graph does not have.
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",

@@ -25,7 +25,7 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
-    """The options of a command with their help and candidates (None: the option takes no value),
+    """The options of a command with their help and candidates (None if the option takes no value),
     and the candidates of its positional arguments.
     """
 
@@ -122,7 +122,7 @@ def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
 def _format_bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
-        # config keys need the spec on the command line
+        # the config keys depend on the spec on the command line
         of = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
         words = f'words="$(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)"'
     return words + ("; files=1" if choice.includes_files else "")
@@ -176,7 +176,7 @@ def _format_zsh_words(choice: CompletionChoice) -> str:
 
 
 def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
-    """Return one fish line per option."""
+    """Return a fish script with one line per option."""
     lines = [
         "# specc completion fish > ~/.config/fish/completions/specc.fish",
         "function __specc_words",
@@ -262,7 +262,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
 
 def run_completion(args: Namespace) -> int:
     """Print the script, built from the declared options of all commands."""
-    # imported here, since `build_command_parsers` imports this module
+    # imported here because `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
     print(

@@ -82,8 +82,8 @@ def run_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed: list[str], text: str | None, *, written: bool, is_check: bool
 ) -> int:
-    """Print the text or the result of `specc fmt`. With `--check`, raise E0984 for each changed
-    file.
+    """Print the formatted text of stdin, or the result as JSON. With `--check`, raise E0984 for
+    each changed file.
     """
     errors = list(map(_build_format_error, changed)) if is_check else []
     result = {
@@ -193,9 +193,9 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
 def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
     """Return the spec as one standalone file, and notes about renamed or kept names.
 
-    The graphs of the result equal those of the spec, node for node. If a name of the spec
-    shadows one that std uses, the spec's name is renamed; if that fails, calls to std stay
-    calls. Raise E0982 for values that only an instance can give.
+    The graphs of the result equal those of the spec, node for node. If a name of the spec shadows a
+    name that std uses, the spec's name is renamed; if that fails, std blocks are called, not
+    inlined. Raise E0982 for values that only an instance can provide.
     """
     expected = _format_graphs(spec)
     for file, notes in _iterate_candidate_files(spec):
@@ -220,8 +220,8 @@ def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple
 
 
 def _format_graphs(spec: OpenedSpec) -> list[str]:
-    """Return every graph of a spec as text. If config values are missing, return outlines of the
-    graphs with trial values. Raise the errors of `check` if no graph can be built.
+    """Return every graph of a spec as text. If config values are missing, build the graphs with
+    trial values and return their outlines. Raise the errors of `check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
         return [*map(format_ir, graphs)]

@@ -72,7 +72,7 @@ def _map_rows(kind: str) -> dict[str, str]:
 
 
 def read_title(path: Path) -> str:
-    """Return the title of a spec. Parse the file only if its header has an unusual form."""
+    """Return the title of a spec. The file is parsed only if its header has an unusual form."""
     meanings = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
 
@@ -224,7 +224,9 @@ def _document_spec(name: str) -> NameDocumentation:
 def find_documented_names(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
-    """Return the functions and definitions with this name. Raise E0204 if there are none."""
+    """Return the documentation of all functions and definitions with this name. Raise E0204 if
+    there are none.
+    """
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
         [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]
@@ -263,7 +265,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
 
 
 def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
-    """Return True if this is the name of a built-in spec and of nothing that a spec can call."""
+    """Return True if `name` is a built-in spec but not a block or function."""
     other = name in BUILTINS or name in library.list_standard_names()
     return name in find_builtin_specs() and not other
 

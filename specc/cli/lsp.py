@@ -14,7 +14,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
     )
-    # editors name the transport, although only one is supported
+    # editors pass `--stdio`, although no other transport is supported
     parser.add_argument(
         "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
     )
@@ -35,7 +35,7 @@ def run_lsp(args: Namespace) -> int:
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # a user started the server in a terminal, so explain that an editor has to connect
+        # if a user started the server in a terminal, explain that an editor has to connect
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
@@ -43,5 +43,5 @@ def run_lsp(args: Namespace) -> int:
     sys.stdout = sys.stderr
     if error := SpeccLanguageServer().serve(stdin, stdout):
         print(error, file=sys.stderr)
-    # the exit status that the protocol requires without a shutdown request
+    # the protocol requires this exit status if there was no shutdown request
     return 1 if error else 0

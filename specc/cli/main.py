@@ -122,7 +122,7 @@ class NonEmptyAction(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Store the value; reject an empty one."""
+        """Store the value. Raise an error for an empty value."""
         if option_string is not None and values == self.default == "":
             raise argparse.ArgumentError(self, "a value is missing")
         vars(namespace)[self.dest] = values
@@ -191,7 +191,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 def entry() -> NoReturn:
     """Run the `specc` command and exit; escape characters that the terminal cannot encode."""
-    # the parent process may have closed them
+    # the parent process may have closed stdout or stderr
     if sys.stdout is None or sys.stderr is None:
         null_output = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         sys.stdout, sys.stderr = sys.stdout or null_output, sys.stderr or null_output
@@ -211,7 +211,7 @@ def main(argv: Sequence[str]) -> int:
         return get_exit_code(error.diagnostics)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt as stop:  # while a command is imported
+    except KeyboardInterrupt as stop:  # an interrupt while a command is imported
         return _handle_interrupt(stop)
     except Exception:
         if termination := get_pending_termination():
@@ -286,7 +286,7 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
 
 def _handle_interrupt(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
-    reason, status = "interrupted", 130  # of Ctrl-C
+    reason, status = "interrupted", 130  # the exit status after Ctrl-C
     if isinstance(stop, ProcessTerminated):
         reason, status = "terminated", stop.exit_status
     print(f"{reason}; no further output was written", file=sys.stderr)
@@ -295,7 +295,7 @@ def _handle_interrupt(stop: KeyboardInterrupt) -> int:
 
 def _discard_output() -> None:
     """Discard buffered output that cannot be written, which Python would write again at exit."""
-    with suppress(OSError):  # an output that is not a file
+    with suppress(OSError):  # the stream has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

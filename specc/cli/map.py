@@ -157,7 +157,7 @@ def run_map(args: Namespace) -> int:
 
 
 def map_report_to_json(report: JobReport) -> dict[str, object]:
-    """Return the report as JSON values."""
+    """Return the report as a JSON object."""
     return {
         "directory": str(report.out),
         "rows": report.rows,
@@ -175,7 +175,9 @@ def map_report_to_json(report: JobReport) -> dict[str, object]:
 
 
 def _parse_columns(assignments: list[str]) -> dict[str, str]:
-    """Parse `COLUMN=INPUT` options; return the column of each input. Raise E0880 if invalid."""
+    """Parse `COLUMN=INPUT` options and return the column of each input. Raise E0880 for an invalid
+    option.
+    """
     found: dict[str, str] = {}
     for word in assignments:
         column, equals, name = word.rpartition("=")
@@ -219,9 +221,7 @@ class _JobProgressLine:
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield notes: why generation runs in fixed batches, and that batch elements affect each
-    other.
-    """
+    """Yield notes: the reason for static batching, and whether batch elements affect each other."""
     if plan.static_batching_reason:
         yield (
             "every batch takes as long as its longest sequence: "
@@ -236,7 +236,9 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 
 
 def format_progress(report: JobReport) -> str:
-    """Format the number of rows, rows per second, padding, errors and estimated remaining time."""
+    """Format the progress: number of rows, rows per second, padding, errors, and estimated
+    remaining time.
+    """
     total = report.plan.rows
     left = (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
     parts = [

@@ -61,7 +61,7 @@ def run_new(args: Namespace) -> int:
     """Write the spec, and print the next command."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
-    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work
+    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # checked before any work is done
     yaml = not path.lower().endswith(".specc")
     name = make_spec_name(Path(path).stem)
     above = (SCHEMA_MODELINE,) if yaml and not args.no_schema else ()
@@ -99,14 +99,14 @@ def run_new(args: Namespace) -> int:
 
 
 def _write_schema(path: Path) -> None:
-    """Write the JSON schema of YAML specs, unless it exists."""
+    """Write the JSON Schema of YAML specs unless the file exists."""
     if not path.exists():
         write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
 
 def _check_argument_count(name_count: int, directory: str | None) -> None:
-    """Raise E0407 unless the arguments are a built-in spec and a file, or with
-    `--from-checkpoint` one file.
+    """Raise E0407 unless the arguments are a built-in spec and a file, or, with
+    `--from-checkpoint`, a single file.
     """
     if name_count == (0 if directory else 1):
         return
@@ -119,7 +119,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
 
 
 def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
-    """Return a draft's sources as JSON values."""
+    """Return the sources of a draft as a JSON object, or None if there is no draft."""
     if draft is None:
         return None
     return {

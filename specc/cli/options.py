@@ -89,7 +89,8 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     ),
     "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling (default: 0)"),
 }
-"""Generation settings that choose tokens. Without an option, the spec's value applies."""
+"""Generation settings for the choice of tokens. If an option is absent, the spec's value
+applies."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "stop_strings": Option(
@@ -109,7 +110,7 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 
 
 def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
-    """Return the option group with this title; add it if the command has none."""
+    """Return the option group with this title. Add the group if the command lacks it."""
     found = (group for group in parser._action_groups if group.title == title)
     return next(found, None) or parser.add_argument_group(title)
 
@@ -121,7 +122,7 @@ def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) ->
 
 
 def make_output_option(placeholder: str, help: str, **more: object) -> Mapping[str, Option]:
-    """Make the option `-o`."""
+    """Return the declaration of the option `-o`."""
     return {"output": Option(STRING_OPTION, placeholder, help, "-o --output", more)}
 
 
@@ -142,12 +143,12 @@ def collect_generation_settings(args: Namespace) -> dict[str, Any]:
 
 
 def get_setting_flag(name: str) -> str:
-    """Return the flag of a generation setting: `top_k` is `--top-k`."""
+    """Return the flag of a generation setting, e.g. `--top-k` for `top_k`."""
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 
 def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
-    """Declare SPEC and its options; the help lists `other_kinds` of SPEC too."""
+    """Declare SPEC and its options; the help also lists `other_kinds` of SPEC."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
@@ -222,11 +223,11 @@ OTHER_TOOLS: Mapping[str, str] = {
     "--output-dir": "--output",
     "--output-path": "--output",
 }
-"""Options of transformers, vLLM, llama.cpp and optimum, and the corresponding option."""
+"""specc's options by the corresponding options of transformers, vLLM, llama.cpp and optimum."""
 
 
 class UsageError(Failed):
-    """E0983: an invalid command line."""
+    """Raised for an invalid command line (E0983)."""
 
     def __init__(self, command: str, message: str, example: str = "") -> None:
         helps = [f"example: `specc {example}`"] if example else []
@@ -237,8 +238,8 @@ class UsageError(Failed):
 def describe_unknown_option(
     word: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
 ) -> str:
-    """Return the message for an unknown option, which suggests the equivalent of another tool's
-    option, a similar option, or the commands that have it.
+    """Return the message for an unknown option. It suggests the equivalent of an option of a
+    different tool, a similar option, or the commands that have the option.
     """
     word = word.split("=")[0]
     name = word.replace("_", "-")

@@ -159,7 +159,7 @@ def run_run(args: Namespace) -> int:
 def _run_opened(
     opened: OpenedModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run an opened model: for its task, as a stream, by generation, or for one forward pass."""
+    """Run an opened model for its task, as a stream, by generation, or for one forward pass."""
     input_signature = opened.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
@@ -234,7 +234,7 @@ def _stream_chunks(
     """
     streamer = open_stream(opened)
     if outputs.attention_plot_path:
-        require_attention_model(opened)  # its E0931 precedes E0977
+        require_attention_model(opened)  # E0931 of this check takes precedence over E0977
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, chunk_size)
@@ -249,7 +249,9 @@ def _print_generated_text(stream: GenerationStream) -> None:
 
 
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
-    """Return True if text is printed during generation: for one sequence without JSON output."""
+    """Return True if text is printed during generation, i.e. for a single sequence without JSON
+    output.
+    """
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.model.decode is not None
     return at_once and is_text and not get_output_style().is_machine_readable

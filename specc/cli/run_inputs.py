@@ -98,7 +98,9 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(piece)
 
     def _read_arrays(self, name: str, word: str) -> None:
-        """Assign each named array of a file to the input of that name, an unnamed one to `name`."""
+        """Assign each named array of a file to the input with the same name, and an unnamed array
+        to `name`.
+        """
         self.files.append(word)
         try:
             arrays_found = dict(_read_values(word))
@@ -108,7 +110,7 @@ class _InputCollector:
             ):
                 raise
             raise_missing_file(word)
-        # keys that name inputs take precedence over the input of the argument
+        # keys that are input names take precedence over `name`
         for key in [k for k in arrays_found if k in self.model.graph.inputs]:
             self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
         if len(arrays_found) > 1:
@@ -171,8 +173,8 @@ class _InputCollector:
 
 
 def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[str]:
-    """Return the values of a JSON list as paths. Raise E0906 if the list is empty or holds
-    anything but strings.
+    """Return the values of a JSON list as paths. Raise E0906 if the list is empty or contains
+    values other than strings.
     """
     paths = [path for path in values if isinstance(path, str)]
     if not paths or len(paths) < len(values):
@@ -207,8 +209,8 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
 
 
 def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
-    """Return True if an unnamed argument may be the value of an input. After a text it may not be
-    the input of generated tokens, since it would not be tokenized.
+    """Return True if an unnamed argument may be the value of an input. A text after other texts is
+    not assigned to the input of generated tokens if this input has no tokenizer.
     """
     if target != model.sequence_input or isinstance(
         model.reading.get_input_reading(target), TEXT_READINGS
@@ -221,7 +223,7 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 
 
 def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
-    """Return an array per input; a mask that the user passes replaces the padding mask."""
+    """Return one array per input; a mask from the user replaces the padding mask."""
     rows = {name: _list_rows(parts) for name, parts in pieces.items()}
     prepared = prepare_images(model.graph, model.reading, rows)
     arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
@@ -314,8 +316,8 @@ READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = t
 
 
 def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = False) -> Array | None:
-    """Parse a number or a list as JSON; return None for a file name. Raise E0906 for any other
-    argument, with `text_hint` as additional help.
+    """Parse a number or a list as JSON; return None if the argument is a file name. Raise E0906 for
+    other arguments, with `text_hint` as additional help.
     """
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)
@@ -323,7 +325,7 @@ def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = Fals
             return convert_nested_lists(arrays_found, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
-    # an argument with a suffix, or an existing path, is a file
+    # an argument with a suffix and an existing path are files
     if not word.startswith("[") and (splitext(word)[1] or exists(word)):
         return None
     raise_error(

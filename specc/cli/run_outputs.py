@@ -39,13 +39,13 @@ from specc.runtime.open_model import OpenedModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 
 MAX_NUMBERS = 100_000
-"""Maximum elements of a printed array; larger ones are written with `-o`."""
+"""Maximum number of elements of a printed array; larger arrays are written with `-o`."""
 
 
 def array_to_json(array: Array) -> dict[str, object]:
     """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
-    # low-precision dtypes have no JSON form
+    # JSON has no low-precision numbers
     converted = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),
@@ -78,7 +78,7 @@ class RunOutputs:
     uses_log_scale: bool = False
 
     def check_paths(self) -> None:
-        """Raise for invalid output paths, and E0902 for a PNG without Pillow."""
+        """Raise an error for invalid output paths, and E0902 for a PNG if Pillow is missing."""
         for path, kind in (
             (self.attention_plot_path, ATTENTION_PLOT_OUTPUT),
             (self.npz_path, ARRAYS_OUTPUT),
@@ -147,7 +147,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
         for result in row:
             score = ""
             if result.score is not None and len(row) > 1:
-                # avoid `-0.0000`
+                # avoids printing `-0.0000`
                 rounded = 0.0 if abs(result.score) < 5e-5 else result.score
                 score = f"{rounded:8.4f}  "
             text = " ".join(map(str, result.tokens))
@@ -157,7 +157,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 
 
 Prediction: TypeAlias = Any
-"""A prediction as plain JSON."""
+"""A prediction as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
 """The columns of a printed line."""
 POSTPROCESSING_OPTIONS = (
@@ -225,7 +225,7 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
     width = len(str(len(predictions) - 1))
     for number, prediction in enumerate(predictions):
         lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
-        # several masked tokens have a list of candidates each
+        # with several mask tokens, the prediction is a list of candidates per mask token
         is_nested = isinstance(prediction, list) and isinstance([*prediction, ""][0], list)
         lines = [
             line
@@ -238,7 +238,7 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
 
 
 def _format_score(value: float) -> str:
-    """Format a probability in percent, and a value outside 0 to 1 as a number."""
+    """Format a probability as a percentage, and a value outside [0, 1] as a number."""
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
@@ -291,4 +291,5 @@ TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
     "fill-mask": _list_candidate_cells,
     "sentence-similarity": _list_vector_cells,
 }
-"""The function that formats predictions, by task; other tasks have labels with scores."""
+"""The function that formats predictions, by task; predictions of other tasks are labels with
+scores."""

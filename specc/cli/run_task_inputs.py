@@ -26,7 +26,7 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 
 
 def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
-    """Raise E0910 for a surplus argument."""
+    """Raise E0910 for an unexpected extra argument."""
     helps = [f"the inputs are {', '.join(input_names)}"]
     if is_batch:
         helps.append(f"pass a batch by name: {input_names[0]}=… {input_names[0]}=…")
@@ -59,7 +59,7 @@ MAX_TEXT = 2**20
 
 
 def read_lines(word: str) -> list[str]:
-    """Return the lines of stdin or `@FILE`. Raise E0802, or E0112 if not UTF-8."""
+    """Return the lines of stdin or `@FILE`. Raise E0802 if unreadable, and E0112 if not UTF-8."""
     if word == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
@@ -86,7 +86,9 @@ PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return True if an argument is an array for a graph input; then no argument is tokenized."""
+    """Return True if an argument is an array for a graph input; in this case no argument is
+    tokenized.
+    """
     for word in arguments:
         name, equals, _ = word.partition("=")
         if (equals and name in input_names) or word.lower().endswith(NUMPY_SUFFIXES):
@@ -98,8 +100,8 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[Path]]:
     """Parse the task's inputs: `NAME=VALUE`, or values in the order of the slots; the last slot
-    takes all further values. Return the values by slot, and the files. Raise E0910 for surplus
-    arguments.
+    takes all further values. Return the values by slot, and the files. Raise E0910 for unexpected
+    extra arguments.
     """
     files: list[Path] = []
     found: Words = {}
@@ -152,8 +154,8 @@ def _iterate_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Va
 
 
 def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return the items of a JSON list, a JSON object as a list of one item, or None for any other
-    argument.
+    """Return the items of a JSON list or a list with a single JSON object; return None for other
+    arguments.
     """
     if not word.startswith(opening):
         return None
@@ -175,7 +177,7 @@ def _assign_value(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
     """Yield a value with its slot. A value is `{"text": …, "text_pair": …}`, a pair `["one",
-    "two"]`, or a string. Raise E0906 for any other value.
+    "two"]`, or a string. Raise E0906 for other values.
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
@@ -202,11 +204,11 @@ SLOT_EXAMPLES = {
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example values of the inputs of a task; all other inputs take text."""
+"""Example command-line values of task inputs; every other input has a generic text example."""
 
 
 def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
-    """Return errors about missing inputs, with an example command line added."""
+    """Add an example command line to errors about missing inputs."""
     if task:
         words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
     else:

@@ -49,7 +49,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, format_dims, map_model_graph
 
 
 def check_drawing_options(args: Namespace) -> bool:
-    """Return True if a diagram is requested. Raise E0955 if text output is requested too."""
+    """Return True if a diagram is requested. Raise E0955 if text output is also requested."""
     if not args.html and not args.svg:
         return False
     if args.ir or args.print_after:
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
     """Convert a graph with `count` parameters to JSON: inputs, results and scopes.
 
-    Fixed lengths and counts are integers, symbolic ones formulas such as `4*seq^2`.
+    Fixed lengths and counts are integers; symbolic values are formulas such as `4*seq^2`.
     """
     return {
         "graph": graph.name,
@@ -246,8 +246,8 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the graphs after the pass that `--print-after` names, or the unmodified graphs by
-    default.
+    """Return the graphs after the pass that `--print-after` names, or the graphs before all passes
+    by default.
     """
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:

@@ -29,7 +29,7 @@ MAX_STDIN_BYTES = 2**20
 
 
 def read_standard_input(max_bytes: int) -> bytes:
-    """Read stdin. Raise E0802 if it cannot be read, E0904 above `max_bytes` bytes."""
+    """Read stdin. Raise E0802 if it is unreadable, and E0904 if it exceeds `max_bytes` bytes."""
     stream = sys.stdin
     if stream is None or stream.closed:
         raise_error("E0802", "cannot read stdin: it is closed", helps=["pass text, or @FILE"])
@@ -53,7 +53,7 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats; stdout contains nothing else."""
+"""Machine-readable formats, for which stdout contains no other text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
 
 
 def print_note(text: str) -> None:
-    """Print a note to stderr, unless quiet or machine-readable."""
+    """Print a note to stderr unless output is quiet or machine-readable."""
     print_outcome(f"note: {text}", to_stderr=True)
 
 
 def print_outcome(text: str, *, to_stderr: bool = False) -> None:
-    """Print the outcome of a command, unless quiet or machine-readable."""
+    """Print the outcome of a command unless output is quiet or machine-readable."""
     if get_output_style().prints_progress:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
@@ -127,7 +127,9 @@ def write_output(
 
 
 def print_json_result(values: Mapping[str, object]) -> bool:
-    """Print a result as one JSON line if that format is selected; return whether it was."""
+    """Print a result as one JSON line if the format is `json`. Return True if the result was
+    printed.
+    """
     style = get_output_style()
     if style.format != "json":
         return False
@@ -139,8 +141,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored: `--color`, else NO_COLOR or FORCE_COLOR, else whether
-    stderr is a terminal.
+    """Return True if messages are colored, as determined by `--color`, then NO_COLOR or
+    FORCE_COLOR, then whether stderr is a terminal.
     """
     if choice != "auto":
         return choice == "always"
@@ -154,9 +156,9 @@ def is_colored(choice: str) -> bool:
 Item = TypeVar("Item")
 
 REDRAW_INTERVAL = 0.1
-"""Minimum seconds between two updates of a progress line."""
+"""Minimum number of seconds between two updates of a progress line."""
 PROGRESS_DELAY = 0.5
-"""Seconds before progress is shown."""
+"""Number of seconds before progress is shown."""
 
 
 @dataclass
@@ -205,7 +207,9 @@ class ProgressLine:
 
 
 def is_progress_shown() -> bool:
-    """Return True if progress is shown: on a terminal, unless quiet or machine-readable."""
+    """Return True if progress is shown, i.e. on a terminal unless output is quiet or
+    machine-readable.
+    """
     return get_output_style().prints_progress and sys.stderr.isatty()
 
 
@@ -233,7 +237,7 @@ def iterate_with_count(items: Iterator[Item], label: str) -> Iterator[Item]:
         sys.stderr.write(f"\r\x1b[K{label}, {count} done …")
         sys.stderr.flush()
         line = next(items, None)
-        # erase the count before the next line
+        # erases the count before the next line is printed
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
         if line is None:

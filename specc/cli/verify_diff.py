@@ -132,8 +132,8 @@ def run_verify(args: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """The results so far. `agrees` is None before all rounds are done, if the model is too
-    sensitive to rounding, and if nothing was compared.
+    """The verification results so far. `agrees` is None until all rounds are done, if the model is
+    too sensitive to rounding, or if nothing was compared.
     """
 
     agrees: bool | None = None
@@ -174,7 +174,7 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
-    # if nothing was compared, the model is not reported as correct
+    # a model is not reported as correct if nothing was compared
     verify_results.agrees = (
         True if any(round.is_compared for round in verify_results.rounds) else None
     )
@@ -214,7 +214,9 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 
 
 def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
-    """Print the quantization error by layer and output. Raise E0856 above a threshold."""
+    """Print the quantization error by layer and output. Raise E0856 if an error exceeds its
+    threshold.
+    """
     full = open_compiled_model(args.baseline, graph=args.graph, provider=args.execution_provider)
     comparison = QuantizationComparison(opened.full_forward_model, full.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
@@ -233,7 +235,7 @@ DIFF_OPTIONS = {
     "graph": "select a graph",
 }
 DIFFERENCE_STATUS = 4
-"""The exit status if there is a difference, like for `verify`."""
+"""Exit status if there is a difference, as for `verify`."""
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
@@ -259,7 +261,7 @@ def run_diff(args: Namespace) -> int:
 def _difference_to_json(
     a: DiffSide, b: DiffSide, difference: ArchitectureDifference
 ) -> dict[str, object]:
-    """Return the difference as JSON values."""
+    """Return the difference as a JSON object."""
     return {
         "a": a.name,
         "b": b.name,

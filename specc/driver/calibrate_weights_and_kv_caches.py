@@ -1,4 +1,4 @@
-"""Calibrate int4 weights and int8 KV caches on given or self-generated samples."""
+"""Calibrate int4 weights and int8 KV caches on samples from a file or on self-generated samples."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -40,20 +40,21 @@ from specc.weights.quantized_values import (
 DEFAULT_SAMPLES = 64
 """Default number of self-generated calibration samples."""
 LARGE_WEIGHT_BYTES = 8 << 30
-"""Size of float32 weights in bytes above which the model with round-to-nearest weights generates
-the calibration text, so that calibration needs no more memory than the result.
+"""Size of float32 weights in bytes above which the model generates calibration text with
+round-to-nearest weights, so that calibration needs no more memory than the compiled model.
 """
 
 
 @contextmanager
 def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
-    """Yield the job with int4 weights and int8 KV caches calibrated, if requested or default.
+    """Yield the job with calibrated int4 weights and int8 KV caches, if calibration is requested or
+    the default.
 
     Raise E0753 for options without effect, E0854 or E0859 for invalid calibration data, and E0951
     if no KV cache can be int8.
     """
     calibration = job.quantize.calibration
-    # weights that the checkpoint stores quantized keep their codes (no calibration)
+    # weights that the checkpoint stores quantized are kept as they are (no calibration)
     plan = {} if job.int4_method else job.quantization_decision.plan
     readers = find_weight_readers(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
@@ -110,7 +111,9 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
 
 
 def explain_no_int8_cache(job: LoweringJob) -> str:
-    """Return why no graph of this compile has an int8 KV cache, or "" if a graph has one."""
+    """Return the reason why no graph of this compile has an int8 KV cache, or "" if some graph has
+    one.
+    """
     options = job.options
     if job.model.generation is None:
         return "only a generative model has a KV cache"
@@ -122,7 +125,7 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     if "f32" not in job.target.in_place_cache_dtypes:
         return f"`{job.target.name}` has no attention kernel for it"
     calibration = job.quantize.calibration
-    # without generated samples a calibration file may still be given
+    # a model that cannot generate samples may still have a calibration file
     if (
         calibration.samples == 0
         and (calibration.flag or calibration.span)
@@ -136,7 +139,8 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
 def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
-    Raise E0753 if an option asked for calibration; the spec's entry may apply elsewhere.
+    Raise E0753 if an option requests calibration; an entry of the spec may have an effect on other
+    graphs.
     """
     # `samples = 0` disables calibration, which needs no remark
     if not calibration.samples and not calibration.data_file:
@@ -171,7 +175,7 @@ def _read_calibration_data(
 
 
 def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
-    """Return the calibration samples and a remark about them, or None for round-to-nearest."""
+    """Return the calibration samples (None for round-to-nearest) and a remark about the samples."""
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     nearest = "int4 weights: round-to-nearest"
     if calibration.data_file:
@@ -190,7 +194,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except Failed:
-        # an explicit request for samples fails with the reason
+        # if samples were requested explicitly, the error is raised
         if calibration.samples is not None:
             raise
         return None, f"{nearest}: the model cannot generate calibration text"
@@ -243,7 +247,7 @@ def _has_large_weights(job: LoweringJob) -> bool:
 def _quantize_weights(
     job: LoweringJob, readers: WeightReaders, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights that multiply activations of the samples."""
+    """Quantize the weights in `readers`, using the activations of the samples."""
     plan, shapes = job.quantization_decision.plan, job.values.parameters
     numbers = sum(prod(shapes[n].shape) for n in readers.experts)
     # half a byte per weight, plus a quarter byte for the scale at the smallest group size

@@ -62,7 +62,9 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
-    """Return a free output name for a tap: `:` becomes `.`, as ONNX reads `:0` as a port."""
+    """Return an unused output name for a tap. `:` is replaced by `.`, because ONNX interprets `:0`
+    as a port.
+    """
     unique_name = name.replace(":", ".")
     while unique_name in used_names:
         unique_name += "_"
@@ -74,10 +76,10 @@ class CompileJob:
     """A spec with its weights open, and the options of the compile.
 
     `model` is the elaborated spec; `graph` is its graph with the requested taps and inlined
-    defaults, as the manifest shows it. `values` are its parameters. `directories` are searched for
-    a tokenizer, `reading` is the preprocessing of inputs and the display of outputs, `remarks` are
-    notes from files next to the weights. `quantize` is what the spec and the options request.
-    `attention_forms` is filled with how the backend lowers each attention.
+    defaults, as in the manifest. `values` are its parameters. `directories` are searched for a
+    tokenizer, `reading` is the preprocessing of inputs and the display of outputs, `remarks` are
+    notes from files next to the weights. `quantize` is the quantization request of the spec and the
+    options. `attention_forms` records how the backend lowers each attention.
     """
 
     spec: OpenedSpec
@@ -107,7 +109,7 @@ class CompileJob:
 
     @property
     def weights_as(self) -> WeightStorage:
-        """Return how weights are stored: linked, copied or inline."""
+        """The weight storage: linked, copied or inline."""
         return self.options.weights_as or "auto"
 
     @property
@@ -138,7 +140,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         adapter=options.adapter,
     )
     with closing(load_parameter_values(spec, graph, sources)) as values:
-        # quantized weights have their own layout
+        # quantized weights have a fixed layout
         if not choices["quantize"].weight_request:
             graph, values = keep_stored_order(graph, values)
         yield CompileJob(
@@ -193,7 +195,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     files += list_adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
-        # the file itself or a checkpoint directory may be named
+        # the path may be the file itself or a checkpoint directory
         files += [config, config / "config.json"]
     if job.quantize.calibration.data_file:
         files.append(Path(job.quantize.calibration.data_file))
@@ -263,7 +265,9 @@ class LoweringJob(CompileJob):
         return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
-        """Return the source of a model with the weights of the decision quantized."""
+        """Return the source of a model in which the weights of `quantization_decision` are
+        quantized.
+        """
         return precision.quantize_source(source, self.quantization_decision.plan)
 
 
@@ -276,7 +280,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
     weight_request = job.quantize.weight_request
-    # runtimes of the standard operators decide themselves whether to quantize activations too
+    # for standard operators, the runtime decides whether activations are quantized
     keeps_stored_codes = (
         weight_request is None
         and not job.quantize.dequantizes_checkpoint

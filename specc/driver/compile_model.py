@@ -22,7 +22,7 @@ def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
     loops.
     """
     model, graphs = job.model, job.options.graphs
-    # generation settings given as options need the `generate` graph
+    # generation settings in the options require the `generate` graph
     if graphs != PACKAGE_GRAPHS or job.options.generation_config:
         return job, ()
     if model.generation is None and model.streaming is None:
@@ -36,7 +36,9 @@ def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
-    """Return why the self-contained `generate` graph cannot be built, or "" if it can."""
+    """Return the reason why the self-contained `generate` graph cannot be built, or "" if it can be
+    built.
+    """
     model = job.model
     if model.generation is None and model.streaming is None:
         return f"no `generate` section reads the results of the graph `{model.graph.name}`"
@@ -58,11 +60,12 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
 
     1. Elaborate the spec with its config, and open its weights.
     2. Leave out graphs that the model or the target does not support.
-    3. Simplify the graph; decide which weights are quantized and what is computed in 16 bits.
+    3. Simplify the graph; plan the quantization of weights and the use of 16-bit compute dtypes.
     4. Calibrate int4 weights (GPTQ) and the scales of an int8 KV cache.
     5. Derive the encoder and the decode step, lower each graph, verify and write the files.
 
-    Raise Failed with the diagnostics of the first stage that fails; then nothing is written.
+    Raise Failed with the diagnostics of the first stage that fails; in this case no file is
+    written.
     """
     check_profile(options.io_names)
     with open_job(spec, options) as opened:

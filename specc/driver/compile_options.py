@@ -38,8 +38,8 @@ from specc.ir.model import ModelDefinition
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
 PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
-"""Graphs that a package can hold: the full forward, the encoder, one decoding step
-(decoder-with-past), and the whole generation loop in one file.
+"""Graphs that a package may contain: the full forward, the encoder, the decoding step
+(decoder-with-past), and the complete generation loop in a single file.
 """
 
 

@@ -1,5 +1,5 @@
-"""Draft a spec from a checkpoint directory: the most similar built-in spec, its config,
-differences.
+"""Draft a spec from a checkpoint directory: find the most similar built-in spec, its config values,
+and the differences.
 """
 
 import json
@@ -42,7 +42,7 @@ MAX_LISTED_LINES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class SpecDraft:
-    """Draft that extends the built-in spec `base`, with values from config.json.
+    """A draft of a spec that extends the built-in spec `base` with values from config.json.
 
     `graph` is the graph that the checkpoint's class selects. `unmapped` lists the differences
     between checkpoint and draft, one per line. `is_known_model_type` is true if the spec declares
@@ -102,7 +102,7 @@ def draft_spec(
 
 
 def _collect_tensor_names(directory: str) -> frozenset[str]:
-    """Return the tensor names of a checkpoint, or nothing if it has no weights yet."""
+    """Return the tensor names of a checkpoint, or an empty set if it has no weights yet."""
     try:
         with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
@@ -114,8 +114,8 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
 
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition, str]:
-    """Elaborate a built-in spec with the values of a config.json, of any model_type. The returned
-    text is its graph for the class in `architectures`, or "" if it has none.
+    """Elaborate a built-in spec with the values of a config.json, of any model_type. Also return
+    the name of the graph for the class in `architectures`, or "" if the spec has no such graph.
     """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open_spec(base), library), data)
@@ -133,11 +133,11 @@ def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[OpenedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among the specs
-    that read most of the config keys. If several are equal, prefer the spec for the class in
-    `architectures`. Raise E0948 if there is none.
+    that read most of the config keys. If several are equally similar, prefer the spec for the class
+    in `architectures`. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_known_keys(data)
-    # keys such as `vocab_size` are in every config.json: two common keys mean nothing
+    # keys such as `vocab_size` are in every config.json, so two keys in common are not significant
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = find_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
@@ -212,7 +212,7 @@ def _find_differing_values(
 def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
 ) -> dict[str, str]:
-    """Return the literals that an instance accepts, alone or together."""
+    """Return the literals that an instance accepts, individually and in combination."""
     if _evaluate_instance_config(base, {**chosen_specs, **literals}, name) is not None:
         return literals
     configs = {
@@ -232,7 +232,7 @@ def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[
 
 
 def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
-    """Return a value as a literal of the language, or None if it has none."""
+    """Return a value as a literal of the language, or None if it cannot be written as a literal."""
     match value:
         case None:
             return "none"
@@ -252,7 +252,7 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
 
 
 def _has_string_type(type: ast.TypeName | None) -> bool:
-    """Return True if a field holds strings or a list of them."""
+    """Return True if a field is a string or a list of strings."""
     element_type = type.element_type if type is not None and type.element_type is not None else type
     return element_type is not None and element_type.name == "text"
 

@@ -44,7 +44,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
         model, mask, sequence_input
     ):
         return False
-    # strided windows are shifted by left padding
+    # left padding shifts strided windows
     if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
     return not can_padding_reach(graph, mask, (generation.logits_output,))
@@ -70,7 +70,7 @@ def _can_pad_left(state: DecodeState) -> bool:
     """Return True if padding can be added to and removed from the start of a state."""
     if state.batch_axis is None:
         return state.name == PAST_LENGTH_INPUT  # the padded length is equal for all sequences
-    # the window of a state with prefix positions is not shifted by padding
+    # padding does not shift the window of a state with prefix positions
     return (
         state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
     )
@@ -101,8 +101,8 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
 
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the time symbol: the length of the generated or streamed input. Raise E0701 if there
-    is none.
+    """Return the time symbol: the length of the generated or streamed input. Raise E0701 if the
+    model has neither input.
     """
     model = job.model
     stream = model.streaming if model.generation is None else None
@@ -138,7 +138,9 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if our runtime can drive the step: token ids sampled from logits."""
+    """Return True if specc's runtime can run the decode loop, i.e. if token ids are sampled from
+    logits.
+    """
     sequence_type = graph.inputs[generation.sequence_input].type
     source = graph.outputs[generation.logits_output].type
     return sequence_type.rank == 2 and source.rank in (2, 3)
@@ -181,7 +183,9 @@ def build_step_metadata(
 
 
 def describe_random_weights(job: CompileJob) -> RandomWeights | None:
-    """Return which weights are random: all weights, the weights of a new head, or None."""
+    """Return the record of randomly initialized weights (all weights or the weights of a new head),
+    or None if no weights are random.
+    """
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomWeights(seed)
@@ -216,7 +220,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     size = source.shape[-1].number if source.shape else None
     ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
-        # a pointer network, which points at the positions of a different input
+        # a pointer network, which selects positions of a different input
         raise_error(
             "E0703",
             f"`{generation.logits_output}` points at {source.shape[-1]} positions of an input, not "
@@ -239,7 +243,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
 
 def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the limit on the sequence length from a position embedding table, if any."""
+    """Return the limit that a position embedding table imposes on the sequence length, or None."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 

@@ -18,11 +18,11 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 def describe_graph(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
 ) -> MetadataTexts:
-    """Return the metadata of a graph. A graph that is not `is_full_forward` is a derived graph: its
-    inputs have no preprocessing, and it does not generate by itself. The `sources` of the spec are
-    stored in the index of a package, or in the metadata of a single file.
+    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
+    whose inputs have no preprocessing and which is not generative on its own. The `sources` of the
+    spec are stored in the index of a package, or in the metadata of a single file.
     """
-    # a file without a span has no source text to embed; it is still listed
+    # a file without a span has no source text, but is listed
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
     return partial(
         build_manifest,
@@ -97,8 +97,8 @@ def build_manifest(
 
 
 def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
-    """Return the initializer of each parameter. A parameter of which only the shape is used (an
-    axis of a decoded graph) has none.
+    """Return the initializer of each parameter. A parameter of which a derived graph uses only the
+    shape has no initializer.
     """
     plan = job.quantization_decision.plan
     # for a quantized parameter, the initializer of its integers

@@ -15,8 +15,8 @@ from specc.io.safe_read import escape_text
 
 
 class OptionKind(NamedTuple):
-    """Kind of option: a description and a predicate of the values that Python callers may pass, the
-    declaration for `argparse`, and the conversion to the value that `CompileOptions` holds.
+    """A kind of option: a description and a predicate of the values that Python callers may pass,
+    the declaration for `argparse`, and the conversion to the value in `CompileOptions`.
     """
 
     description: str
@@ -26,8 +26,8 @@ class OptionKind(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One option. `flag` is set if it differs from the name; `extra_arguments` are further
-    arguments of the declaration, such as its default.
+    """An option of a command. `flag` is set if it differs from the name; `extra_arguments` are
+    further arguments of the declaration, such as its default.
     """
 
     kind: OptionKind
@@ -54,7 +54,7 @@ parse_seed = make_int_parser(0, 2**64 - 1, "a seed")
 
 
 def _is_path(value: object) -> bool:
-    # bytes are paths too, but file names are shown in messages, so they must be str
+    # Python also accepts bytes as paths, but messages contain file names, so paths must be str
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     return isinstance(value, str)

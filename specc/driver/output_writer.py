@@ -170,13 +170,13 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
-        # only our runtime feeds preallocated buffers; for other runtimes the caches grow
+        # only specc's runtime supports preallocated buffers; other runtimes use growing caches
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
     facts = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
-        # other profiles need different logits, so `generate` does not share their derived graphs
+        # other profiles require different logits, so `generate` does not share their derived graphs
         source = build_generator(job, derived if is_native_profile else None)
         about = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", about)
@@ -186,7 +186,9 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
 def _build_runtime_metadata(
     job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
-    """Return the metadata for our generation runtime, or {} if the model emits no tokens."""
+    """Return the metadata for specc's generation runtime, or {} if the model generates no
+    tokens.
+    """
     if not can_sample_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
@@ -196,8 +198,8 @@ def _build_runtime_metadata(
 def _add_streaming_graphs(
     job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
 ) -> PackageContents:
-    """Add the graphs of a streaming model, which only our runtime can feed. Raise E0977 for
-    options that apply to generation alone.
+    """Add the graphs of a streaming model, which only specc's runtime can run. Raise E0977 for
+    options that apply only to generation.
     """
     other = job.options.io_names if job.options.io_names != "specc" else ""
     if other or "generate" in job.options.graphs:
@@ -225,8 +227,8 @@ def _build_buffered_step(
     names of these inputs.
     """
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
-    # no buffers: the target has no in-place updates, or its kernel supports no attention of the
-    # graph
+    # there are no buffers if the target has no in-place updates or its kernel supports no attention
+    # of the graph
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
         if job.kv_cache_scales:
@@ -309,7 +311,7 @@ def write_package(job: LoweringJob) -> CompileReport:
 
 
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
-    """Return the report of `written`; `remarks` precede the remarks about weights."""
+    """Return the report of the written files; `remarks` precede the remarks about weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
@@ -345,7 +347,7 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
 
 
 def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
-    """Yield a remark on where the weights are stored, if specc chose the location."""
+    """Yield a remark on the location of the weights, if specc chose the location."""
     if linked := len(written.plan.linked_tensors):
         yield (
             f"{linked} weights are external data in their original file: keep that file next to "

@@ -31,7 +31,7 @@ from specc.weights.quantized_values import QuantizedValues
 def find_half_precision_parameters(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, NarrowDtype]:
-    """Return the float32 parameters that a graph converts to 16 bits to compute with.
+    """Return the float32 parameters that a graph converts to a 16-bit dtype for computation.
 
     For weights quantized by `plan` these are the scales; `max_code` is the largest integer that a
     scale is multiplied by.
@@ -62,7 +62,7 @@ MISREAD_OPERATORS = frozenset({"Attention"})
 contrib operator with that name and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
-"""The kind with one activation scale per tensor, shared by all positions."""
+"""The quantization kind with per-tensor activation scales, shared by all positions."""
 INTEGER_LAYERS = "int8 lstm"
 """The target's name for recurrent layers with integer weights."""
 TENSOR_SCALE_WARNING = (
@@ -132,15 +132,17 @@ def plan_quantization(
 def plan_stored_codes(
     graph: Graph, ties: Mapping[str, str], stored: Mapping[str, int]
 ) -> QuantizationDecision:
-    """Choose the format of weights whose 4-bit codes the checkpoint holds, by group size."""
+    """Choose the format of weights whose 4-bit codes are stored in the checkpoint; `stored` maps
+    each weight to its group size.
+    """
     return choose_weight_formats(
         graph, QuantizationOptions(kind=None, stored_group_sizes=stored), "rows", ties
     )
 
 
 def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
-    """Return a target whose models external quantizers can read. Raise E0753 for a target with
-    contrib operators or if the weights are already quantized.
+    """Return the target without operators that external quantizers misinterpret. Raise E0753 for a
+    target with contrib operators or if the weights are already quantized.
     """
     if target.name != "onnx":
         raise_error(
@@ -217,7 +219,7 @@ def _check_target(weight_request: QuantizationOptions, target: Target, opset: in
 
 
 def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
-    """Raise E0852, since no weight of the graph can be quantized."""
+    """Raise E0852 because no weight of the graph can be quantized."""
     reasons = [
         f"`{escape_text(n)}`: {escape_text(reason)}"
         for n, reason in decision.unquantized_reasons.items()
@@ -231,7 +233,7 @@ def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> N
 
 
 def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
-    """Return the source of a model with the weights of `plan` quantized in each graph."""
+    """Return the source of a model in which the weights of `plan` are quantized in each graph."""
     if not plan:
         return source
 
@@ -287,7 +289,9 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
-    """Yield how each attention of a graph is lowered; consecutive equal attentions share a line."""
+    """Yield lines that describe the lowering of each attention of a graph; consecutive equal
+    attentions share a line.
+    """
     lowered = ((a["how"], a["scope"]) for a in emitted.attention_notes if "how" in a)
     for how, entries in groupby(lowered, key=lambda one: one[0]):
         scopes = [scope for _, scope in entries]

@@ -21,7 +21,9 @@ SPEC_TEXT_NAME = "<spec>"
 
 @contextmanager
 def translate_errors_to_spec_syntax() -> Iterator[None]:
-    """Translate the advice of errors into the syntax of the spec's file, as the CLI does."""
+    """Translate the help of errors to the syntax (DSL or YAML) of the spec file, as the command
+    line does.
+    """
     try:
         yield
     except Failed as failed:
@@ -78,7 +80,9 @@ def _iterate_config_literals(
 
 
 def _format_literal(value: object, path: str, depth: int = 0) -> str:
-    """Return a Python value as a literal of the language. Raise E0203 if it has none."""
+    """Return a Python value as a literal of the language. Raise E0203 if it cannot be written as a
+    literal.
+    """
     if depth > MAX_NESTING:
         raise_error(
             "E0203",

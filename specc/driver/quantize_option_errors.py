@@ -1,4 +1,6 @@
-"""Check quantization options: invalid values, patterns without a match, no effect."""
+"""Check quantization options for invalid values, patterns without a match, and options without
+effect.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +25,9 @@ from specc.transforms.quantization_plan import (
 
 
 def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]) -> str:
-    """Return the value of an entry, or "" if it is not given. Raise E0858 if it is invalid."""
+    """Return the value of an entry, or "" if the entry is absent. Raise E0858 if the value is
+    invalid.
+    """
     entry = entries.get(name)
     if entry is None:
         return ""
@@ -34,7 +38,7 @@ def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Ite
 
 
 def parse_integer(entry: ast.QuantizeEntry) -> int | None:
-    """Return the value of an entry if it is an integer, else None."""
+    """Return the value of an entry if it is an integer, or else None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
     # no valid value has ten or more digits
     fits = text.isascii() and text.isdigit() and len(text) < 10
@@ -42,7 +46,7 @@ def parse_integer(entry: ast.QuantizeEntry) -> int | None:
 
 
 def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...]) -> NoReturn:
-    """Raise E0858, since the entry has an invalid value."""
+    """Raise E0858 because the entry has an invalid value."""
     given = entry.values[0].value if len(entry.values) == 1 else ""
     example = f"{entry.name} = {known[0] if known else DEFAULT_GROUP_SIZE}"
     raise_error(
@@ -55,7 +59,7 @@ def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...
 
 
 LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
-"""A layer index in the name of a weight."""
+"""Pattern of a layer index in the name of a weight."""
 
 
 def check_patterns_match(
@@ -80,7 +84,7 @@ def check_patterns_match(
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
     known = f"names are {', '.join(names[:8])} …"
-    # patterns usually cover all layers: suggest `h.*.attn` where `h.0.attn` is not similar
+    # patterns usually cover all layers, so `h.*.attn` is suggested rather than `h.0.attn`
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
@@ -92,23 +96,23 @@ def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None
 
 BLOCK_WORD, ALL_WORD, HEAD_WORD = "group_size", "all", "lm_head_bits"
 OPTIONAL_ENTRIES = (BLOCK_WORD, ALL_WORD, HEAD_WORD)
-"""Entries that have no effect for some kinds or models."""
+"""Entries that have no effect for some quantization kinds or models."""
 KINDS_BY_ENTRY: Mapping[str, tuple[QuantizationKind, ...]] = {
     BLOCK_WORD: ("int4", "int8-weights"),
     ALL_WORD: ("int4",),
 }
-"""The kinds for which an entry has an effect."""
+"""The quantization kinds for which an entry has an effect."""
 ENTRY_DESCRIPTIONS = {
     BLOCK_WORD: "group-wise quantization",
     ALL_WORD: "weights that `int4` keeps at 8 bits",
 }
-"""The effect of an entry."""
+"""The effect of each entry, for messages."""
 NO_EFFECT_REASONS = {
     BLOCK_WORD: "no weight is quantized group-wise",
     ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
     HEAD_WORD: "no output layer can be quantized",
 }
-"""Why an entry has no effect on a model."""
+"""The reason why an entry has no effect on a model."""
 
 
 def describe_requested_options(
@@ -123,8 +127,8 @@ def describe_requested_options(
 
 
 def check_known_options(weight_request: QuantizationOptions, flags: Mapping[str, str]) -> None:
-    """Raise E0753 for the first of the `flags`, keyed by entry, that has no effect for
-    any of the requested kinds.
+    """Raise E0753 for the first entry in `flags` (flags by entry) that has no effect for any
+    requested quantization kind.
     """
     for word, kinds in KINDS_BY_ENTRY.items():
         # `all` applies to the default kind only, not to per-pattern kinds

@@ -60,7 +60,7 @@ FOREIGN_SETTING_NAMES = {
     "samples": "calibration_samples",
     "calibrate": "calibration_data",
 }
-"""Names of these settings in other tools, for suggestions."""
+"""Names of these settings in other tools, used in suggestions."""
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
@@ -128,8 +128,8 @@ class QuantizeRequest:
     """Merged quantization request.
 
     `weight_request` is None if no weight is quantized. `pattern_spans` are the spans of the spec's
-    patterns, `remarks` say which entries options override, `calibration` is the calibration data,
-    `kv_cache` the KV cache dtype, `folds_norms` whether norms are folded into linear layers.
+    patterns, `remarks` list the entries that options override, `calibration` is the calibration
+    data, `kv_cache` the KV cache dtype, `folds_norms` whether norms are folded into linear layers.
     `option_labels` maps entries that may have no effect to their names in messages.
     `dequantizes_checkpoint` is true if the codes of a quantized checkpoint are dequantized too.
     """
@@ -250,8 +250,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> CacheOption:
-    """Return the KV cache dtype of the option, else of the spec, unless `--quantize none` is given.
-    Raise E0858 if it is invalid.
+    """Return the KV cache dtype of the option, or else of the spec, unless `--quantize none` is
+    given. Raise E0858 if the dtype is invalid.
     """
     entry = parse_choice(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
@@ -260,8 +260,8 @@ def _choose_cache(
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration source of the options, else of the innermost spec that sets one. Raise
-    E0753 or E0950 if both kinds are given.
+    """Return the calibration source of the options, or else of the innermost spec that sets one.
+    Raise E0753 or E0950 if both samples and a file are given.
     """
     if all(map(options.is_given, CALIBRATION_SETTINGS)):
         raise_error(
@@ -285,7 +285,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
                 helps=["leave out one of the two"],
             )
         for entry in entries.values():
-            # checked even if an option overrides it
+            # checked even if an option overrides the entry
             found = _read_calibration(entry, module)
             return chosen if option else found
     return chosen
@@ -298,7 +298,9 @@ def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> Calibrati
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
-    """Return the number of self-generated samples. Raise E0858 if it is invalid."""
+    """Return a source of self-generated samples. Raise E0858 if the number of samples is
+    invalid.
+    """
     count = parse_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"
@@ -307,7 +309,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
 
 
 def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
-    """Return the path of a calibration file. Raise E0858, E0802 or E0803 if it is invalid."""
+    """Return a calibration file as source. Raise E0858, E0802 or E0803 if its path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         fail_wrong_value(
             entry, "`calibration_data` is the path of a file of inputs", ('"texts.jsonl"',)
@@ -378,7 +380,7 @@ def _describe_overrides(
 
 
 def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
-    """Return the flag that overrides a setting of the spec, or "" if none does."""
+    """Return the flag that overrides a setting of the spec, or "" if no flag overrides it."""
     if options.quantize == UNQUANTIZED:
         none = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none and options.kv_cache else none
@@ -388,7 +390,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
 
 def _check_quantization_requested(options: QuantizeOptions, cache: CacheOption) -> None:
     """Raise E0753 if an option requires quantized weights and there are none."""
-    # the scales of an int8 KV cache are calibrated as well
+    # calibration also applies to the scales of an int8 KV cache
     useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:
         if name not in useful and options.is_given(name):

@@ -141,13 +141,13 @@ def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
 
 
 def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
-    """Return the paths that are directories or GGUF files, which may hold a tokenizer."""
+    """Return the paths that may contain a tokenizer: directories and GGUF files."""
     found = []
     for path in dict.fromkeys(filter(None, paths)):
         try:
             found += [Path(path)] if is_gguf_path(path) or Path(path).is_dir() else []
         except (OSError, ValueError):
-            # not a valid path; opening it as weights reports that
+            # an invalid path is reported when the weights are opened
             continue
     return tuple(found)
 
@@ -170,7 +170,7 @@ def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tup
 def _describe_text_files(
     model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
-    """Yield which tokenizer or vocabulary is used, if the spec does not name one."""
+    """Yield a remark on the tokenizer or vocabulary that is used if the spec does not name one."""
     entries = (*model.input_readings.items(), *model.result_displays.items())
     names = [name for name, data in entries if _needs_directory_file(data, kind)]
     if names and path is not None:
@@ -185,7 +185,7 @@ def _describe_text_files(
 
 
 def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
-    """Yield which audio settings are used, and which of their keys are ignored."""
+    """Yield remarks on the audio settings that are used and on their ignored keys."""
     entries: list[Any] = [*model.input_readings.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(paths) if kinds else (None, {})
@@ -217,7 +217,7 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
     if isinstance(data, dict) and "kind" in data:
         for argument in data.get("args", ()):
             is_name = isinstance(argument, str) and data["kind"] in FILE_READINGS
-            # a string with a zero byte is not a file name
+            # a string with a null byte is not a file name
             if is_name and "\0" not in argument:
                 yield argument
             yield from _iterate_named_files(argument)
@@ -319,7 +319,7 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
 
 def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
     """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
-    `absent` if there is none or the list is empty, since a spec may leave it to the user.
+    `absent` if there is none or the list is empty, because the user may provide the vocabulary.
     """
     if args == [[]]:
         return {"absent": _NO_VOCABULARY}
@@ -343,7 +343,9 @@ def _resolve_transcript(
 
 
 def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
-    """Return the fields of a tokenizer, or `absent` if neither spec nor caller names one."""
+    """Return the fields of a tokenizer, or `absent` if neither the spec nor the caller names a
+    tokenizer.
+    """
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
             'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'

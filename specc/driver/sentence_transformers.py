@@ -156,7 +156,7 @@ def _get_module_class(root: Path, type: str) -> str:
 
 
 def wrap_encoder_config(data: JsonObject) -> JsonObject:
-    """Return the encoder's config as a table under the name of the encoder."""
+    """Return the encoder's config as a JSON object under the key of the encoder's name."""
     member = JsonMember(data.span, data)
     return JsonObject({ENCODER_PART: member}, data.span)
 
@@ -323,7 +323,7 @@ def _add_normalize(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_dropout(body: _GraphBody, file: Path, number: int) -> None:
-    """Add no ops: dropout has no effect at inference."""
+    """Check the keys and add no ops, because dropout has no effect at inference."""
 
 
 MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {

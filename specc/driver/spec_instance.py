@@ -1,4 +1,4 @@
-"""Write a new spec that extends a built-in one, with config values and comments."""
+"""Write a new spec that extends a built-in spec, with config values and comments."""
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class SpecInstance:
     header_comments: tuple[str, ...] = ()
     footer_comments: tuple[str, ...] = ()
     omits_defaults: bool = False
-    """Whether to write only `values`, without defaults."""
+    """True if only `values` are written, without defaults."""
     comment_separator: str = ": "
     """Separator between a name and its value in a comment."""
 
@@ -128,8 +128,8 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 def _format_value(
     program: Program, instance: SpecInstance, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
-    """Return a field's value as text, and whether to write it. A default computed from
-    other fields is returned with False: it becomes a comment.
+    """Return a field's value as text, and True if the value is written. A default that is computed
+    from other fields is returned with False and becomes a comment.
     """
     if path in instance.values:
         return instance.values[path], True

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OpenedSpec:
-    """An open spec: its program, its library, and the reader of its config."""
+    """A spec that has been opened: its program, its library, and the reader of its config."""
 
     program: Program
     library: SpecLibrary
@@ -76,11 +76,11 @@ class OpenedSpec:
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     checkpoint: str = ""
-    """The checkpoint directory, if one was given instead of a spec."""
+    """The checkpoint directory, if a directory was given instead of a spec."""
     repository: str = ""
-    """The directory that was given; `checkpoint` may be a subdirectory of it."""
+    """The directory given by the user; `checkpoint` may be a subdirectory of it."""
     module_weights: Mapping[str, str] = field(default_factory=dict)
-    """Weights of further modules, by tensor name prefix."""
+    """Directories of the weights of additional modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, from its config."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
@@ -100,10 +100,10 @@ def open_spec(
     """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
     The config.json of a checkpoint directory `weights` is used if the spec reads a config.json and
-    no other is given. `spec` may itself be a checkpoint directory: its config.json then selects the
-    built-in spec, unless `checkpoint_spec` names one. `context_length` is the maximum sequence
-    length, for rotary embeddings that depend on it. A `Source` is the text of a spec. `library`
-    finds further specs.
+    no config file is given. `spec` may itself be a checkpoint directory: its config.json then
+    selects the built-in spec, unless `checkpoint_spec` names one. `context_length` is the maximum
+    sequence length, for rotary embeddings that depend on it. A `Source` is the text of a spec.
+    `library` finds the specs that this spec uses.
     """
     library = library or SpecLibrary()
     spec, download_remarks = (spec, ()) if isinstance(spec, Source) else download_model(spec)
@@ -140,7 +140,9 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return the notes on a spec given by name or file. Raise E0222 for a `checkpoint_spec`."""
+    """Return the notes on a spec given by name or file. Raise E0222 if `checkpoint_spec` is also
+    given.
+    """
     if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
         known = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -155,13 +157,15 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 def _load_config(
     config: str, wrapped_encoder: SentenceTransformersSpec | None
 ) -> JsonObject | None:
-    """Return the config file in the form that the spec reads, or None if none is named."""
+    """Return the content of the config file in the form that the spec reads, or None if no file is
+    given.
+    """
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
 
 def _get_display_name(spec: str | Source) -> str:
-    """Return the name of a spec in messages."""
+    """Return the name of a spec for messages."""
     return spec.name if isinstance(spec, Source) else spec
 
 
@@ -273,7 +277,7 @@ class CheckedSpec:
     @property
     def _model_text(self) -> str:
         if self.model is None:
-            # a config file would supply the missing values
+            # a config file would provide the missing values
             return f"valid for every size, {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.format_signature()}"
 
@@ -292,7 +296,7 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
-        # values that only a checkpoint's config supplies are not an error of the spec
+        # missing values that a checkpoint's config provides are not an error of the spec
         if any(d.code != "E0401" for d in failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
@@ -341,7 +345,7 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 
 def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
-    """Raise E0435 if the given context length affects nothing in the model."""
+    """Raise E0435 if the given context length has no effect on the model."""
     if (wanted := spec.reader.max_length) and not has_context_length(wanted, model.graph):
         title = (
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "

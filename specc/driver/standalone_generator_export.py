@@ -37,7 +37,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
     """
     generation, graph = require_generation(job.model), source.graph
     limit = find_position_limit(job, graph)
-    # JSON has no tuples
+    # tuples become lists, because JSON has no tuples
     recorded = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(merge_job_settings(job)).items()
@@ -80,7 +80,8 @@ def build_generator_source(
 
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Settings that the `generate` graph does not support, since they need a sorted distribution."""
+"""Settings that the `generate` graph does not support because they require sorting the
+distribution."""
 
 
 def check_exportable_settings(settings: GenerationSettings) -> None:
@@ -118,8 +119,8 @@ def merge_job_settings(job: CompileJob) -> GenerationSettings:
 
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
-    """Return the graph with default inputs computed inside, except masks; `graph` itself
-    if there is nothing to compute.
+    """Return the graph with the defaults of inputs other than masks inlined, or `graph` itself if
+    there are none.
     """
     source, defaults = job.graph, job.model.defaults
     if defaults is None:

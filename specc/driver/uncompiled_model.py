@@ -28,7 +28,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
     )
 
     if not os.path.lexists(path):
-        # a model file next to it takes precedence over the built-in spec
+        # a model file takes precedence over the built-in spec with the same name
         if not os.path.lexists(f"{name}.onnx") and name in find_builtin_specs():
             _fail_uncompiled(
                 "E0802",
@@ -51,7 +51,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the arguments that compile a built-in spec, with its own weights if it has some."""
+    """Return the arguments that compile a built-in spec, with its own weights if it has any."""
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"

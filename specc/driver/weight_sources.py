@@ -1,4 +1,6 @@
-"""Load parameter values from a checkpoint, the spec's own file or a seed; open for training."""
+"""Load parameter values from a checkpoint, the spec's own file or a seed; open a model for
+training.
+"""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -63,7 +65,8 @@ def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> t
         if stored.get_tied_source(name) is None:
             dtype = stored.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # floats are computed in float32 whatever their storage type is; integers stay integers
+            # floats are computed in float32 regardless of their storage type; integers stay
+            # integers
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -103,7 +106,7 @@ def load_parameter_values(
 ) -> CheckpointBinding | SeededValues:
     """Load the parameters from a checkpoint, the spec's own file or a seed.
 
-    Raise E0523 if none of them is given.
+    Raise E0523 if no source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = read_configured_rules(spec.program, spec.library, spec.reader)
@@ -228,8 +231,8 @@ def bind_checkpoint(
 def keep_stored_order(
     graph: Graph, values: CheckpointBinding | SeededValues
 ) -> tuple[Graph, CheckpointBinding | SeededValues]:
-    """Return the graph with weights in the order of the file if only matrix products read them, so
-    that they can remain in the file as external data.
+    """Return the graph with weights in the layout of the file if only matmuls read them, so that
+    they can remain in the file as external data.
     """
     if isinstance(values, SeededValues):
         return graph, values
@@ -323,8 +326,8 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
 def _load_for_training(
     spec: OpenedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | SeededValues:
-    """Load the parameters. If the weights that the spec names do not exist yet, raise E0802 with
-    advice on how to start without them.
+    """Load the parameters. Raise E0802 if the weights that the spec names do not exist yet; the
+    help explains how to start without weights.
     """
     try:
         return load_parameter_values(spec, graph, sources)

@@ -52,7 +52,7 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
 def read_configured_rules(
     program: Program, library: Library, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
-    """Return the rules for the values of a config, and these values."""
+    """Return the rules that apply to a config, and the values of the config."""
     context = create_context(library)
     config = evaluate_and_check_config(context, program, reader)
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
@@ -123,7 +123,7 @@ def list_required_parameters(
 
 
 def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
-    """Return the config name written for a size, or "" if a block renamed it."""
+    """Return the config name that determines a size, or "" if a block renamed it."""
     name = dim.origin.span.text if dim.origin and dim.origin.span else ""
     return name if name in config and config[name] == dim.number else ""
 
@@ -139,8 +139,8 @@ def resolve_spec_file(
 ) -> Path:
     """Return the path of a file that a spec names, in or below the directory of the spec.
 
-    Raise E0802 if it cannot be read, and E0803 if it is outside. `description` describes the
-    content, `option` is the option that accepts other locations.
+    Raise E0802 if the file cannot be read, and E0803 if it is outside this directory. `description`
+    describes the content; `option` is the option that accepts other locations.
     """
     try:
         path = resolve_links(module.directory / name.value)
@@ -165,7 +165,8 @@ def resolve_spec_file(
 def find_spec_weights_file(program: Program, *, is_required: bool = False) -> str:
     """Return the path of the weights file that a spec names, or "" if it names none.
 
-    Raise E0802 if it is `is_required` and does not exist, e.g. because it is not trained yet.
+    Raise E0802 if `is_required` is true and the file does not exist, e.g. because the model is not
+    trained yet.
     """
     sources = (
         (rule, module)
@@ -219,7 +220,7 @@ class _TransformCall:
         return tuple(_read_load(self.context, self.env, item) for item in items)
 
     def find_option(self, name: str) -> Any:
-        """Return the value of an option, or None if it is not given."""
+        """Return the value of an option, or None if the option is absent."""
         for option in self.call.options:
             if option.name == name:
                 value = option.value
@@ -230,21 +231,21 @@ class _TransformCall:
         return None
 
     def read_value(self, name: str, default: Any = None) -> Any:
-        """Return a number or string. Raise E0522 if it is required and not given."""
+        """Return a number or string. Raise E0522 if the option is required but absent."""
         value = self.find_option(name)
         if value is None and default is None:
             self._fail_missing_option(name)
         return default if value is None else value.number if isinstance(value, Dim) else value
 
     def read_int(self, name: str, default: int | None = None) -> int:
-        """Return an integer. Raise E0522 for anything else."""
+        """Return an integer. Raise E0522 for any other value."""
         value = self.read_value(name, default)
         if not isinstance(value, int):
             raise_error("E0522", f"`{name}` of `{self.name}` must be an integer", self.call.span)
         return value
 
     def read_ints(self, name: str, *, required: bool = False) -> Any:
-        """Return integers, or None if they are not given. Raise E0522 for anything else."""
+        """Return integers, or None if the option is absent. Raise E0522 for any other value."""
         value = self.find_option(name)
         if value is None:
             if required:
@@ -386,7 +387,8 @@ def mark_ties(
     """Return the model with `tied_to` set on each tied parameter of its graph; the first
     matching rule wins.
 
-    A tie rule whose weights are not in this graph is ignored: it applies to a different graph.
+    A tie rule whose weights are not in this graph is ignored, because it applies to a different
+    graph.
     """
     rules, _ = read_configured_rules(program, library, reader)
     facts = dict(model.graph.parameter_facts)

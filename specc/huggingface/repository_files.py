@@ -108,8 +108,8 @@ def list_chat_template_files(directory: Path) -> list[Path]:
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template of a list of objects or a table, or None if the list is
-    empty. Raise E0423 if the choice is ambiguous.
+    """Return the default or only template of a list of objects or a table, or None if there is no
+    template. Raise E0423 if the choice is ambiguous.
     """
     named: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for one in templates if isinstance(templates, list) else ():
@@ -190,7 +190,7 @@ REPOSITORY_FILES = (
 """Files that other programs save next to weights and look for when loading."""
 LARGEST_COMPANION = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""Function that returns the tokenizer config that a `tokenizer.json` implies."""
+"""The tokenizer config that is generated if a checkpoint has only a `tokenizer.json`."""
 
 
 def find_companion_paths(directories: Sequence[Path]) -> list[Path]:

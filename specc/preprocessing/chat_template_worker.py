@@ -71,8 +71,8 @@ def _make_environment() -> Any:
 
 
 def _render_generation() -> Any:
-    """Return the Jinja extension that renders the content of `{% generation %} … {% endgeneration
-    %}` unchanged.
+    """Return the Jinja extension for `{% generation %}` blocks, which renders their content
+    unchanged.
     """
     from jinja2 import nodes
     from jinja2.ext import Extension

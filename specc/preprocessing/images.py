@@ -269,8 +269,7 @@ def _decode_pixels(image: "Pillow.Image") -> Array:
 
     image.load()
     turned = ImageOps.exif_transpose(image)
-    if turned.mode == "I" or turned.mode.startswith("I;16"):  # in 16-bit grayscale images, 65535 is
-        # white
+    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit gray: 65535 is white
         return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
     gray = turned.mode in ("L", "LA", "La", "1")
     if turned.has_transparency_data:

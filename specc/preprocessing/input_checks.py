@@ -182,7 +182,7 @@ def _check_bounds(
 
 
 def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
-    """Report a length that does not have the required remainder modulo a divisor."""
+    """Report E0935 for a length that is not divisible as required."""
     known = [
         f"`{name}` is {length} in `{findings.origins[name]}`"
         for name, length in findings.lengths.items()

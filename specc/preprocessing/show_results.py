@@ -332,8 +332,8 @@ def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> Shown
 
 
 def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width], and the number of classes: of labels, of scores, or
-    of ids.
+    """Return class ids [batch, height, width], and the number of classes, inferred from the labels,
+    the scores, or the largest id.
     """
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":

@@ -279,8 +279,7 @@ class ContinuousBatch(Generic[T]):
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
     """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
-    best = logits.max(axis=1, initial=-np.inf)  # the maximum is NaN if any logit of the sequence is
-    # NaN
+    best = logits.max(axis=1, initial=-np.inf)  # NaN if any logit is NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():
         slots[index].is_finished = True

@@ -153,8 +153,7 @@ def _sample_ids(
     if ids.size > 1:  # include the last and the first id
         ids.flat[0], ids.flat[-1] = allowed.stop - 1, allowed.start
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # integers without index range or bound are probably a
-        # mask
+        ids *= rng.random(shape) < density  # probably an integer mask
     known = range(bound) if bound else index_range
     if valid := [n for n in special_ids if not known or n in known]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)

@@ -46,8 +46,7 @@ ACTIVATION_TENSORS = (
     "v_scale",
     "weight_format",
 )
-"""Name suffixes of tensors that are ignored: activation quantization parameters and redundant
-tensors."""
+"""Name suffixes of ignored tensors: scales of activations, and redundant format descriptions."""
 
 
 @dataclass(frozen=True, slots=True)

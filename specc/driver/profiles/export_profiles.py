@@ -25,8 +25,8 @@ from specc.ir.model import DecodeState, DerivedGraphs, GenerateSection, ModelDef
 
 GENAI_FILE = "genai_config.json"
 DEFAULT_MAX_LENGTH = 131072
-"""Maximum sequence length of a model without a limit. Caches grow on demand, so a large
-value costs nothing.
+"""Maximum sequence length of a model without a limit. Caches grow on demand, so a large value needs
+no memory.
 """
 
 CACHE_NAME_PATTERNS = {
@@ -78,7 +78,7 @@ def build_genai_config(
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
     """Return the maximum sequence length in tokens: the size of the smallest position embedding
-    table, else the config's `context`, else `DEFAULT_MAX_LENGTH`.
+    table, or else the config's `context`, or else `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -101,7 +101,7 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
 
 
 def _list_tokens(setting: object) -> list[object]:
-    """Return the token ids of a setting, or an empty list if it is not given."""
+    """Return the token ids of a setting, or [] if it is not set."""
     if isinstance(setting, list | tuple):
         return list(setting)
     return [] if setting is None else [setting]

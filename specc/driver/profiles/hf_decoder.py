@@ -32,11 +32,11 @@ PROFILE_READERS = {
     "hf": "the reader of this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""The names in messages of the programs that read each profile."""
+"""Names (in messages) of the programs that read each profile."""
 
 
 def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
-    """Raise E0752, since the profile has no name for an input or output that the model needs."""
+    """Raise E0752 because the profile has no name for an input or output that the model needs."""
     raise_error(
         "E0752",
         f"this model does not fit the profile `{profile}`: {reason}",
@@ -47,7 +47,9 @@ def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = (
 
 @dataclass
 class GraphReplay:
-    """Graph under construction; `copied_values` maps values of the source graphs to its values."""
+    """A graph under construction; `copied_values` maps values of the source graphs to values of the
+    new graph.
+    """
 
     builder: Builder = field(default_factory=Builder)
     copied_values: dict[Value, Value] = field(default_factory=dict)
@@ -159,7 +161,7 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
 
 def _collect_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbols that occur in the shapes of values."""
+    """Return the symbols in the shapes of values."""
     return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 
@@ -171,7 +173,7 @@ STATE_DESCRIPTIONS = {
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of keys and values in files: readers rely on it."""
+"""The order of keys and values in files, on which other programs rely."""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key and the value cache of one attention, in the order of `CACHE_PARTS`."""
 
@@ -310,7 +312,9 @@ def build_decoder(
 
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
-    """Return the new symbols for batch size, new and past length, by symbol of the step."""
+    """Map the step's symbols for batch size, new length and past length to the symbols of the
+    profile.
+    """
     batch, new = derived.step.inputs[derived.sequence_input].type.shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
@@ -319,7 +323,7 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
 
 
 def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) -> None:
-    """Declare `input_ids`, which holds the new tokens."""
+    """Declare the input `input_ids` for the new tokens."""
     value, facts = step.inputs[derived.sequence_input], step.input_facts[derived.sequence_input]
     replay.copied_values[value] = replay.builder.add_input(
         IDS, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
@@ -329,7 +333,7 @@ def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) 
 def _declare_other_input(
     profile: str, replay: GraphReplay, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
-    """Map an input other than the ids: the attention mask, or the position ids."""
+    """Map an input other than the ids, i.e. the attention mask or the position ids."""
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
         if MASK in replay.builder.inputs:

@@ -171,7 +171,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
     named = {n for pair in parts.cross_attentions for n in pair.values()}
     static_inputs = [n for n in parts.derived.static_inputs if n in parts.encoder_graph.outputs]
     for name in static_inputs:
-        # values that `encode` computes from the mask only are recomputed from the mask
+        # values that `encode` computes only from the mask are recomputed from the mask
         if name not in named and depends_on_encoder_input(parts, name):
             fail_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
@@ -317,8 +317,8 @@ def _build_decoder(
 def _emit_presents(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
-    """Return for each layer the self-attention cache, then the cross-attention cache, which
-    only `decoder_model` outputs because it never changes.
+    """Return the self-attention cache and the cross-attention cache of each layer. Only
+    `decoder_model` outputs the cross-attention cache, which never changes.
     """
     self_attention = emit_caches(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}
@@ -355,7 +355,7 @@ def _declare_cross_mask(
     """Declare the encoder's padding mask if a step reads it or recomputes values from it."""
     everything = parts.derived.static_inputs
     static_inputs = [n for n in everything if n == parts.encoder_mask and n in step.inputs]
-    # `encode` may output values that it computes from the mask: they are recomputed here
+    # outputs of `encode` that depend only on the mask are recomputed here
     left = not all(depends_on_encoder_input(parts, n) for n in everything if n in encode.outputs)
     if not parts.encoder_mask or not (static_inputs or left):
         return
