@@ -1,4 +1,4 @@
-"""Metadata of compiled models: the manifest of a model and the index and generation facts of a
+"""Metadata of compiled models: the manifest of a model, and the index and generation metadata of a
 package.
 
 The compiler writes this metadata as JSON. Readers validate every field.

@@ -122,14 +122,14 @@ def parse_length_bounds(data: object) -> dict[str, LengthBound]:
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
-            # A missing bound only delays an error: the graph declares its own lengths.
+            # A missing bound only delays an error, because the graph checks its own lengths.
             case [int() as low, None | int() as high, str() as reason]:
                 found[str(name)] = LengthBound(low, high, reason[:300])
     return found
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Return a state as JSON data, without its type, which the step graph stores."""
+    """Return a state as JSON data. Its type is omitted, because the step graph declares it."""
     return {
         "name": state.name,
         "next": state.next_output,
@@ -185,7 +185,7 @@ def parse_generation_metadata(
 
 
 def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
-    """Return the chunks of a stream; return None for a generative model."""
+    """Return the chunks of a streaming model, or None for a generative model."""
     told = fields.get_optional("chunks")
     if told is None:
         return None
@@ -255,7 +255,7 @@ def check_encoder_outputs(
     static_inputs = {name for name in metadata.static_inputs if name not in inputs}
     initial = {state.initial_output for state in metadata.states if state.initial_output}
     initial |= {metadata.first_token_output} - {""}
-    # Both directions are checked: values that the step reads, and inputs of `encode`.
+    # Both values that the step reads and inputs of `encode` are checked.
     missing = [
         *sorted((static_inputs | initial) - set(encoder_outputs)),
         *sorted(set(encoder_inputs) - inputs),
@@ -322,12 +322,12 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
 
 
 def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
-    """Return an axis of a state; return None if the state has no axis of this kind."""
+    """Return an axis of a state, or None if the state has no such axis."""
     return data.read_int(key, 0, type_.rank - 1) if data.has_field(key) else None
 
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
-    """Return a field that lists inputs of the step."""
+    """Return the input names that a field of the metadata lists."""
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
@@ -345,11 +345,11 @@ def _fail_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each length: from `dims`, from minimum lengths that ops require, and
-    from position embeddings, which may also bound sums of lengths.
+    """Return the bounds of each length, which result from `dims`, from minimum lengths that ops
+    require, and from position embeddings. Position embeddings may also bound sums of lengths.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
-    # A bound on several lengths together has the text of their sum as key.
+    # The key of a bound on a sum of lengths is the text of the sum.
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()

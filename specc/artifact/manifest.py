@@ -90,7 +90,7 @@ RECORDED_SETTINGS: Mapping[str, str] = {
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MAX_FLOAT32_ERROR = 1e39
-"""Upper bound of the error of a float32 value."""
+"""Upper bound of the absolute error of a float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
@@ -220,7 +220,9 @@ class Manifest:
 
 
 def parse_generation(data: object) -> GenerateSection | None:
-    """Return the `generate` section without checking its settings; return None for invalid data."""
+    """Return the `generate` section, or None if the data is invalid. The settings are not
+    checked.
+    """
     match data:
         case {
             "name": str(name),
@@ -233,7 +235,7 @@ def parse_generation(data: object) -> GenerateSection | None:
 
 
 def _parse_streaming(data: object) -> StreamSection | None:
-    """Return the `stream` section; return None for invalid data."""
+    """Return the `stream` section, or None if the data is invalid."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
             return StreamSection(growing, tuple(map(str, sources)))
@@ -308,7 +310,7 @@ def _read_quantized_weights(
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
-    fields.read_string_map("kept")  # the reason why other matrices are not quantized
+    fields.read_string_map("kept")  # the reason why a matrix is not quantized
     each = fields.read_object("rounded")
     for name in each.names():
         value = graph.parameters.get(name)

@@ -30,7 +30,9 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
-    """Metadata of a weight file: size, hash, and the hash of its first mebibyte if known."""
+    """Metadata of a weight file: its size, its hash, and the hash of its first mebibyte if
+    known.
+    """
 
     bytes: int
     sha256: str
@@ -38,8 +40,8 @@ class WeightFileMetadata:
 
 
 def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
-    """Parse metadata of weight files by path relative to the model's directory; return None for
-    invalid data.
+    """Parse the metadata of weight files by path relative to the model's directory. Return None if
+    the data is invalid.
     """
     if not isinstance(data, dict):
         return None
@@ -75,13 +77,15 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
 
 
 def _explain_irregular_file(directory: Path, location: str) -> str:
-    """Return why a path is not a regular file with a single hard link; return "" if it is."""
+    """Return the reason why a path is not a regular file with a single hard link, or "" if it is
+    one.
+    """
     path = directory / location
     straight = os.path.join(os.path.realpath(directory), *location.split("/"))
     try:
         if os.path.realpath(path) != straight:
             return "a link leads to it"
-        # Writing to the file by its other name would change these weights.
+        # Writing to the file by a different hard link would change these weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} hard links, which ONNX rejects"
     except (OSError, RuntimeError, ValueError):
@@ -93,7 +97,9 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
 def explain_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
-    """Return how a file differs from its recorded metadata; return "" if it does not."""
+    """Return a description of how a file differs from its recorded metadata, or "" if it does not
+    differ.
+    """
     path = directory / location
     if not is_path_below(location):
         return "it is outside the model's directory"
@@ -112,8 +118,8 @@ def explain_mismatch(
 
 
 def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Return which tensors are outside the recorded files or past the end of their file, or "" if
-    there are none.
+    """Return a description of tensors outside the recorded files or past the end of their file, or
+    "" if there are none.
     """
     for location, end in outside:
         if location not in sizes:
@@ -134,9 +140,7 @@ def is_path_below(path: str) -> bool:
 
 
 def get_regular_file_size(path: Path) -> int | None:
-    """Return the size in bytes of a regular file that is not a link; return None for other
-    paths.
-    """
+    """Return the size in bytes of a regular file that is not a link, or None for other paths."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -237,7 +241,7 @@ def is_package_directory(path: str | Path) -> bool:
 
 def read_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
     """Read the index of a package; with `verifies_contents`, verify the hash of the index. Raise
-    E0802 if it cannot be read, E0831 if it is damaged.
+    E0802 if the index cannot be read, and E0831 if it is damaged.
     """
     where = directory / INDEX_FILE
     try:
@@ -322,7 +326,7 @@ def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _check_roles(index: PackageIndex, where: str) -> None:
-    """Check that every role has its own file."""
+    """Raise E0831 unless every role has its own file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _fail_invalid_index(where, f"`{escape_text(role)[:200]}` is not a file of the package")
@@ -335,7 +339,7 @@ def _check_roles(index: PackageIndex, where: str) -> None:
 
 
 def read_former_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that is replaced; return None if there is no valid index."""
+    """Return the index of the package that is replaced, or None if there is no valid index."""
     try:
         return read_index(directory)
     except Failed:

@@ -1,1 +1,1 @@
-"""Batch inference over data sets (`specc map`): files of rows in, part files out."""
+"""Batch inference over data sets (`specc map`): reads files of rows and writes part files."""

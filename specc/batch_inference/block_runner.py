@@ -41,9 +41,9 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """A journal of the crashes by rows of a block; `current_key` are the rows in progress. The
-    journal `is_read_only` if another live process writes it. `lock_descriptor` is a file
-    descriptor.
+    """A journal of crashes by the rows of a block; `current_key` identifies the rows in progress.
+    `is_read_only` is true if another live process has locked the journal. `lock_descriptor` is the
+    file descriptor of the lock.
     """
 
     path: Path
@@ -64,7 +64,8 @@ class CrashJournal:
             died, now = found.get("died"), found.get("now")
             counts = died.items() if isinstance(died, dict) else ()
             journal.crash_counts = {k: n for k, n in counts if isinstance(n, int)}
-            # the process that started these rows did not complete them and no longer holds the lock
+            # the process that started these rows exited without completing them, because it no
+            # longer holds the lock
             if isinstance(now, str) and now:
                 journal.crash_counts[now] = journal.crash_counts.get(now, 0) + 1
         return journal
@@ -87,7 +88,7 @@ class CrashJournal:
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
     def close(self) -> None:
-        """Delete the journal of a completed block."""
+        """Delete the journal after the block is complete."""
         if not self.is_read_only:
             self.path.unlink(missing_ok=True)
 
@@ -102,8 +103,8 @@ class CrashJournal:
 
 
 def lock_journal(path: Path) -> int | None:
-    """Return the locked file descriptor, or None on a system without locks. Raise BlockingIOError
-    if the file is locked, and E0811 to E0815 if it cannot be created.
+    """Lock the journal and return its file descriptor, or None on a system without file locks.
+    Raise BlockingIOError if the file is locked, and E0811 to E0815 if it cannot be created.
     """
     try:
         import fcntl
@@ -118,7 +119,7 @@ def lock_journal(path: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_file_at_path(descriptor, path):
                 return descriptor
-            os.close(descriptor)  # its owner has exited and removed the file
+            os.close(descriptor)  # the owner of the lock has exited and removed the file
         except BlockingIOError:
             os.close(descriptor)
             raise
@@ -128,7 +129,7 @@ def lock_journal(path: Path) -> int | None:
 
 
 def _is_file_at_path(descriptor: int, path: Path) -> bool:
-    """Return True if the open file still has this name."""
+    """Return True if the path still refers to the open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
@@ -167,12 +168,12 @@ MAX_TEXT = 500
 """Maximum number of characters of a message in a table."""
 
 Report = Callable[[int], None]
-"""Called with the number of rows completed since the last call."""
+"""Callback that receives the number of rows completed since the last call."""
 
 
 @dataclass
 class BlockRunner:
-    """Runner that computes the blocks of one plan with a model that is opened once."""
+    """A runner that computes the blocks of one plan with a model that is opened once."""
 
     plan: JobPlan
     out: Path
@@ -193,13 +194,16 @@ class BlockRunner:
         return BlockRunner(plan, out, model)
 
     def run_block(self, block_number: int, report: Report = lambda rows: None) -> BlockStatistics:
-        """Compute one block. Raise E0802 or E0881 if its file is gone or has changed."""
+        """Compute one block. Raise E0802 if its file is missing, and E0881 if the file has
+        changed.
+        """
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
-        if existing_statistics is not None:  # by a different process with the same plan
+        if existing_statistics is not None:  # a different process with the same plan has computed
+            # the block
             report(existing_statistics.row_count)
             return existing_statistics
-        # the journal has the started rows, so that the next worker knows which row crashed this
-        # worker
+        # the journal records the started rows, so that the next worker can identify the row that
+        # crashed this worker
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{block_number:06}.now") as journal:
             with translate_os_errors(
                 Path(self.plan.files[self.plan.blocks[block_number].file_index].path)
@@ -276,7 +280,7 @@ class BlockComputation:
             self._count_positions(*count_padding(batch, self.padded_inputs))
             self._compute_batch(batch)
             self.report(len(batch))
-        # batches are sorted by length, the list of errors by row
+        # batches are sorted by length, but the list of errors is sorted by row
         self.statistics.errors.sort()
 
     def _count_positions(self, positions: int, padding: int) -> None:
@@ -331,7 +335,7 @@ class BlockComputation:
     def _choose_batch_size(self, max_length: int) -> int:
         """Return the batch size for texts of this length."""
         memory, limits = self.model.cost_formulas.estimate_bytes, self.limits
-        # a batch has at least one sequence, whatever the memory limit is
+        # a batch has at least one sequence, regardless of the memory limit
         count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
         while count > 1 and memory(count, max_length) > limits.max_bytes:
             count -= 1
@@ -340,7 +344,7 @@ class BlockComputation:
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
         """Compute a batch, or its rows one by one if a row fails."""
         row_numbers = [row.row_number for row in batch]
-        # a process crashed in this batch before: only row by row shows which row it was
+        # a process crashed in this batch, so rows are computed one by one to identify the row
         if self.journal.have_crashed_repeatedly(row_numbers):
             title = "the process crashed twice while computing this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))

@@ -27,10 +27,10 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row in bytes: a file without line ends must not fill the memory."""
+"""Maximum size of a row in bytes, so that a file without line ends cannot exhaust the memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, integer_bound=None)
-"""Limits on the nesting of a row's values, which are written out again."""
+"""Limits on the nesting of values in a row, which may be copied to the output."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
 """Pattern of a quoted value; the group is the closing quote, or "" if it is missing."""
@@ -68,7 +68,7 @@ def split_blocks(
     start_offset: int = 0,
     is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Return blocks of at most `max_rows` rows from byte `start_offset`; `is_row` tells whether a
+    """Return blocks of at most `max_rows` rows from byte `start_offset`; `is_row` returns True if a
     line is a row.
     """
     blocks, start, at, after = list[RowBlock](), 0, start_offset, start_offset
@@ -135,7 +135,9 @@ class JsonLinesFile(DataFile):
     """A JSON Lines file; blank lines are skipped."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the union of the objects' keys, each with a type that fits all its values."""
+        """Return the union of the objects' keys, each with a type that represents all its
+        values.
+        """
         found: dict[str, str] = {}
         before: dict[str, type] = {}
         for line in read_lines(self.path):
@@ -177,7 +179,7 @@ def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
 
 
 class CsvFile(DataFile):
-    """Comma-separated values with column names in the first row; quoted texts may span lines."""
+    """A CSV file with column names in the first row; quoted texts may span several lines."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the column names in the first row."""
@@ -236,7 +238,7 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             yield FileLine(b"".join(record), after)
             record, size = [], 0
         elif size > MAX_ROW_BYTES:
-            break  # an unclosed quote: the rest is one damaged row
+            break  # a quote is not closed, so the rest of the file is one damaged row
     if record:
         yield FileLine(b"".join(record), after)
 
@@ -332,7 +334,7 @@ def find_data_files(paths: Sequence[str]) -> list[Path]:
     for name in paths:
         path = Path(name)
         with translate_os_errors(path):
-            # an empty name is not a path, although `Path` makes it the working directory
+            # an empty name is not a path, although `Path` interprets it as the working directory
             if not name or not path.exists():
                 fix = "pass the path of a table, or of a directory of tables or images"
                 raise_unreadable(name, "no such file or directory", fix)

@@ -28,7 +28,7 @@ from specc.version import __version__
 END_MARKER = -1
 
 PROGRESS_INTERVAL = 0.1
-"""Seconds between two progress messages."""
+"""Number of seconds between two progress messages."""
 
 
 def run_worker(directory: str) -> None:
@@ -58,8 +58,8 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """Reporter of completed rows, which it counts and reports at intervals, since a message per row
-    would cost more than the row.
+    """A reporter that counts completed rows and reports them at intervals, because a message per
+    row would take longer than computing the row.
     """
 
     output: TextIO
@@ -117,7 +117,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """Progress of a worker: completed rows, a completed block, or its start."""
+    """Progress of a worker: completed rows, a completed block, or the start of the worker."""
 
     rows: int = 0
     statistics: BlockStatistics | None = None
@@ -154,14 +154,14 @@ class _Worker:
     def send_block(self, block_number: int) -> None:
         """Send the worker a block number, or `END_MARKER`."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has exited, as its responses will show
+        with suppress(BrokenPipeError):  # the worker has exited; `_handle_exit` handles this case
             self.process.stdin.write(f"{block_number}\n".encode())
             self.process.stdin.flush()
 
 
 @dataclass(kw_only=True)
 class LocalEngine:
-    """Engine that computes the blocks of a plan in worker processes."""
+    """An engine that computes the blocks of a plan in worker processes."""
 
     out: Path
     worker_count: int
@@ -238,7 +238,7 @@ class LocalEngine:
                 raise _decode_failure(failure)
 
     def _handle_exit(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle the exit of a worker: a different worker takes over its block."""
+        """Handle the exit of a worker, whose block is assigned to a different worker."""
         status = worker.wait_for_exit()
         self.live_workers.remove(worker)
         if worker.block_number is None:
@@ -262,7 +262,7 @@ class LocalEngine:
 
 
 def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
-    """Raise E0883: workers crash repeatedly without completing a row."""
+    """Raise E0883 because workers crash repeatedly without completing a row."""
     work, see = "exit before they start", "to run one row: specc run MODEL …"
     if worker.is_ready:
         work, see = f"exit in block {worker.block_number} before its first row", "--engine serial"
@@ -279,7 +279,8 @@ RAY_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment variables that Ray reads on import: no usage statistics, no progress bars."""
+"""Environment variables that Ray reads on import; they disable usage statistics and progress
+bars."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
 """Size of Ray's object store, which holds block numbers but no rows."""
@@ -300,7 +301,9 @@ class RayActor:
         self.blocks: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute the blocks with these indices; return statistics or an error of each as JSON."""
+        """Compute the blocks with these indices; return the statistics or the error of each block
+        as JSON.
+        """
         results = []
         for number in batch["id"]:
             try:
@@ -313,7 +316,7 @@ class RayActor:
 
 @dataclass
 class RayEngine:
-    """Engine of Ray actors, on this machine or on the cluster at `address`; each actor has
+    """An engine that uses Ray actors on this machine or on the cluster at `address`; each actor has
     `gpus_per_worker` GPUs.
     """
 
@@ -359,7 +362,9 @@ class RayEngine:
         return ray
 
     def import_ray(self) -> Any:
-        """Return Ray, connected to a cluster. Raise E0888 if that fails."""
+        """Return the module `ray`, connected to a cluster. Raise E0888 if Ray is missing or the
+        connection fails.
+        """
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray
@@ -378,7 +383,7 @@ class RayEngine:
         return ray
 
     def _check_reachable(self) -> None:
-        """Raise E0888 if no process listens at the address, since Ray would wait for minutes."""
+        """Raise E0888 if no process listens at the address, because Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():
             return  # a name that Ray resolves, such as `auto`

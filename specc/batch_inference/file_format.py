@@ -52,12 +52,14 @@ class TableColumn:
 
 
 def to_python_value(value: object) -> Any:
-    """Return an array or NumPy scalar as plain Python values, other values unchanged."""
+    """Convert an array or NumPy scalar to plain Python values; return other values unchanged."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the element type of a column that contains both types; "" means no values."""
+    """Return the element type of a column that contains both types; "" is the type of a column
+    without values.
+    """
     if not first or first == second:
         return second
     if not second:

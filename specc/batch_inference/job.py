@@ -32,7 +32,7 @@ ERRORS_FILE = f"{PLAN_DIRECTORY}/errors.jsonl"
 
 @dataclass(kw_only=True)
 class JobReport:
-    """The report of a job: its progress while it runs, its result at the end."""
+    """The report of a job: its progress while it runs, and its result at the end."""
 
     plan: JobPlan
     out: Path
@@ -63,13 +63,13 @@ class JobReport:
 
     @property
     def startup_seconds(self) -> float:
-        """Return the seconds until the first worker started."""
+        """Return the number of seconds until the first worker started."""
         return 0.0 if self.ready_time is None else self.ready_time - self.start_time
 
     @property
     def rows_per_second(self) -> float:
-        """Return the rows per second of this run, since the first worker started."""
-        # blocks of an earlier run took no time in this run
+        """Return the number of rows per second of this run since the first worker started."""
+        # blocks that an earlier run completed are not counted
         done = self.rows - self.resumed_rows
         return done / max(self.seconds - self.startup_seconds, 1e-9)
 
@@ -111,7 +111,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     start_time = time.monotonic()
     out, plan = Path(request.out), plan_job(request)
     if request.engine == "ray":
-        _make_ray_engine(request, out).import_ray()  # before files are written
+        _make_ray_engine(request, out).import_ray()  # checked before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
         check_same_plan(existing_plan, plan, out)
@@ -145,7 +145,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # left by killed processes
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # removes temporary files of killed processes
         left.unlink(missing_ok=True)
     report.end_time = time.monotonic()
     return report
@@ -153,7 +153,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """Replace the note that nothing was written by the number of complete parts."""
+    """After an error, replace the note that no file was written by the number of complete parts."""
     try:
         yield
     except Failed as failed:
@@ -171,7 +171,7 @@ def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:
 
 
 def _check_writable(out: Path) -> None:
-    """Raise E0812 for a directory that is not writable, before anything is computed."""
+    """Raise E0812 if a directory is not writable, before rows are computed."""
     for directory in (out, out / PLAN_DIRECTORY):
         if not os.access(directory, os.W_OK):
             raise_os_error(PermissionError(errno.EACCES, "Permission denied"), directory)

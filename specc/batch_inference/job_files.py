@@ -54,9 +54,9 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """Plan of a job. `input_columns` maps inputs to columns, `copied_columns` are copied,
+    """The plan of a job. `input_columns` maps inputs to columns, `copied_columns` are copied,
     `result_columns` are computed; `settings` are the generation settings. `static_batching_reason`
-    (why batches are static) and `has_batch_shared_scales` are not stored.
+    (the reason for static batches) and `has_batch_shared_scales` are not stored.
     """
 
     model: str
@@ -94,7 +94,7 @@ class JobPlan:
         """Return the plan as deterministic JSON data."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         del data["static_batching_reason"], data["has_batch_shared_scales"]
-        # compact: a plan may have millions of blocks
+        # compact JSON, because a plan may have millions of blocks
         for name in ("files", "blocks"):
             data[name] = [astuple(item) for item in data[name]]
         for name in ("copied_columns", "result_columns"):
@@ -111,7 +111,7 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Return the plan in a directory, if any. Raise E0802 if it is unreadable, and E0876 if it is
+    """Return the plan in a directory, or None. Raise E0802 if it is unreadable, and E0876 if it is
     invalid.
     """
     path = out / PLAN_DIRECTORY / PLAN_FILE
@@ -173,7 +173,7 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
     """
     a, b, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in a:
-        # the model's path does not matter as long as its content is the same
+        # the model's path may differ if its content is the same
         if key != "model" and a[key] != b[key]:
             old, new = (json.dumps(data[key], ensure_ascii=False) for data in (a, b))
             values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
@@ -249,7 +249,9 @@ def write_part(
     values: Sequence[Mapping[str, object]],
     statistics: BlockStatistics,
 ) -> None:
-    """Write kept columns and results of a block; an existing part means that the block is done."""
+    """Write the copied columns and results of a block. If the part file exists, the block is
+    complete.
+    """
     kept = {
         c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
         for c in plan.copied_columns
@@ -259,7 +261,7 @@ def write_part(
         plan.output_format, (*plan.copied_columns, *plan.result_columns), kept | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
-    # the part file comes last: if it exists, so does its description
+    # the part file is written last, so its statistics exist if it exists
     description = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(description, [text.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.get_part_file(statistics.block_number), [data])
@@ -272,7 +274,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
     try:
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
-    # if the description is invalid, the block is recomputed
+    # if the statistics are invalid, the block is recomputed
     except (OSError, ValueError, Failed):
         return None
 
@@ -312,7 +314,7 @@ def convert_json_columns_to_text(
 
 
 def _to_json_text(value: object) -> object:
-    """Convert a value to JSON: NaN and infinity to null, bytes to base64."""
+    """Convert a value to JSON text; NaN and infinity become null, and bytes become base64."""
     match value:
         # table readers do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
@@ -327,7 +329,7 @@ def _to_json_text(value: object) -> object:
 
 
 def _to_json_fallback(value: object) -> object:
-    """Convert a value that JSON lacks: arrays to lists, bytes to base64, others to text."""
+    """Convert a value that JSON lacks: arrays to lists, bytes to base64, other values to text."""
     value = to_python_value(value)
     match value:
         case bytes():

@@ -33,10 +33,10 @@ from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.open_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Number of rows per block: enough that sorting by length leaves little padding."""
+"""Number of rows per block, large enough that batches sorted by length have little padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
-"""Column names that are mapped to the only text or image input by default."""
+"""Column names that are mapped by default to the only text or image input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +133,8 @@ def _list_files(request: JobRequest) -> list[Path]:
 
 
 def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
-    """Return the columns of all files. Raise E0884 if they differ, except that JSON Lines may lack
-    some.
+    """Return the columns of all files. Raise E0884 if columns differ between files, except that
+    JSON Lines files may lack columns.
     """
     known: dict[str, ColumnType] = {}
     # true if columns may be missing in all files so far
@@ -156,7 +156,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
                 helps=["process files with equal columns in one job"],
             )
         known = {n: kind for n, kind in both.items() if kind is not None}
-    # a column that is null in every file has any type
+    # the type of a column that is null in every file is arbitrary
     kinds = {n: ColumnType("json") if k.element_type == NULL_TYPE else k for n, k in known.items()}
     return {n: TableColumn(n, kind) for n, kind in kinds.items()}
 
@@ -169,7 +169,7 @@ def _merge_columns(
     file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
     """Merge the columns of files, or return None if they conflict. `earlier_may_lack_columns` and
-    `file_may_lack_columns` tell whether earlier files and this file may lack columns.
+    `file_may_lack_columns` are true if earlier files or this file may lack columns.
     """
     made = {}
     for name in {**earlier_columns, **file_columns}:
@@ -188,7 +188,7 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
     # a column of nulls is compatible with any type
     if NULL_TYPE in (first.element_type, second.element_type):
         return first if second.element_type == NULL_TYPE else second
-    # one file may contain 1 and a different file 1.5: JSON has one number type
+    # JSON has a single number type, so one file may contain 1 and a different file 1.5
     numbers = {"i64", "f64"}
     plain = not first.list_sizes and not second.list_sizes
     return (
@@ -199,7 +199,7 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
-    """Return the output format: the requested format, else the format of the input."""
+    """Return the requested output format, or else the format of the input."""
     tables = any(p.suffix.lower() == ".parquet" for p in files)
     to = request.output_format or ("parquet" if tables else "jsonl")
     if to not in OUTPUT_FORMATS:
@@ -209,13 +209,13 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
             helps=[f"one of {', '.join(OUTPUT_FORMATS)}"],
         )
     if to == "parquet":
-        import_pyarrow()  # a missing package is reported now, not after the first block
+        import_pyarrow()  # a missing package is reported before the first block is computed
     return to
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Map inputs to columns of the same name, else `text` or `image` to the only unmapped input.
-    Raise E0880 if an input has no column.
+    """Map inputs to columns with the same name, or else the only unmapped input to `text` or
+    `image`. Raise E0880 if an input has no column.
     """
     opened = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
     input_signature = opened.input_signature

@@ -133,8 +133,8 @@ def _has_nanoseconds(type: Arrow) -> bool:
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """Convert an Arrow value: to a string if Python cannot represent it, and to `UnreadableRow` if
-    that fails.
+    """Convert an Arrow value to a Python value, to a string if Python cannot represent it, or to
+    `UnreadableRow` if the conversion fails.
     """
     if not value.is_valid:
         return None
@@ -180,7 +180,7 @@ def _has_dictionary(type: Arrow) -> bool:
 
 
 def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
-    """Encode rows as a Parquet file with one row group; equal rows produce equal bytes."""
+    """Encode rows as a Parquet file with one row group. The bytes are deterministic."""
     pa = import_pyarrow()
     arrays = [_convert_column(c.type, values[c.name]) for c in columns]
     names = [_decode_utf8(c.name) for c in columns]
@@ -210,7 +210,7 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     if lists is not None:
         return lists
     plain = [to_python_value(v) for v in values]
-    if column_type == ColumnType("f64"):  # JSON files mix integers and floats
+    if column_type == ColumnType("f64"):  # columns of JSON files may mix integers and floats
         plain = [None if v is None else float(v) for v in plain]
     try:
         return import_pyarrow().array(plain, type=_make_arrow_type(column_type))
@@ -226,7 +226,7 @@ def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) 
     is_null = [v is None for v in values]
     if not arrays or not column_type.list_sizes or len(arrays) + sum(is_null) < len(values):
         return None
-    # a null fixed-size list still has elements
+    # a null list of fixed size still has elements
     is_null_free = column_type.list_sizes[0] is None or not any(is_null)
     return _convert_lists(column_type, arrays, is_null) if is_null_free else None
 

@@ -38,8 +38,8 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphResultColumns:
-    """Result columns of a graph. `reading` formats outputs; outputs in `raw_outputs` are returned
-    as numbers, and names with the prefix `attention.` are attention weights by scope.
+    """The result columns of a graph. `reading` formats outputs; outputs in `raw_outputs` are
+    returned as numbers, and names with the prefix `attention.` are attention weights by scope.
     """
 
     graph: Graph
@@ -48,7 +48,7 @@ class GraphResultColumns:
 
     def list_selected_outputs(self) -> list[tuple[str, OutputReading]]:
         """Return the selected outputs with their formats."""
-        # by default, all outputs
+        # all outputs are selected by default
         shows = list(self.reading.outputs)
         if not shows and not self.raw_outputs:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
@@ -69,7 +69,7 @@ class GraphResultColumns:
                     helps=[f"its outputs are {known}"],
                 )
             type = self.graph.outputs[name].type
-            # a mean over the batch has no value per row
+            # an output such as a mean over the batch has no value per row
             if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
                 raise_error(
                     "E0879",
@@ -116,7 +116,7 @@ class GraphResultColumns:
     def format_rows(
         self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
     ) -> list[dict[str, object]]:
-        """Yield the results of each row of a batch."""
+        """Return the results of each row of a batch."""
         return [
             {
                 column: value
@@ -151,7 +151,7 @@ class LengthPadding:
             try:
                 length = dim.evaluate(row_lengths)
             except DimError:
-                continue  # a length that does not depend on the row
+                continue  # this length does not depend on the row
             if length < value.shape[axis]:
                 # generated sequences are padded on the left, so that their ends are aligned
                 left = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
@@ -184,7 +184,7 @@ class LengthPadding:
 
 def _iterate_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
     match record:
-        # a single value becomes a plain column, which every table reader can group by
+        # a single value becomes a scalar column, which every table reader can group by
         case LabelsOutput(top_k=1):
             yield TableColumn(f"{name}.label", ColumnType("text"))
             yield TableColumn(f"{name}.score", ColumnType("f64"))
@@ -209,7 +209,7 @@ def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[t
             yield f"{name}.label", labels[0] if one else labels
             yield f"{name}.score", scores[0] if one else scores
         case TextOutput():
-            # scores per token, or the tokens themselves
+            # either scores per token, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | ClassMapOutput():
@@ -243,7 +243,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
 
 @dataclass(frozen=True)
 class GeneratedResultColumns:
-    """Formatter of generation results as table columns."""
+    """A formatter of generation results as table columns."""
 
     has_text: bool
     has_scores: bool = False
@@ -264,7 +264,7 @@ class GeneratedResultColumns:
             yield TableColumn("log_probs", ColumnType("f64", (*lists, None)))
 
     def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
-        """Return the generated sequences of one row by column, the best first."""
+        """Return the generated sequences of one row by column, best first."""
         found: dict[str, list[object]] = {
             "generated_text": [r.text for r in results],
             "tokens": [list(r.tokens) for r in results],

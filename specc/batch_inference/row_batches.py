@@ -47,7 +47,9 @@ class InputRow:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reader that converts rows and batches them. `input_columns` maps each input to its column."""
+    """A reader that converts rows to model inputs and batches them. `input_columns` maps each input
+    to its column.
+    """
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]
@@ -68,9 +70,9 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Yield every row or its error; errors from reading the file take precedence."""
+        """Return every row or its error; errors from reading the file take precedence."""
         broken = _find_unreadable_rows(table)
-        # the column is read at once for all valid rows
+        # the column is converted for all valid rows at once
         readable_rows = [number for number in range(count) if number not in broken]
         columns = {
             name: self._convert_column(name, [table[column][number] for number in readable_rows])
@@ -83,7 +85,7 @@ class RowReader:
         return [broken.get(number) or converted_rows[number] for number in range(count)]
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
-        """Return the value or the error of a column for each row."""
+        """Return the value or the error of each row in a column."""
         together = self._convert_whole_column(name, values)
         if together is not None:
             return [*together]
@@ -128,7 +130,8 @@ class RowReader:
             title = f"{column} has {_format_axes(made.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
-        # converted separately: in one array with others it would be cast to their type
+        # converted separately, because in one array with other values it would be cast to their
+        # type
         return cast_exactly(made, type.dtype, name)
 
     def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
@@ -201,10 +204,11 @@ FLOAT_BYTES = 4
 """Size of a float32 value in bytes."""
 
 MAX_PADDING, MAX_UNCHECKED_ROWS = 1.15, 8
-"""Maximum ratio of padded to real positions, and the number of rows up to which it is ignored."""
+"""Maximum ratio of padded to valid positions, and the number of rows up to which this limit is
+ignored."""
 
 Cost = Callable[[int, int], int]
-"""Memory and multiply-adds of a batch, by its size and length."""
+"""The memory and the multiply-adds of a batch, by batch size and length."""
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
@@ -221,8 +225,8 @@ def make_batches(
     limits: BatchLimits,
     estimate_bytes: Cost,
 ) -> list[list[InputRow]]:
-    """Return batches of rows with equal unpadded lengths; a row that exceeds a limit is a batch of
-    its own.
+    """Return batches of rows with equal unpadded lengths; a row that exceeds a limit is a separate
+    batch.
     """
     found = []
     for group in group_by_shape(rows, padded_inputs):
@@ -251,7 +255,7 @@ def make_batches(
 
 
 def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tuple[int, int]:
-    """Return the number of positions of a batch, and how many of them are padding."""
+    """Return the number of positions of a batch, and the number of padding positions among them."""
     lengths = [row.get_padded_length(padded_inputs) for row in rows]
     positions = len(rows) * max(lengths, default=0)
     return positions, positions - sum(lengths)
@@ -259,8 +263,8 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class CostFormulas:
-    """Memory and multiply-adds of a graph as formulas of the batch size and the length, to which
-    all other lengths are set.
+    """Formulas of the memory and the multiply-adds of a graph, in terms of the batch size and of
+    the length to which all other lengths are set.
     """
 
     batch_symbol: str
@@ -272,7 +276,7 @@ class CostFormulas:
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
-        """Return the live sizes at each node and the total multiply-adds."""
+        """Create the formulas of the live size at each node and of the total multiply-adds."""
         batch = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(

@@ -56,7 +56,7 @@ class GenerativeRowModel:
     def make_continuous_batch(
         self, batch_size: int, on_begin: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Return a continuous batch; `on_begin` is called with the indices of rows in progress."""
+        """Create a continuous batch; `on_begin` is called with the indices of rows in progress."""
         padded = self.row_reader.padded_inputs
         return ContinuousBatch(
             model=self.generator,
@@ -67,8 +67,8 @@ class GenerativeRowModel:
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
-        """Generate for a batch of rows; `first_row` plus the index of a row seeds its sampling.
-        Raise E09xx if an input is invalid.
+        """Start generation for a batch of rows; `first_row` plus the index of a row selects its
+        random stream. Raise E09xx if an input is invalid.
         """
         stream = self.generator.begin(self.row_reader.batch_inputs(rows), self.settings)
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
@@ -100,7 +100,7 @@ class RowModel:
         """Open a model for rows. Raise E0880 for an input without a column."""
         opened = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
         model = RowModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
-        model.check_columns()  # before any row is read
+        model.check_columns()  # checked before rows are read
         return model
 
     @property
@@ -227,7 +227,7 @@ class RowModel:
 
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:
-    """Return the inputs that take text."""
+    """Return the names of the inputs that take text."""
     input_signature = opened.input_signature
     return [
         n

@@ -29,8 +29,8 @@ class WeightMatrix(NamedTuple):
 def expose_loop_activations(
     graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
-    """Return the graph with the activations of the weights `names` (or of their experts) as
-    outputs, and these activations.
+    """Return a graph that outputs the activations of the weights `names` (or of their experts), and
+    the activations of each weight.
     """
     made = Builder()
     walk = _GraphCopier(made, made.copy_inputs_and_parameters(graph))
@@ -49,7 +49,7 @@ def expose_loop_activations(
 
 @dataclass
 class _GraphCopier:
-    """Copies nodes. `copies` maps values to their copies, `activations_of` maps weights to
+    """A copier of nodes. `copies` maps values to their copies, `activations_of` maps weights to
     activations.
     """
 
@@ -112,10 +112,10 @@ class _GraphCopier:
         return self.builder.add_op(ops.Transpose(tuple(order)), value)
 
     def list_collectable_activations(self, node: Node, op: ops.Scan) -> list[Value]:
-        """Return the activations of this body that can be collected, without duplicates.
+        """Return the activations of the loop body that can be collected, without duplicates.
 
-        They are stacked along an axis before the last one. In a masked loop the first axis must be
-        the batch.
+        Activations are stacked along an axis before the last axis. In a masked loop, the first axis
+        must be the batch.
         """
         every = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         every_wide = [v for v in every if v.type.rank > op.axis]
@@ -126,7 +126,7 @@ class _GraphCopier:
         return [v for v in every_wide if v.type.shape[0] == batch]
 
     def make_collecting_scan(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
-        """Return the loop with these values of its body as further outputs."""
+        """Return the loop with additional outputs for the values `more` of its body."""
         given = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(more)}
@@ -149,12 +149,12 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
 
 
 def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
-    """Return the weights of `names` with their activations."""
+    """Yield the weights of `names` that the body multiplies, with their activations."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """Return the weight of `names` that a node multiplies, with the activation; empty if there is
+    """Return the weight of `names` that a node multiplies and its activation, or [] if there is
     none.
     """
     product = find_matrix_product(node)
@@ -167,7 +167,8 @@ def collect_expert_activations(
     builder: Builder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
     """Yield the weight name, expert index and activation of each matrix in a stack. `args` are the
-    operands of `node` in the new graph, `stack_names` the names of stacked operands outside.
+    operands of `node` in the new graph; `stack_names` are the names of stacked weights outside the
+    loop.
     """
     op = node.op
     assert isinstance(op, ops.MixtureOfExperts)
@@ -195,7 +196,7 @@ def _tap_expert(
     given = op.split_operands(args)
     number = builder.add_op(ops.Constant(expert, given.ids.type.dtype))
     named = builder.add_op(ops.Compare("eq"), given.ids, number)
-    # the only expert is now 0, and -1 is none
+    # in this body, the expert has index 0, and -1 means no expert
     one = builder.add_op(ops.Constant(1, given.ids.type.dtype))
     chosen = builder.add_op(ops.Cast(given.ids.type.dtype), named)
     ids = builder.add_op(ops.Arith("sub"), chosen, one)
@@ -208,7 +209,7 @@ def _tap_expert(
 
 
 MAX_TAPPED_BITS = 4
-"""Weights of more bits are quantized without error compensation: their error is small."""
+"""Weights with more bits are quantized without error compensation, because their error is small."""
 MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features: a Gram matrix of this size takes 2 GB, and its factorization
 1.5 GB more."""
@@ -229,7 +230,7 @@ class WeightReaders:
 
     @property
     def experts(self) -> Mapping[str, int]:
-        """Return the number of stacked matrices of each weight; 1 for a single one."""
+        """Return the number of stacked matrices of each weight (1 for a single matrix)."""
         every = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in every)
 
@@ -286,8 +287,8 @@ def get_input_width(activations: WeightInputs) -> int:
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """Return the name of the padding mask for a value's leading axes, or "" if none or several
-    exist.
+    """Return the name of the padding mask for the leading axes of a value, or "" if there is not
+    exactly one.
     """
     found = [
         name

@@ -60,12 +60,14 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_object(line: bytes, place: str) -> Mapping[str, object]:
-    """Return the inputs of one line, by name. Raise E0854, or E0906 for invalid JSON."""
+    """Return the inputs in one line by name. Raise E0854 if the line is not an object, and E0906 if
+    it is invalid JSON.
+    """
     helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, place)
     except Failed as failed:
-        # replaces the help about arrays, because a line is an object
+        # replaces the help, which is about arrays, because a line must be an object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error(
@@ -77,7 +79,7 @@ def _read_object(line: bytes, place: str) -> Mapping[str, object]:
 def _prepare_sequences(
     record: Mapping[str, object], place: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
-    """Return arrays for every input of one run. Raise E0854."""
+    """Return arrays for every input of one run. Raise E0854 if they do not match the model."""
     inputs = input_signature.graph.inputs
     given = {
         name: _add_batch_axis(value, inputs[name].type.rank if name in inputs else 0)
@@ -99,14 +101,14 @@ def _prepare_sequences(
 
 
 def _explain_useless(name: str, array: Array, keep: str) -> str:
-    """Return why an input is useless for calibration, or "" if it is not."""
+    """Return the reason why an input is useless for calibration, or "" if it is useful."""
     if not array.size:
         return f"`{name}` is empty"
     holes = np.argwhere(~np.isfinite(array))
     if len(holes):
         first = holes[0].tolist()
         return f"`{name}` contains NaN or infinity, first at {first}"
-    # a sequence of padding only: its results are meaningless
+    # the results of a sequence that consists of padding are meaningless
     hidden = np.argwhere(~np.any(array, -1)) if keep else holes
     if len(hidden):
         return f"`{name}` masks out all of row {hidden[0].tolist()}"
@@ -123,9 +125,9 @@ def _add_batch_axis(value: object, rank: int) -> object:
 
 
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
+    """Yield the inputs in batches of `FILE_BATCH_SIZE` if all inputs have a common batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    # without a common batch axis it is unknown which elements belong together
+    # without a common batch axis, corresponding elements of different inputs are unknown
     axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
@@ -186,7 +188,7 @@ def fail_no_generated_text() -> NoReturn:
 
 
 def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
-    """Yield generated sequences with their inputs, each a batch of one."""
+    """Yield the inputs of generated sequences, each as a batch of size 1."""
     growing = generator.input_signature.sequence_input
     given = _make_start_inputs(generator, count, seed)
     long = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)
@@ -219,7 +221,7 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
     sizes |= {batch.name or "": count, length.name or "": 1}
     drawn = make_random_inputs(graph, sizes, np.random.default_rng(seed))
     given = {name: drawn[name] for name in input_signature.required_inputs}
-    # A random first token never occurs in use.
+    # A random first token would never occur in real use.
     if generator.allows_empty_prompt or generation.settings.get("start"):
         given.pop(growing, None)
     return given

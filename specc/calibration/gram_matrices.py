@@ -1,4 +1,4 @@
-"""Accumulate Gram matrices of activations and quantize the weights that read them."""
+"""Accumulate Gram matrices of activations and quantize the weights that multiply them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,17 +28,17 @@ from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
-"""Maximum float32 size of the weights of a stage, unless a single operation has more."""
+"""Maximum float32 size of the weights of a stage, unless a single operation exceeds it."""
 STAGE_GRAM_BYTES = 512 << 20
-"""Maximum size of the Gram matrices of a stage, unless a single weight has more."""
+"""Maximum size of the Gram matrices of a stage, unless a single weight exceeds it."""
 NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """One stage of calibration. `graph` computes the activations in `activations_of`, by name, and
-    values for later stages (`stage_outputs`) from the model's inputs and values of earlier stages
-    (`stage_inputs`). No later stage reads values in `released`.
+    """A stage of calibration. `graph` computes the activations in `activations_of`, by name, and
+    values for later stages (`stage_outputs`) from the model's inputs and from values of earlier
+    stages (`stage_inputs`). No later stage reads the values in `released`.
     """
 
     graph: Graph
@@ -49,7 +49,7 @@ class CalibrationStage:
 
 
 def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
-    """Return the stages that compute the values of `readers`, in order."""
+    """Yield the stages that compute the values of `readers`, in order."""
     whole = _StagedGraph(readers)
     groups = list(whole.iterate_groups()) or [[]]
     first, last = _find_lifetimes(whole, groups)
@@ -70,7 +70,7 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
 
 
 def _name_kept_values(first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, str]:
-    """Name the values that a later stage than their own reads."""
+    """Assign names to the values that a later stage reads."""
     later = [v for v, n in last.items() if first[v] < n]
     return {v: f"kept {n}" for n, v in enumerate(later)}
 
@@ -105,7 +105,7 @@ class _StagedGraph:
         found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
             read: frozenset[str] = frozenset().union(*(found[a] for a in node.args if a))
-            # for values that are already computed, the weights no longer matter
+            # the dependencies of values that are already computed are irrelevant
             made = frozenset(["", "…"]) if "" in read and len(read) > 1 else read
             found |= dict.fromkeys(results, made)
         return found
@@ -115,7 +115,9 @@ class _StagedGraph:
         return "" in kinds and len(kinds) > 1
 
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
-        """Group the needed heavy nodes in order, as many as fit."""
+        """Yield groups of the required heavy nodes in order; each group contains as many nodes as
+        the limits allow.
+        """
         live = collect_needed_nodes(self.readers.values)
         # a float64 matrix [inputs, inputs], allocated at the first activation
         begins = {
@@ -159,9 +161,9 @@ class _StagedGraph:
     def build_stage_graph(
         self, group: list[NodeResults], takes: Mapping[str, Value], gives: Mapping[str, Value]
     ) -> Graph:
-        """Return the graph of a group of nodes, with the light nodes it needs."""
+        """Return the graph of a group of heavy nodes and the light nodes that they depend on."""
         graph, made = self.graph, Builder()
-        # parameters that nothing reads are dropped in the end
+        # unused parameters are dropped when the graph is built
         now = made.copy_inputs_and_parameters(graph)
         now |= {value: made.add_input(name, Input(value.type)) for name, value in takes.items()}
         here = self._add_light_nodes(group, gives.values())
@@ -169,14 +171,16 @@ class _StagedGraph:
         return made.finish_copy(graph, now, {name: now[value] for name, value in gives.items()})
 
     def _add_light_nodes(self, group: list[NodeResults], gives: Iterable[Value]) -> set[Node]:
-        """Return the nodes of a group, and the light nodes that these and results need."""
+        """Return the nodes of a group, and the light nodes that the group and its results depend
+        on.
+        """
         read = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*read, *gives) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_needed_nodes(light)
 
 
 class GramFactors:
-    """Yield the factors of all weights of `tap_points`."""
+    """Yields the factors of all weights of `tap_points`."""
 
     def __init__(
         self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
@@ -197,7 +201,9 @@ class GramFactors:
     def quantize_group(
         self, activations: WeightInputs, factor: Array
     ) -> Iterator[tuple[str, GetFactor]]:
-        """Quantize the weights that have this factor. Raise E0810 to E0815."""
+        """Quantize the weights that multiply `activations`. Raise E0810 to E0815 if a file cannot
+        be written.
+        """
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
         for name in names:
             self.complete_counts[name] += sum(m.name == name for m in self.tap_points[activations])
@@ -212,13 +218,13 @@ class GramFactors:
                 self._remove_files(name)
 
     def _load_factor(self, name: str, expert: int) -> Array:
-        """Return the stored activations of one expert."""
+        """Return the stored factor of one expert."""
         path = self.paths[self.spot_of[WeightMatrix(name, expert)]]
         found: Array = np.load(path, allow_pickle=False)
         return found
 
     def _remove_files(self, name: str) -> None:
-        """Remove the files that no further weight needs."""
+        """Remove the files that no other weight requires."""
         for activations, names in self.readers.items():
             if name in names:
                 names.remove(name)
@@ -228,12 +234,12 @@ class GramFactors:
 
 Sample: TypeAlias = Mapping[str, Array]
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
-"""Restarts the iteration over samples."""
+"""Function that restarts the iteration over the samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""Opens a session of a graph with its weights; the context manager releases both."""
+"""Function that opens a session of a graph with its weights; the context manager releases both."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
-"""Quantizes a weight with the Cholesky factor of its Gram matrix (one per stacked matrix) into
-named files."""
+"""Function that quantizes a weight with the Cholesky factors of its Gram matrices (one per stacked
+matrix) into named files."""
 
 
 def quantize_calibrated(
@@ -252,7 +258,7 @@ def quantize_calibrated(
         _run_stage(stage, open_session, samples(), directory, sums)
         for activations, total in sums.take_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
-            # as large as the factor, and not needed during quantization
+            # the sum is as large as the factor and is not needed during quantization
             del total
             for name, get_factor in factors.quantize_group(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
@@ -300,7 +306,7 @@ class _GramSums:
     def take_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and drop the sums that are complete after all samples gave these values."""
+        """Yield and drop the Gram matrices that are complete after this stage."""
         seen = set(activations_of)
         for activations, left in self.pending.items():
             left -= seen
@@ -322,7 +328,7 @@ def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) ->
 
 
 def _save_array(path: Path, array: Array) -> None:
-    """Write an array. Raise E0810 to E0815."""
+    """Write an array. Raise E0810 to E0815 if the file cannot be written."""
     try:
         np.save(path, array, allow_pickle=False)
     except OSError as error:
@@ -334,7 +340,7 @@ def _get_value_path(directory: Path, name: str, number: int) -> Path:
 
 
 def _compute_gram(x: Array, name: str) -> Array:
-    """Return `XᵀX` of a value. Raise E0859."""
+    """Return the Gram matrix `XᵀX` of a value. Raise E0859 if it is not finite."""
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():
         raise_error(

@@ -14,7 +14,7 @@ from specc.runtime.steppers import KVCacheStepper
 from specc.weights.int_quantization import MIN_SCALE
 
 RANGE_MARGIN = 1.25
-"""Factor between the largest observed value and the largest representable one; larger values
+"""Ratio of the largest representable value to the largest observed value; larger values
 saturate."""
 
 

@@ -102,7 +102,7 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
     """Return the time symbol: the length of the generated or streamed input. Raise E0701 if the
-    model has neither input.
+    model neither generates nor streams.
     """
     model = job.model
     stream = model.streaming if model.generation is None else None

@@ -84,7 +84,7 @@ def check_patterns_match(
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
     known = f"names are {', '.join(names[:8])} …"
-    # patterns usually cover all layers, so `h.*.attn` is suggested rather than `h.0.attn`
+    # patterns usually cover all layers, so names such as `h.*.attn` are also suggested
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",

@@ -298,9 +298,7 @@ def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> Calibrati
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
-    """Return a source of self-generated samples. Raise E0858 if the number of samples is
-    invalid.
-    """
+    """Return a source of self-generated samples. Raise E0858 if their number is invalid."""
     count = parse_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"

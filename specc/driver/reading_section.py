@@ -343,9 +343,7 @@ def _resolve_transcript(
 
 
 def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
-    """Return the fields of a tokenizer, or `absent` if neither the spec nor the caller names a
-    tokenizer.
-    """
+    """Return the fields of a tokenizer, or `absent` if spec and caller name no tokenizer."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
             'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'

@@ -140,9 +140,7 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return the notes on a spec given by name or file. Raise E0222 if `checkpoint_spec` is also
-    given.
-    """
+    """Return notes on a named spec. Raise E0222 if `checkpoint_spec` is also given."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
         known = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -157,9 +155,7 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 def _load_config(
     config: str, wrapped_encoder: SentenceTransformersSpec | None
 ) -> JsonObject | None:
-    """Return the content of the config file in the form that the spec reads, or None if no file is
-    given.
-    """
+    """Return the config file in the form that the spec reads, or None if no file is given."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 

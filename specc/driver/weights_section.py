@@ -165,8 +165,7 @@ def resolve_spec_file(
 def find_spec_weights_file(program: Program, *, is_required: bool = False) -> str:
     """Return the path of the weights file that a spec names, or "" if it names none.
 
-    Raise E0802 if `is_required` is true and the file does not exist, e.g. because the model is not
-    trained yet.
+    Raise E0802 if `is_required` is true and the file is missing, e.g. before training.
     """
     sources = (
         (rule, module)
@@ -387,8 +386,7 @@ def mark_ties(
     """Return the model with `tied_to` set on each tied parameter of its graph; the first
     matching rule wins.
 
-    A tie rule whose weights are not in this graph is ignored, because it applies to a different
-    graph.
+    A tie rule for weights of a different graph is ignored.
     """
     rules, _ = read_configured_rules(program, library, reader)
     facts = dict(model.graph.parameter_facts)
