@@ -64,8 +64,7 @@ class CrashJournal:
             died, now = found.get("died"), found.get("now")
             counts = died.items() if isinstance(died, dict) else ()
             journal.crash_counts = {k: n for k, n in counts if isinstance(n, int)}
-            # the process that started these rows exited without completing them, because it no
-            # longer holds the lock
+            # the lock was free, so the process that started these rows has crashed
             if isinstance(now, str) and now:
                 journal.crash_counts[now] = journal.crash_counts.get(now, 0) + 1
         return journal
@@ -198,8 +197,7 @@ class BlockRunner:
         changed.
         """
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
-        if existing_statistics is not None:  # a different process with the same plan has computed
-            # the block
+        if existing_statistics is not None:  # computed by a different process
             report(existing_statistics.row_count)
             return existing_statistics
         # the journal records the started rows, so that the next worker can identify the row that

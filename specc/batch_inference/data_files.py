@@ -206,7 +206,7 @@ class CsvFile(DataFile):
         return names, record.next_offset
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Yield blocks of records after the header row."""
+        """Return the blocks of records after the header row."""
         _, begin = self._read_header()
         records = _join_lines(read_lines(self.path))
         next(records)
@@ -286,7 +286,7 @@ class ImageDirectory(DataFile):
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Yield blocks of consecutive images."""
+        """Return the blocks of consecutive images."""
         count = len(find_image_files(self.path))
         return [
             RowBlock(file_index=file_index, first_row=start, row_count=min(max_rows, count - start))

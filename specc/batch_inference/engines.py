@@ -59,7 +59,7 @@ def run_worker(directory: str) -> None:
 @dataclass
 class _ProgressReporter:
     """A reporter that counts completed rows and reports them at intervals, because a message per
-    row would take longer than computing the row.
+    row would be slow.
     """
 
     output: TextIO
@@ -279,8 +279,7 @@ RAY_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment variables that Ray reads on import; they disable usage statistics and progress
-bars."""
+"""Environment variables for Ray that disable usage statistics and progress bars."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
 """Size of Ray's object store, which holds block numbers but no rows."""
@@ -301,9 +300,7 @@ class RayActor:
         self.blocks: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute the blocks with these indices; return the statistics or the error of each block
-        as JSON.
-        """
+        """Compute these blocks; return the statistics or the error of each block as JSON."""
         results = []
         for number in batch["id"]:
             try:
@@ -362,9 +359,7 @@ class RayEngine:
         return ray
 
     def import_ray(self) -> Any:
-        """Return the module `ray`, connected to a cluster. Raise E0888 if Ray is missing or the
-        connection fails.
-        """
+        """Return the module `ray`, connected to a cluster. Raise E0888 on failure."""
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray

@@ -145,7 +145,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # removes temporary files of killed processes
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # journals of killed processes
         left.unlink(missing_ok=True)
     report.end_time = time.monotonic()
     return report

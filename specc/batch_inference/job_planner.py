@@ -214,8 +214,8 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Map inputs to columns with the same name, or else the only unmapped input to `text` or
-    `image`. Raise E0880 if an input has no column.
+    """Map inputs to columns with the same name. If there are none, map the only text input (or the
+    only required input) to the column `text` or `image`, or raise E0880.
     """
     opened = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
     input_signature = opened.input_signature

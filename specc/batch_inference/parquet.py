@@ -80,7 +80,7 @@ class ParquetFile(DataFile):
         return tuple(TableColumn(f.name, _infer_column_type(f.type)) for f in schema)
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Yield blocks of at most `max_rows` rows that do not cross row groups."""
+        """Return blocks of at most `max_rows` rows that do not cross row groups."""
         metadata = self.arrow_file.metadata
         found, start = [], 0
         for group in range(metadata.num_row_groups):

@@ -306,7 +306,7 @@ class _GramSums:
     def take_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and drop the Gram matrices that are complete after this stage."""
+        """Yield and drop the Gram matrices that are complete after the values `activations_of`."""
         seen = set(activations_of)
         for activations, left in self.pending.items():
             left -= seen

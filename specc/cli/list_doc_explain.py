@@ -216,7 +216,7 @@ class NameDocumentation:
 
 
 def _document_spec(name: str) -> NameDocumentation:
-    """Return the whole text of a built-in spec."""
+    """Return the complete text of a built-in spec."""
     text = find_builtin_specs()[name].read_text(encoding="utf-8")
     return NameDocumentation(kind="spec", text=text, file=find_builtin_specs()[name].name)
 

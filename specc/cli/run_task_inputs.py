@@ -100,7 +100,7 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[Path]]:
     """Parse the task's inputs: `NAME=VALUE`, or values in the order of the slots; the last slot
-    takes all further values. Return the values by slot, and the files. Raise E0910 for unexpected
+    takes all remaining values. Return the values by slot, and the files. Raise E0910 for unexpected
     extra arguments.
     """
     files: list[Path] = []

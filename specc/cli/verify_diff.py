@@ -174,7 +174,7 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
-    # a model is not reported as correct if nothing was compared
+    # a model is not reported as correct if no output was compared
     verify_results.agrees = (
         True if any(round.is_compared for round in verify_results.rounds) else None
     )
@@ -205,7 +205,7 @@ def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> N
 
 
 def _raise_not_compared(round: VerificationRound) -> NoReturn:
-    """Raise E0933 for a round that compared nothing."""
+    """Raise E0933 for a round in which no output was compared."""
     raise_error(
         "E0933",
         f"graph `{round.graph}` was not compared" if round.graph else "nothing was compared",

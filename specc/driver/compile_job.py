@@ -44,7 +44,7 @@ from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
     """Return the graph with extra outputs for every value that a pattern matches.
 
-    Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches nothing.
+    Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
     """
     outputs = dict(graph.outputs)
     for pattern in patterns:

@@ -185,7 +185,7 @@ def _find_differing_values(
     spec: OpenedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the config values that differ from the base spec, as literals by path: first the
-    values that an instance reproduces, then the others.
+    values that an instance reproduces, then the remaining values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base = spec.spec_name

@@ -80,8 +80,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default at a time step depends on that time step alone, so
-    that the default of a chunk is a slice of the default of the whole input.
+    """Return the inputs whose default at a time step depends only on that time step, so that the
+    default of a chunk is a slice of the default of the whole input.
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()

@@ -182,8 +182,8 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
 def check_quantize_options(
     program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
-    """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that
-    match nothing in this graph or the others.
+    """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that have no
+    match in any graph of the spec.
     """
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_request is None:
@@ -241,7 +241,7 @@ def _read_section(
         lm_head_kind=HEAD_KIND[head],
         quantizes_all=every == "true",
     )
-    # `exclude` alone quantizes nothing
+    # `exclude` alone does not request quantization
     return (
         weight_request if weight_request.kind or weight_request.kind_by_pattern else None
     ), pattern_spans

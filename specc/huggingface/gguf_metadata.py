@@ -106,7 +106,7 @@ def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _compute_query_scale(fields: Fields, num_layers_of_largest: int) -> object:
-    """Return the head size that scales the queries, like llama.cpp."""
+    """Return the head size from which the query scale is computed, as in llama.cpp."""
     width = _compute_head_width(fields)
     return (
         width
@@ -349,8 +349,8 @@ def _read_scores(metadata: Metadata) -> list[float]:
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
-    """Return all pairs of tokens whose concatenation is a token, sorted by the score of that token,
-    best first, or by its id if there are no scores.
+    """Return all pairs of tokens whose concatenation is a token, sorted by descending score of that
+    token, or by its id if there are no scores.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     ranks = [-score for score in scores] if len(scores) == len(tokens) else range(len(tokens))

@@ -237,7 +237,7 @@ def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
 
 def _read_classes(member: JsonMember) -> list[str]:
     """Return the classes in config.json: a list of strings, null, or one string. Raise E0420 for
-    anything else.
+    other values.
     """
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)

@@ -49,7 +49,7 @@ def read_checkpoint_tokenizer(
 
 
 def find_tokenizer_file(directories: Sequence[Path]) -> Path | None:
-    """Return the first tokenizer.json in a directory or GGUF file with a tokenizer, else None."""
+    """Return the first tokenizer.json in a directory or GGUF file with a tokenizer, or None."""
     return next(filter(None, map(_find_tokenizer, directories)), None)
 
 

@@ -52,7 +52,7 @@ MAX_STEM_LENGTH = 150
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
-    """Write chunks as the whole content of `path`. Raise E0810 to E0815."""
+    """Write chunks as the whole content of `path`. Raise E0810 to E0815 on failure."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
         out.write_entry(path.name, chunks)

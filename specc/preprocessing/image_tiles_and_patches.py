@@ -210,8 +210,8 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
 
 
 def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
-    """Return the whole image and the tiles of a resized version padded with black, in the grid of
-    `bounds` that fits best, like the LLaVA-NeXT processor.
+    """Return the whole image and the tiles of a resized version padded with black, in the best grid
+    of `bounds`, like the LLaVA-NeXT processor.
     """
     rows, columns = pixels.shape[:2]
     best = height, width = _choose_grid_size((rows, columns), record)

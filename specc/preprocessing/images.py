@@ -148,7 +148,7 @@ def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
     if pixels.shape[:2] == size:
         return pixels
     if record.resizes_to_uint8 and pixels.dtype == np.uint8:
-        # all channels at once
+        # all channels in one call
         gray = pixels.shape[2] == 1
         done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, size, record.resample)
         return done[:, :, None] if gray else done

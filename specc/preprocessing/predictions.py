@@ -214,7 +214,7 @@ def _make_candidate(
     """Return the prediction for a mask token."""
     ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
     ids = [number for number in ids if number != task_results.task.pad_token_id]
-    # if there are several masks, the others remain in the text
+    # if there are several mask tokens, the other mask tokens remain in the text
     sequence = decode_token_ids(ids, task_results.tokenizer, special=len(masks) > 1)
     word = decode_token_ids([token], task_results.tokenizer, special=True)
     found = {"score": probability, "token": token}

@@ -121,7 +121,7 @@ def _check_indices_known(
 
 
 def _format_number_list(indices: set[int]) -> str:
-    """Format indices as `0 to 5`, or as a list if some are missing."""
+    """Format indices as a range (`0 to 5`), or as a list if some are missing."""
     ordered = sorted(indices)
     if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
         return f"{ordered[0]} to {ordered[-1]}"

@@ -64,7 +64,7 @@ def _iterate_locations(
         if value is None:
             continue
         queries, keys = value.type.shape[-2:]
-        # There is one query per iteration, so there are as many queries as iterations.
+        # There is one query per iteration, so the number of queries is the number of iterations.
         if loops and queries.number == 1:
             queries = _get_iteration_count(loops[-1])
         made = graph.node_origins.get(node)

@@ -257,7 +257,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     longest = max(map(len, sequences))
     if not longest:
         prompts = np.zeros((len(sequences), 0), np.int64)
-    # No padding is needed, but the model may require the mask; a default computes it.
+    # No padding is needed, but the model may require a mask without a default.
     if min(map(len, sequences)) == longest:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
         if not mask_input or mask_input in default_inputs:

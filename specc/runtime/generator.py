@@ -186,7 +186,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
 def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
-    """Return the generator of a standalone file, whose metadata contain lengths and vocabulary
+    """Return the generator of a standalone file, whose metadata contains lengths and vocabulary
     size.
     """
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature

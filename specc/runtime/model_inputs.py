@@ -93,7 +93,7 @@ class ModelInputs:
         """Return checked arrays for every input, including computed defaults."""
         specs = self.input_specs
         kinds = {s.name: s for s in specs}
-        # for unknown inputs only the name is reported, not errors in the value
+        # for unknown inputs, only the name is reported
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
@@ -308,7 +308,7 @@ class PerTokenInputs:
 
     @property
     def is_empty(self) -> Bools:
-        """Sequences without a token so far, bool[batch]; padding is not counted."""
+        """The sequences that have no valid token so far, bool[batch]."""
         known = self.arrays.get(self.input_signature.mask_input)
         if known is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])

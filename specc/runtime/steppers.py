@@ -140,7 +140,9 @@ class KVCacheStepper:
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
-        """Feed tokens i64[batch n] → logits f32[batch vocab]; with n = 0, the initial logits."""
+        """Feed tokens i64[batch n] and return logits f32[batch vocab]. If n is 0, return the
+        initial logits.
+        """
         first = None if self.is_started else self.initial_logits
         if first is not None and not tokens.shape[1]:
             self.is_started = True

@@ -90,7 +90,7 @@ class StreamingModel(StepGraphs):
         if self.encoder_session is not None:
             time_axes = self.time_axes
             encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
-            # Nothing has been pushed yet; only the other lengths are known.
+            # No chunk has been pushed yet, so only the other lengths are known.
             encoder_outputs = self.encoder_session.run_on_device(
                 {
                     n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v

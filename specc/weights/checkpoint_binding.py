@@ -69,7 +69,7 @@ def bind_parameters(
     check_loads_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
-    # Find the parameters in the file, and the parameters of a new head among the others.
+    # Find the parameters in the file, and the parameters of a new head among the missing ones.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_values, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_values.parameters if head_values is not None else {}

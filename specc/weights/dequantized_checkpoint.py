@@ -247,7 +247,7 @@ def view_stored_scales(values: ParameterValues) -> ParameterValues:
 
 
 def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
-    """Return the group size of the weight if an expression only moves complete rows, else 0."""
+    """Return the group size of the weight, or 0 unless an expression only moves complete rows."""
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return 0
     match expr:

@@ -334,7 +334,7 @@ def _make_entry(
     base_entry = base.tensors.get(name)
     result_entry = adapter_tensors.get(change.replacement) or base_entry
     assert result_entry is not None, f"{name} is in neither the checkpoint nor the adapter"
-    # a replacement tensor may have a larger or smaller vocabulary
+    # a replacement tensor may have a different vocabulary size
     entries = (
         [result_entry]
         if adapter.replaces_tensors or base_entry is None

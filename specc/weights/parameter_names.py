@@ -31,7 +31,7 @@ class NamePattern:
         return self._expression.fullmatch(name) is not None
 
     def get_captures(self, name: str) -> "NameCaptures | None":
-        """Return the captures if the pattern matches the whole name, else None."""
+        """Return the captures, or None if the pattern does not match the whole name."""
         found = self._expression.fullmatch(name)
         if not found:
             return None

@@ -94,7 +94,7 @@ class ParameterValues(Protocol):
         ...
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range in a file if the values are stored unconverted, else None."""
+        """Return the byte range in a file, or None if the values are not stored unconverted."""
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -171,7 +171,7 @@ class CheckpointBinding:
         return self._resolve_tie(name).dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range in the checkpoint if the values need no conversion, else None."""
+        """Return the byte range in the checkpoint, or None if the values need a conversion."""
         view = self._find_parameter_bytes(name)
         if view is None:
             return None

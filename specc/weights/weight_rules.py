@@ -178,8 +178,8 @@ def _expand_tie(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> list[TieRule]:
-    """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph. A
-    `tie` whose names are in no graph is returned unchanged.
+    """Expand a `tie` for one graph of a spec, dropping names whose partner is in a different graph.
+    A `tie` whose names are in no graph is returned unchanged.
     """
     pairs = _map_tied_names(rule, all_parameters)
     if not pairs and not rule.is_from_used_spec:

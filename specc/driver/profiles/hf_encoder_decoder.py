@@ -153,7 +153,7 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
 
 
 def _check_layers(parts: EncoderDecoderParts) -> None:
-    """Raise E0752 unless every layer has one cross-attention and nothing else depends on
+    """Raise E0752 unless every layer has exactly one cross-attention and no other node depends on
     the encoder output.
     """
     for pair in parts.cross_attentions:

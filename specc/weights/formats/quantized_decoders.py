@@ -225,7 +225,7 @@ def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
 
 
 def infer_mxfp4_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of MXFP4: the model uses `[in, out]`, the file stores `[out, in]`."""
+    """Return the layout of MXFP4, which stores `[out, in]` while the model uses `[in, out]`."""
     group = lengths["bytes"] * 2
     shape = lengths["experts"], lengths["groups"] * group, lengths["out"]
     return QuantizedLayout(shape=shape, group_size=group, axis=-2)
@@ -258,7 +258,7 @@ def _read_quant_state(parts: Parts) -> dict[str, Any]:
 
 
 def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
+    """Return the layout of bitsandbytes' NF4 and FP4: a flat array of codes in blocks."""
     state = _read_quant_state(parts)
     shape = tuple(map(int, state["shape"]))
     count = math.prod(shape)

@@ -100,7 +100,7 @@ class TensorFile(Closeable):
     def iterate_chunks(
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
-        """Yield the stored bytes of a tensor, or of a range; each chunk is valid for two
+        """Yield the stored bytes of a tensor or of a range; a chunk stays valid during two
         iterations.
         """
         entry = self.tensors[name]
