@@ -79,8 +79,8 @@ def get_option_flag(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    """The quantization options of a caller, named as `specc.compile` names them; an empty
-    string, an empty tuple and None mean "not given".
+    """The quantization options of a caller, named as `specc.compile` names them; an empty string,
+    an empty tuple and None mean that an option is not set.
     """
 
     quantize: str = ""

@@ -46,7 +46,7 @@ SPECIAL_KEYS = {
     "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys that other modules read."""
+"""Keys that other parts of specc read."""
 IGNORED_KEYS = {
     "metadata of the file": "_from_model_config transformers_version",
     "set by the prompt or another key": "prev_sot_token_id",

@@ -167,7 +167,7 @@ TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 
 class OptionRecord(Record):
-    """A record whose fields have longer names than the options of specs that set them."""
+    """A record whose field names are longer than the names of the spec options that set them."""
 
     __slots__ = ()
     json_keys: ClassVar[Mapping[str, str]] = {

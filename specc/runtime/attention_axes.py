@@ -70,7 +70,7 @@ class AttendedInputs:
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Describe the inputs: by their text, or else by their kinds."""
+        """Describe the inputs by their text, or by their kinds if there is no text."""
         words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 

@@ -110,7 +110,7 @@ def make_random_inputs(
     """Generate random inputs: ids inside their tables, padding on the declared side, values around
     zero, booleans true with probability `density`.
 
-    `density` also applies to padding masks: no padding at 1, almost all padding near 0.
+    `density` also applies to padding masks: 1 means no padding, and near 0 means mostly padding.
     """
     env = _add_derived_lengths(graph, sizes)
     ranges, compared = find_index_ranges(graph, env), find_compared_ids(graph)
@@ -163,10 +163,11 @@ def _sample_ids(
 def _sample_mask(
     shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
 ) -> Array:
-    """Generate a padding mask: the first batch element is full, all others have some padding.
+    """Generate a padding mask: the first batch element has no padding, all other elements have
+    some.
 
-    A density of 1 means no padding, and near 0 mostly padding. Without a declared side, left and
-    right padding alternate.
+    A density of 1 means no padding; a density near 0 means mostly padding. If no side is declared,
+    left and right padding alternate.
     """
     length = shape[-1]
     # at the default density, at least half of each sequence is valid

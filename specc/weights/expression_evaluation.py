@@ -343,7 +343,7 @@ CUBIC_COEFFICIENT = -0.75
 
 def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     """Resize f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d] with bicubic interpolation,
-    align_corners=False and edge padding. The first `prefix` rows ([CLS] etc.) are kept.
+    align_corners=False and edge padding. The first `prefix` embeddings ([CLS] etc.) are kept.
 
     The result is computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
     interpolation", eq. 4 in its general form.

@@ -280,7 +280,7 @@ def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
 
 
 def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
-    """Return the expression with its tensors renamed."""
+    """Return the expression with its tensors renamed by `rename`."""
     if isinstance(expr, TensorExpr):
         return TensorExpr(rename(expr.name))
     return _map_operands(expr, lambda operand: rename_tensors(operand, rename))

@@ -317,7 +317,7 @@ def _build_decoder(
 def _emit_presents(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
-    """Return the self-attention cache and the cross-attention cache of each layer. Only
+    """Return the self-attention cache, followed by the cross-attention cache, of each layer. Only
     `decoder_model` outputs the cross-attention cache, which never changes.
     """
     self_attention = emit_caches(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
