@@ -27,7 +27,7 @@ class OptionKind(NamedTuple):
 
 class Option(NamedTuple):
     """An option of a command. `flag` is set if it differs from the name; `extra_arguments` are
-    further arguments of the declaration, such as its default.
+    additional arguments of the declaration, such as the default.
     """
 
     kind: OptionKind

@@ -277,7 +277,7 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
 
 
 def _list_tokens(value: object) -> list[object]:
-    """Return a single token or several tokens as a list."""
+    """Return a list of tokens; a single token becomes a list of one token."""
     tokens = list(value) if isinstance(value, list | tuple) else [value]
     return [token for token in tokens if token is not None]
 

@@ -58,8 +58,8 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
 """Config values that llama.cpp assumes, by model type."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
-"""Number of layers of the largest model of a type, whose query scale is computed from `hidden_size
-/ num_attention_heads` instead of `head_dim`.
+"""Number of layers of the largest model of each type. Only the largest model computes the query
+scale from `hidden_size / num_attention_heads` instead of `head_dim`.
 """
 STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 DEFAULT_THETA = 10000.0
