@@ -38,7 +38,7 @@ ZERO_LENGTH = Dim.from_value(0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineIndex:
     """The function `query_slope · t + key_slope · u + length_sum / length_divisor + c`, where `c`
-    lies between `min_offset` and `max_offset`. `length_sum` is a sum of lengths without a constant
+    is between `min_offset` and `max_offset`. `length_sum` is a sum of lengths without a constant
     term.
     """
 
@@ -120,8 +120,8 @@ def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interva
 
 
 def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
-    """Return True if the lengths in `difference` are never negative, so that dropping them only
-    makes the comparison hold more often.
+    """Return True if the lengths in `difference` are never negative. Omitting nonnegative lengths
+    only makes the comparison hold more often.
     """
     if difference.length_sum == 0:
         return True

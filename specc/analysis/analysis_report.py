@@ -50,8 +50,8 @@ class AxisCausality:
 def iterate_axis_causality(
     graph: Graph, excluded: tuple[str | None, ...]
 ) -> Iterator[AxisCausality]:
-    """Yield the causality along each dynamic length of an input except `excluded`, in
-    input order.
+    """Yield the causality along each dynamic length of an input, except the lengths in `excluded`,
+    in input order.
     """
     lengths = [
         dim.name
@@ -84,7 +84,9 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeFlow) -> dict[str, Interval]:
-    """Return the receptive field of each output; for attention maps, along the query axis."""
+    """Return the receptive field of each output. For attention maps, return the receptive field
+    along the query axis.
+    """
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
@@ -167,8 +169,8 @@ def analyze_graph(
 ) -> AnalysisReport:
     """Run all analyses on `graph`, whose inputs have these `defaults`.
 
-    `time_input` is the input with the time axis, `logits_output` the output from which tokens are
-    chosen. A streaming model computes `streamed_outputs` while input arrives.
+    `time_input` is the input with the time axis; `logits_output` is the output from which tokens
+    are chosen. A streaming model computes `streamed_outputs` while input arrives.
     """
     symbol = find_time_symbol(graph, time_input) if time_input else None
     proved = _TimeAxisFacts()
@@ -233,8 +235,8 @@ def _check_time_axis(
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
-    """Return the graph with inputs inlined that are computed from other inputs, except padding
-    masks.
+    """Return the graph with inlined defaults of the inputs that are computed from other inputs,
+    except padding masks.
     """
     names = (
         [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].padding_side]

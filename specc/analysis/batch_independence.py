@@ -1,6 +1,6 @@
 """Prove that batch elements are independent.
 
-An axis whose length contains the batch size holds the batch *in blocks*: position r of `batch *
+An axis whose length contains the batch size contains the batch *in blocks*: position r of `batch *
 k` positions belongs to batch element `r // k`. Inputs have k = 1. An op either keeps the blocks,
 axis by axis, or mixes batch elements:
 
@@ -62,15 +62,15 @@ class _BatchAxis:
         return self.length.name not in size.symbols() and not length.symbols() & others
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if an input has the batch as one complete axis, or does not have it."""
+        """Return True if an input has the batch as one complete axis, or has no batch axis."""
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
 
     def iterate_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, with their graph or loop body. Nodes that only
-        read mixed values are skipped.
+        """Yield the nodes that mix batch elements, with their graph or loop body. Skip nodes that
+        only read mixed values.
         """
         for node, results in graph.nodes:
             if not mixed_values.isdisjoint(node.operands):
@@ -86,7 +86,7 @@ class _BatchAxis:
                 yield inside or (graph, node)
 
     def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
-        """Return True if a node passes values from one batch element to another, or its result
+        """Return True if a node passes values from one batch element to another, or if its result
         depends on the batch size.
         """
         if any(map(self._has_mixed_axes, results)):
@@ -134,8 +134,9 @@ class _BatchAxis:
         return False
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop runs along the batch, if it skips elements that others need, or if
-        one element causes more iterations for another. The loop body is checked separately.
+        """Return True if a loop runs along the batch, skips elements that other elements need, or
+        runs more iterations for all elements because of one element. The loop body is checked
+        separately.
         """
         if self.is_batch_dependent(
             op.get_first_scanned(node).shape[op.axis]
@@ -149,8 +150,8 @@ class _BatchAxis:
 
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
-    """Return True if finished batch elements of a loop with early exit keep their values, so that
-    further iterations for other elements change nothing.
+    """Return True if a loop with early exit keeps the values of finished batch elements, so that
+    further iterations for other elements do not change them.
     """
     if op.end_condition_index == -1:
         return True

@@ -4,9 +4,9 @@ position.
 Input: a graph, the input with the time axis and the requested outputs. Output: no errors if a
 decode step can be derived, otherwise one error per op that violates causality.
 
-The proof is local. Each op on the way to the outputs must be causal by itself, because during
-generation position t + 1 of an intermediate value does not exist yet, independent of later ops. So
-the reported op is the cause.
+The proof is local. Each op that the outputs depend on must be causal by itself, because during
+generation position t + 1 of an intermediate value does not exist yet, regardless of later ops.
+Therefore the reported op is the cause.
 
 Attention without a mask attends to every key, including later ones; the `flip` next to it, which no
 output reads, is not reported:
@@ -57,7 +57,7 @@ def check_causality(
     """Return the reasons why `outputs` cannot be generated along the axis `symbol` of the input
     `time_input`, which counts chunks of `chunk_size` positions.
 
-    Report E0711 to E0717, one error per violating op, in graph order.
+    Report one error of E0711 to E0717 per violating op, in graph order.
     """
     flow = trace_time_dataflow(graph, symbol, chunk_size)
     wanted = [graph.outputs[name] for name in outputs]
@@ -115,7 +115,7 @@ def has_groups(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Keep one error per location, because a statement in a loop leaks in each iteration."""
+    """Return one error per location, because a statement in a loop leaks in each iteration."""
     first: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         known = first.setdefault((error.code, error.title, error.primary), error)
@@ -165,7 +165,9 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Report inputs whose length depends on the time axis but does not grow by one per position."""
+    """Report inputs whose length depends on the time axis but does not increase by one per
+    position.
+    """
     for name, value in graph.inputs.items():
         own = [
             d
@@ -244,8 +246,8 @@ def _make_diagnostic(
 def make_leak_labels(
     graph: Graph, leak: Leak, flow: TimeFlow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the labels of the leaking op (for a loop, of the op in its body) and of the operand
-    that it reads.
+    """Return the label of the leaking op and the label of the operand that it reads. For a loop,
+    the leaking op is an op in its body.
     """
     place, loop = graph, leak
     while loop.body_leak:
@@ -270,7 +272,9 @@ LATER_DELAY_NOTE = (
 
 
 def _is_compensated_later(flow: TimeFlow, output: Value | None) -> bool:
-    """Return True if the accumulated receptive field is causal although one op is not causal."""
+    """Return True if the accumulated receptive field is causal although one of the ops is not
+    causal.
+    """
     if output is None:
         return False
     axes = flow.get_state(output).axes.values()
@@ -279,7 +283,8 @@ def _is_compensated_later(flow: TimeFlow, output: Value | None) -> bool:
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
     """Return the symbol of the time axis of an input: the axis after the batch, or the first axis
-    of a vector. With `chunk_size` the axis has that many positions per unit of the symbol.
+    of a vector. If `chunk_size` is given, the axis has `chunk_size` positions per unit of the
+    symbol.
     """
     value = graph.inputs[time_input]
     axis = 1 if value.rank > 1 else 0
@@ -290,7 +295,7 @@ def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
     """Return an error E0718 for each default that `outputs` read and that changes as `symbol`
-    grows.
+    increases.
     """
     if defaults is None:
         return []
@@ -309,7 +314,7 @@ def check_default_causality(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of the inputs that outputs read or are."""
+    """Return the names of the inputs that outputs read, and of inputs that are outputs."""
     wanted = [graph.outputs[name] for name in outputs]
     read = {a for node in collect_needed_nodes(wanted) for a in node.args} | {*wanted}
     return [n for n, v in graph.inputs.items() if v in read]
@@ -325,7 +330,7 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
 def _iterate_default_errors(
     defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
-    """Yield the first error of each default with its node, so that one cause is reported once."""
+    """Yield the first error of each default, with its node, so that each cause is reported once."""
     flow = trace_time_dataflow(defaults, symbol)
     grows = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:

@@ -35,7 +35,8 @@ MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
-"""The term of a help text that determines the masked keys: a mask, or a normalizer's scores."""
+"""The term of a help text that determines the masked keys: a mask, or the scores of a normalizer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class LeakMessage:
 
 
 def format_zero_keys_help(rank: int, keys: int) -> str:
-    """Return the help that sets weights of later keys to 0; the keys are the axis `keys`."""
+    """Return the help that sets the weights of later keys to 0; the keys are on the axis `keys`."""
     mask = "grid(causal, x, x)"
     if rank == 3:
         mask = f"squeeze({mask}, axis=1)"
@@ -61,7 +62,7 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
 
 
 def name_normalizer(message: LeakMessage, label: Label | None) -> LeakMessage:
-    """Convert the message of an op inside a normalizer to E0723, which names the normalizer."""
+    """Convert the message for an op inside a normalizer to E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
         return message
@@ -182,7 +183,7 @@ MAX_QUOTED_LENGTH = 40
 """Maximum number of characters of spec text that a note quotes."""
 
 MAX_INSPECTED_VALUES = 500
-"""Maximum number of values that are searched for one with a name."""
+"""Maximum number of values among which a value with a name is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class UnprovedMask:
 
 def explain_unproved_mask(grid: QueryKeyGrid | None) -> UnprovedMask | None:
     """Return the part of a mask, or of attention weights, that is not proved to mask out later
-    positions, or None if comparisons of position ids show that the mask includes them.
+    positions. Return None if comparisons of position ids show that the mask includes them.
     """
     if grid is None:
         return None
@@ -217,7 +218,8 @@ def has_different_rates(grid: QueryKeyGrid | None) -> bool:
 
 
 def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
-    """Return the prefix length if only prefix positions attend to later positions, or None."""
+    """Return the prefix length if only prefix positions attend to later positions, otherwise None.
+    """
     if grid is None or grid.query_axis is None or find_side_band(grid).low >= 0:
         return None
     head = grid.get_prefix_length(grid.query_axis)
@@ -248,15 +250,15 @@ class _UnprovedMaskPart(NamedTuple):
 def _solve_unproved_mask_part(
     grid: QueryKeyGrid,
 ) -> Generator[QueryKeyGrid, _UnprovedMaskPart, _UnprovedMaskPart]:
-    """Return the part of a mask that does not compare position ids; for `pre[i] & pre[j]` the
-    complete mask.
+    """Return the part of a mask that does not compare position ids; for `pre[i] & pre[j]`, return
+    the complete mask.
     """
     node = grid.value.node
     inside = _list_mask_operands(grid, node) if node else None
     if inside is None:
         return _UnprovedMaskPart(grid.value, True)
     first, is_all = None, bool(inside)
-    # name the first term that is not bounded, or the complete expression if there is none
+    # name the first term that is not bounded, or the complete expression if all terms are bounded
     for part in inside:
         flow = yield part
         first = first or flow.value
@@ -265,8 +267,8 @@ def _solve_unproved_mask_part(
 
 
 def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
-    """Return the operands of a mask that are searched: an empty list for a comparison of position
-    ids, or None for any other op.
+    """Return the operands of a mask to search. Return an empty list for a comparison of position
+    ids, and None for other ops.
     """
     if (inner := follow_view(grid)) is not None:
         return [inner]

@@ -1,7 +1,7 @@
 """Messages for causality errors: the positions that the op reads, and the code to write instead.
 
-A message says that a mask includes later positions only if a comparison of position ids implies
-this; otherwise it says that causality was not proved.
+If a comparison of position ids implies that a mask includes later positions, the message states
+this; otherwise it states that causality was not proved.
 """
 
 from collections.abc import Mapping
@@ -62,8 +62,8 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
-    """Return the message for a leak in a graph; for a leak in a loop, the message of the op in its
-    body.
+    """Return the message for a leak in a graph. For a leak in a loop, return the message for the op
+    in the loop body.
     """
     # the fix is in the op of the body, not in the loop
     if leak.body_leak:
@@ -157,7 +157,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
         ),
     ),
 }
-"""Messages of ops that can violate causality in one way only."""
+"""The message functions of ops that can violate causality in only one way."""
 
 
 def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
@@ -210,7 +210,7 @@ def _make_stride_message(step: Dim) -> LeakMessage:
 
 
 def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
-    """Return the message for positions that are added to the time axis or selected from it by
+    """Return the message for an op that adds positions to the time axis or selects positions by
     index, or None for other ops.
     """
     symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
@@ -240,7 +240,7 @@ def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> LeakMess
 
 
 def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
-    """Return the message for parts that are concatenated along the time axis."""
+    """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
     # a new position could belong to either of the two growing operands

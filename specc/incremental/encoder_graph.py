@@ -11,8 +11,8 @@ position 0 also has one visible key and selects the first two masked keys, which
 the same indices.
 
 If only the last position of a value is requested, it is computed from the last positions of the
-operands, unless the whole value is computed anyway. So only one position of a long prefix, such as
-image tokens, passes through the last MLP and the output projection.
+operands, unless the whole value is computed anyway. Therefore the last MLP and the output
+projection process only one position of a long prefix such as image tokens.
 
     x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
     logits = linear(x) @ head  →   logits' = linear(x') @ head
@@ -61,8 +61,8 @@ def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: Builder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node with operands `args` that have an empty time axis. If `topk` has fewer than k
-    positions, its operand is padded.
+    """Add a node whose operands `args` have an empty time axis. If the operand of `topk` has fewer
+    than k positions, pad it.
     """
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
@@ -80,7 +80,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
     axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
-    # In addition, each newest position that is read must be a prefix position.
+    # In addition, each position that is read as the newest position must be a prefix position.
     newest = _iterate_newest_reads(graph, collect_step_nodes([value], flow))
     return all(
         clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
@@ -98,9 +98,10 @@ def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[Last
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of a value along `axis` at `symbol` = 0. The position is computed
-    from positions of the operands, or sliced from the value if its node is in `computed_nodes`, the
-    nodes that are computed anyway. `full_values` are the values that are needed completely.
+    """Builds the last position of a value along `axis` for `symbol` = 0. The position is computed
+    from positions of the operands; if the node of the value is in `computed_nodes` (the nodes that
+    are computed anyway), the position is sliced from the value. `full_values` are the values of
+    which all positions are needed.
     """
 
     value: Value
@@ -130,8 +131,8 @@ class LastPositionBuilder:
     def _find_operand_positions(
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
-        """Return the positions that a position is computed from, by operand, and the values that
-        are read completely. There are no positions if the position is sliced from its value.
+        """Return the positions from which a position is computed, by operand, and the values that
+        are read completely. If the position is sliced from its value, return no positions.
         """
         value, axis = position
         node = value.node
@@ -148,7 +149,7 @@ class LastPositionBuilder:
         self, node: Node, position: LastPosition
     ) -> dict[int, LastPosition]:
         """Return the operands that are read at the same position as the result. Return {} if other
-        positions are read, except through a mask, or if the op depends on the length.
+        positions are read (except through a mask) or if the op depends on the length.
         """
         value, axis = position
         every = find_dependences(node)
@@ -159,7 +160,9 @@ class LastPositionBuilder:
         return _map_equal_positions(node, found, value.shape[axis])
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand that supplies the last position of a concat or slice, or None."""
+        """Return the operand of a Concat or Slice that supplies the last position of the result,
+        with its index, or None.
+        """
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
@@ -171,8 +174,8 @@ class LastPositionBuilder:
         return None
 
     def build_position(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in another graph; `new_values` maps values of the full graph to
-        values of that graph.
+        """Build the last position in a different graph; `new_values` maps values of the full graph
+        to values of that graph.
         """
         built_positions: dict[LastPosition, Value] = {}
 
@@ -206,7 +209,7 @@ class LastPositionBuilder:
 def _map_equal_positions(
     node: Node, dependences: Iterable[Dependence], length: Dim
 ) -> dict[int, LastPosition]:
-    """Return the operands with `length` positions that are read position by position."""
+    """Return the operands of length `length` that are read elementwise along the axis."""
     operand_positions = dict[int, LastPosition]()
     for link in dependences:
         x, operand_axis = node.args[link.operand], link.operand_axis
@@ -217,9 +220,9 @@ def _map_equal_positions(
 
 @dataclass(frozen=True)
 class InitialValue:
-    """The initial value of a state: a value of the full graph at time 0. The state has the last
-    `max_positions` along `axis`; with `is_sum` their sum; with `is_last_position` only the last
-    position, computed from as few positions as possible.
+    """The initial value of a state: a value of the full graph at time 0. The state contains the
+    last `max_positions` positions along `axis`, or their sum if `is_sum`. If `is_last_position`, it
+    contains only the last position, computed from as few positions as possible.
     """
 
     value: Value
@@ -232,8 +235,8 @@ class InitialValue:
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
     """Build the graph that computes `targets`; return None if there are no targets.
 
-    If no input of the graph determines a length such as the batch size, the graph also gets the
-    input with the time axis and reads only its lengths.
+    If no input of the graph determines a length such as the batch size, add the input with the time
+    axis, of which the graph reads only the lengths.
     """
     if not targets:
         return None
@@ -264,8 +267,8 @@ class EncoderBuilder:
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
-        """Copy every node that the targets need, except those of which only the last position is
-        requested. A loop with more scan outputs than in the full graph comes last.
+        """Copy every node that the targets need, except nodes of which only the last position is
+        requested. Copy a loop with more scan outputs than in the full graph last.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -318,7 +321,7 @@ class EncoderBuilder:
                 self.new_values[value] = made[value.index]
 
     def build_output(self, target: InitialValue) -> Value:
-        """Build a result, restricted to the requested positions."""
+        """Build a result with only the requested positions."""
         if target.is_last_position and target.axis is not None:
             return self.last_positions[target.value].build_position(self.b, self.new_values)
         value, axis = self.new_values[target.value], target.axis
@@ -332,7 +335,7 @@ class EncoderBuilder:
         return split_folded_batch_axis(self.b, value, self.plan.batch_size)
 
     def _limit_length(self, length: Dim, max_length: int) -> Dim:
-        """Return the minimum of both lengths, simplified if it is known."""
+        """Return the minimum of `length` and `max_length`, simplified if one is always smaller."""
         clock = self.plan.flow.time_axis
         if clock.is_non_negative(length - max_length):
             return Dim.from_value(max_length)
@@ -341,8 +344,8 @@ class EncoderBuilder:
         )
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
-        """Return the operands that are read while the time axis is empty. An `extent` reads none; a
-        concatenation or `pad` reads only operands that are not empty.
+        """Return the operands that are read while the time axis is empty. An `extent` reads no
+        operand; a concatenation or `pad` reads only operands that are not empty.
         """
         if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
             return []

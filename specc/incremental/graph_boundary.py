@@ -1,5 +1,5 @@
-"""Inputs and outputs of derived graphs: inputs of which only the lengths are read, and batch axes
-merged with heads or windows.
+"""Inputs and outputs of derived graphs: inputs of which only the lengths are read, and axes that
+merge the batch with heads or windows.
 
 A length is derived from an axis of an input: `past + m` positions and a known `past` determine `m`.
 
@@ -18,14 +18,14 @@ from specc.ir.types import Type
 
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbols in the lengths of some values."""
+    """Return the symbols in the lengths of the given values."""
     return {s for v in values for d in v.shape for s in d.symbols()}
 
 
 def find_determined_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbols that the shapes of some values determine."""
+    """Return the symbols that the shapes of the given values determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     found = set[str]()
     # A known length may determine a further length: `m` and `past + m` determine `past`.
@@ -39,7 +39,7 @@ def find_determined_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbols that lengths or equations determine if `known_symbols` are known."""
+    """Return the symbols that lengths or equations determine, given `known_symbols`."""
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -47,7 +47,7 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbol that a length determines if `known_symbols` are known, or None."""
+    """Return the symbol that a length determines, given `known_symbols`, or None."""
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
@@ -79,9 +79,8 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add those inputs `input_names` of the full graph that are needed to determine a length that a
-    computation uses, as in `x / float(length(memory))`, or a term of such a length, as in `past +
-    m`.
+    """Add the inputs in `input_names` of the full graph that are needed to determine a length in a
+    computation, as in `x / float(length(memory))`, or a term of such a length, as in `past + m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     there = {n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs}
@@ -123,7 +122,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input; only its axis lengths are read."""
+    """Add an input of which only the axis lengths are read."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},
@@ -133,9 +132,7 @@ def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class FoldedBatchAxis:
-    """An axis `axis` that contains `elements_per_sequence` positions for each of `batch` batch
-    elements.
-    """
+    """An axis with `elements_per_sequence` positions for each of `batch` batch elements."""
 
     axis: int
     batch: Dim
@@ -147,7 +144,9 @@ class FoldedBatchAxis:
         return Type(type.dtype, (*before, self.batch, self.elements_per_sequence, *behind))
 
     def shift_axis(self, axis: int) -> int:
-        """Return the index of a different axis after the batch axis has been split."""
+        """Return the new index of an axis other than the batch axis after the batch axis has been
+        split.
+        """
         return axis + (axis > self.axis)
 
     def merge_batch_axes(self, b: Builder, value: Value) -> Value:

@@ -1,4 +1,5 @@
-"""Build the decode step of a loop over another axis: its states and their initial values.
+"""Build the decode step of a loop over an axis other than the time axis: its states and their
+initial values.
 
 The encoder graph runs the loop once more and returns the initial values as scan outputs; in this
 run, the body processes only prefix positions, or no positions.
@@ -59,7 +60,7 @@ def stack_initial_values(
 def _build_initial_loop(
     loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
-    """Build a loop with only the nodes that these values of its body need."""
+    """Build a loop that contains only the nodes of its body that `values` need."""
     op, plain, given = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
     needs = _BodyDependencies.from_values(op, values.values())
     starts = _select_outer_values(
@@ -84,14 +85,14 @@ def _build_initial_loop(
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], selected: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """Return the outer values of some inputs of a body, in order."""
+    """Return the outer values of the given inputs of a body, in order."""
     return {v: x for v, x in zip(inner, outer, strict=True) if v in selected}
 
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """Dependencies of values of a body: carries, live nodes, and all values that these nodes read.
-    `next_values` maps each carry to its next value.
+    """The dependencies of values of a body: carries, live nodes, and all values that these nodes
+    read. `next_values` maps each carry to its next value.
     """
 
     carries: frozenset[Value]
@@ -101,7 +102,7 @@ class _BodyDependencies:
 
     @classmethod
     def from_values(cls, op: ops.Scan, requested_values: Iterable[Value]) -> "_BodyDependencies":
-        """Return the dependencies of these values of the body of `op`, including the updates of
+        """Return the dependencies of the given values of the body of `op`, including the updates of
         carries.
         """
         starts, values = op.split_body_inputs().initial_carries, list(requested_values)
@@ -139,12 +140,12 @@ class _ClosedBody:
         return cls(known)
 
     def get_closed_value(self, value: Value) -> Value:
-        """Return the value of the closed body for a value of the open body; inner loops with
-        additional scan outputs are added.
+        """Return the value of the closed body that corresponds to a value of the open body. Add
+        inner loops with additional scan outputs.
         """
         if value not in self.closed_values:
             node = value.node
-            # This is a nested loop with more scan outputs than in the original body.
+            # This node is a nested loop with more scan outputs than in the original body.
             assert node is not None, "every input of a body is known"
             args = [a and self.get_closed_value(a) for a in node.args]
             results = self.add_node_results(Node(node.op, tuple(args)))

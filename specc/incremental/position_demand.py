@@ -82,7 +82,8 @@ def _propagate_demand(
     live: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Merge the demands of the nodes of a graph or body on their operands into `needs`."""
+    """Merge the demands that the nodes of a graph or loop body have on their operands into `needs`.
+    """
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, context.flow):
             continue
@@ -98,8 +99,8 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of the body of a loop over another axis on its values and captures into
-    `needs`.
+    """Merge the demands that the body of a loop over a different axis has on its values and
+    captures into `needs`.
     """
     loop = NonTimeAxisLoop.from_node(context, node)
     live = collect_step_nodes(loop.body_outputs, context.flow)
@@ -118,7 +119,7 @@ def _propagate_into_body(
 
 
 def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
-    """Return every node that `values` need in a decode step, without the nodes that compute
+    """Return every node that `values` need in a decode step, except nodes that compute only
     operands of an `extent` or the source of prefix positions.
     """
 
@@ -130,7 +131,7 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
-    """Return True if a node selects prefix positions only, which stay constant."""
+    """Return True if a node selects only prefix positions, which stay constant."""
     if not is_prefix_slice(node, flow.time_axis):
         return False
     x = node.first_operand
@@ -217,7 +218,7 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand of the results; only the new positions of a cached value are computed."""
+    """Return the demand of the results. Of a cached value, only the new positions are computed."""
     rows: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
@@ -261,8 +262,8 @@ def _count_windows(
     positions: float,
     layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
-    """Return the number of strided windows over `positions` positions; unneeded oldest windows are
-    dropped. Return {} for ops that keep the length.
+    """Return the number of strided windows over `positions` positions, without the oldest windows
+    that are not needed. Return {} for ops that keep the length.
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}

@@ -1,5 +1,5 @@
-"""Types of the demand analysis, the names of a node's axes, and the demand inside loops over
-another axis than time.
+"""Types of the demand analysis, the names of a node's axes, and the demand inside loops over an
+axis other than the time axis.
 
     scan row in memory along src carry y {       y: f[batch, seq, d], seq grows
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
@@ -26,7 +26,8 @@ NEWEST_ONLY = -1.0
 """Demand for the newest position only."""
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
-"""Ops that depend on all earlier positions through a carried state, or read the first position."""
+"""Ops that depend on all earlier positions through a carried state or that read the first position.
+"""
 
 SEQUENCE_AXIS = 1
 """The time axis of recurrent layers, [batch, time, features]."""
@@ -39,8 +40,7 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Demand:
-    """The positions demanded of a node by axis name, and the time axes of its operands
-    and results.
+    """The demanded positions of a node by axis name, and the time axes of its operands and results.
     """
 
     positions: Mapping[AxisName, float]
@@ -78,8 +78,7 @@ class DemandContext:
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the node resumes from a state; other nodes are recomputed from position
-        0.
+        """Return True if the node resumes from a state; other nodes are recomputed from position 0.
         """
         if any(r in self.free_values for r in results):
             return False
@@ -118,7 +117,7 @@ def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
-    """Return the operand that a stateful op reads sequentially, and its axis."""
+    """Return the operand that a stateful op reads sequentially, with its axis."""
     match node.op:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.get_operand(), axis
@@ -180,7 +179,9 @@ def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Name the scan axis of the loop `rows`, and other axes after their lengths."""
+    """Return axis names of operands and results: `rows` for the scan axis of the loop, and the
+    lengths of other axes.
+    """
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         own = get_stateful_axis(node, n)
@@ -291,7 +292,7 @@ class NonTimeAxisLoop:
             return 0.0 if kept else needs.get(row, {}).get(inner, NEWEST_ONLY)
         if first <= operand_index < len(self.body_inputs):
             return result_demands[operand_index - first][axis]
-        # A captured value is passed whole and sliced where it is read.
+        # The captured value is passed with all positions and sliced where it is read.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
 
 

@@ -63,8 +63,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class CutChoice(Generic[T]):
-    """The costs of a value: for caching it and for recomputing it, and the values it is recomputed
-    from.
+    """The costs of caching and of recomputing a value, and the values from which it is recomputed.
 
     `recompute_cost = inf` means that the value must be cached if it is needed.
     """
@@ -165,7 +164,9 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[Value]:
-    """Return time-dependent values that are free to recompute: positions, inputs, light ops."""
+    """Return the time-dependent values that are free to recompute: positions, inputs, and results
+    of cheap ops.
+    """
     free = {
         v
         for n, v in graph.inputs.items()
@@ -195,7 +196,8 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
 
 
 def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values whose earlier positions a step caches; these values have one time axis."""
+    """Return the values whose earlier positions are cached between steps; each has one time axis.
+    """
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []
@@ -223,7 +225,7 @@ def iterate_nodes_and_loop_bodies(
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
-    """Return the scanned inputs of a loop body, each with the operand that it is an element of."""
+    """Return the scanned inputs of a loop body, each with the operand whose element it is."""
     op = node.op
     assert isinstance(op, ops.Scan), "no other op has a body"
     outer = [x for x in op.split_operands(node.args).scanned if x is not None]
@@ -247,7 +249,7 @@ def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[V
 
 
 class _RecomputeSources:
-    """Finds the nearest cacheable values from which other values are recomputed."""
+    """Finds the nearest cacheable values from which a value is recomputed."""
 
     def __init__(self, context: DemandContext, cacheable_values: frozenset[Value]) -> None:
         self.setting, self.known = context, cacheable_values
@@ -255,7 +257,7 @@ class _RecomputeSources:
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
 
     def find_sources(self, value: Value) -> list[Value]:
-        """Return the sources of a value, the value itself excluded."""
+        """Return the sources of a value, without the value itself."""
         found: dict[Value, None] = {}
         todo = self._list_read_values(value)
         while todo:
@@ -297,7 +299,7 @@ def _make_choices(
 ) -> dict[Value, CutChoice[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
-        # Only `encode` can compute elements selected from the prefix.
+        # Only the encoder graph can compute elements selected from the prefix.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}
     operands = [a for a in node.args if a in reachable_values and a is not None]
     return {

@@ -1,4 +1,4 @@
-"""Derive encoder graph, decode step and states from a graph over whole sequences
+"""Derive the encoder graph, decode step and states from a graph over complete sequences
 (docs/derivation.md).
 
 `position_demand` computes how many positions of each value a step needs; `state_selection` selects
@@ -96,8 +96,8 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
-    """Lower a splice, which adds or removes prefix positions: new positions pass unchanged, and if
-    earlier positions are demanded the prefix is added again.
+    """Lower a splice, which adds or removes prefix positions. New positions pass unchanged; if
+    earlier positions are demanded, add the prefix again.
     """
     plan = draft.plan
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
@@ -120,8 +120,8 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
 
 
 class StepGraphBuilder:
-    """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
-    caller computes once.
+    """Builds a step graph. `static_inputs` maps inputs of the step to values that the encoder graph
+    or the caller computes once.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -172,8 +172,8 @@ class StepGraphBuilder:
             draft.new_values[value] = given
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis: all its positions if earlier positions are read, else its
-        new positions, which are appended to cached positions.
+        """Add an input with a time axis. If earlier positions are read, the input contains all
+        positions; otherwise it contains its new positions, which are appended to cached positions.
         """
         plan, draft = self.plan, self.draft
         times = plan.find_time_axes(value)
@@ -190,8 +190,8 @@ class StepGraphBuilder:
         plan.needs[value] = dict.fromkeys(times, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
-        """Compute a static node in the step, unless `encode` passes it or only `encode` needs
-        it.
+        """Compute a static node in the step, unless the encoder graph passes its results or is the
+        only graph that needs them.
         """
         now = self.draft.new_values
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
@@ -211,7 +211,7 @@ class StepGraphBuilder:
         (self._build_time_axis_node if moves else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node on the time axis for the demanded positions; then slice each result to the
+        """Build a node on the time axis for the demanded positions. Then slice each result to the
         needed positions, or append it to the cached positions.
         """
         plan = self.plan
@@ -280,8 +280,8 @@ def _build_counted_op(
 
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
-    """Yield the constant values that a step uses, except initial values of stateful ops, which
-    resume from a state, and values of which an `extent` reads only the length.
+    """Yield the constant values that a step uses. Skip initial values of stateful ops, which resume
+    from a state, and values of which an `extent` reads only the length.
     """
     for node, results in plan.graph.nodes:
         used = node in plan.live_nodes and plan.depends_on_time(results[0])
@@ -295,7 +295,7 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
 
 
 def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool:
-    """Return True if a concatenation returns new positions without the prefix in a step."""
+    """Return True if a concatenation in a step returns the new positions without the prefix."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.find_time_axes(results[0]):
         return False
     demand = compute_node_demand(plan, node, results, plan.needs)
@@ -376,7 +376,7 @@ def derive_step_graph(
 def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
     """Add the encoder graph to a decode step."""
     inputs = set(step.plan.graph.inputs.values())
-    # A static input of the spec is an input of the step; `encode` returns other static values.
+    # A static input of the spec is also an input of the step; `encode` returns other static values.
     once = {n: InitialValue(v) for n, v in step.static_inputs.items() if v not in inputs}
     first = _make_first_result(step, {*once, *step.initial_values})
     return DerivedGraphs(

@@ -1,5 +1,5 @@
-"""Plan a decode step: cached values, positions per value, length symbols; and the
-graph under construction.
+"""Plan a decode step (cached values, positions per value, length symbols), and hold the step graph
+under construction.
 
 Input: a graph that has been proved causal for the requested outputs. Output: every live value has a
 need along each of its time axes, and every need can be satisfied by a cached value, by an input
@@ -134,7 +134,7 @@ class StepPlan(DemandContext):
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of these positions that are earlier positions or prefix positions."""
+        """Return how many of these positions are earlier positions or prefix positions."""
         chunks = _count_chunks(self, need, layout)
         known = layout.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
@@ -194,8 +194,8 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Return the demand if these values are cached; an input with demanded earlier positions is
-    passed completely.
+    """Return the demand of every value if `cached` values are cached. An input whose earlier
+    positions are demanded is passed completely.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
@@ -213,7 +213,7 @@ def _count_needs(
 
 
 def _count_missing_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
-    """Return the maximum number of positions needed besides the prefix."""
+    """Return the maximum number of needed positions without the prefix."""
     if need <= 0 or need == inf:
         return max(need, 0.0)
     if prefix_length.number is not None:
@@ -222,7 +222,7 @@ def _count_missing_positions(context: DemandContext, need: float, prefix_length:
 
 
 def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
-    """Return the number of chunks that contain the positions needed besides the prefix."""
+    """Return the number of chunks that contain the needed positions without the prefix."""
     lacking = _count_missing_positions(context, need, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
@@ -280,7 +280,7 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
 
 
 def make_unused_name(name: str, taken_names: Collection[str]) -> str:
-    """Return an unused name by appending as many underscores to `name` as necessary."""
+    """Return an unused name: `name` followed by as many underscores as necessary."""
     while name in taken_names:
         name += "_"
     return name
@@ -335,8 +335,8 @@ class StepDraft:
     def slice_operands(
         self, node: Node, demand: Demand, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return the operands of a node sliced to the demanded positions, without those in
-        `excluded`.
+        """Return the operands of a node, except those in `excluded`, sliced to the demanded
+        positions.
         """
         cut: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
@@ -361,7 +361,7 @@ class StepDraft:
 
 
 def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
-    """Return a type with other lengths along some axes."""
+    """Return the type with the given lengths of some axes."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
 
 

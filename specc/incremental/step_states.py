@@ -41,8 +41,8 @@ class StateNames:
 
     @classmethod
     def from_graph(cls, graph: Graph, loop_bodies: Mapping[Node, Graph]) -> "StateNames":
-        """Return the state names of a graph and its loop bodies `loop_bodies`; attentions and loops
-        are numbered in graph order.
+        """Return the state names of a graph and of its loop bodies `loop_bodies`. Attention layers
+        and loops are numbered in graph order.
         """
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
@@ -79,8 +79,8 @@ class StateNames:
         return "rows", self.cache_count - 1, self.name_value(value)
 
     def name_value(self, value: Value) -> str:
-        """Return the name of a value: its own if it is an input, otherwise the name of its user or
-        producer.
+        """Return the name of a value: its own name if it is an input, otherwise the name of its
+        user or producer.
         """
         own = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if own:
@@ -138,8 +138,8 @@ def _get_last_scope(node_origins: Mapping[Node, NodeOrigin], node: Node) -> str:
 class StepStates:
     """The states of a step, in graph order.
 
-    `initial_values` maps outputs of `encode` to initial values, `next_values` outputs of the step
-    to the next states.
+    `initial_values` maps outputs of the encoder graph to initial values; `next_values` maps outputs
+    of the step to the next states.
     """
 
     draft: StepDraft
@@ -182,8 +182,8 @@ class StepStates:
             )
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
-        """Concatenate the positions of a state and new positions; the next state has the positions
-        that later steps read.
+        """Concatenate the positions of a state with new positions. The next state contains the
+        positions that later steps read.
         """
         plan = self.draft.plan
         (axis,) = plan.find_time_axes(value)
@@ -219,8 +219,8 @@ class StepStates:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return the state of a loop and its input. The state starts as `initial_value`, as zeros,
-        or, after a prefix, as the value after the prefix.
+        """Return the state of a loop and its input. The initial state is `initial_value`, zeros,
+        or, after a prefix, the value after the prefix.
         """
         name = self.names.name_carry(node, result)
         head = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -261,7 +261,8 @@ class StepStates:
         )
 
     def add_state_input(self, state: DecodeState) -> Value:
-        """Add the input of a new state; return it in the layout that the step computes with."""
+        """Add the input for a new state; return the state in the layout in which the step computes.
+        """
         blocks = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if blocks is not None:
             rows = None if state.time_axis is None else blocks.shift_axis(state.time_axis)
@@ -286,14 +287,14 @@ class StepStates:
 
 
 def multiply_count(b: Builder, count: Value, factor: int) -> Value:
-    """Build a count multiplied by a constant factor."""
+    """Multiply a count by a constant factor."""
     if factor == 1:
         return count
     return b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(factor, "i64")))
 
 
 def add_length(b: Builder, count: Value, length: Dim) -> Value:
-    """Build the sum of a count and a length."""
+    """Add a length to a count."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 
 

@@ -27,8 +27,8 @@ CHUNK = Dim.from_value(CHUNK_LENGTH)
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecurrence:
-    """The values of a loop body that the state update and the results read; none depends on the
-    state.
+    """The values of a loop body that the state update and the results read. None of them depends on
+    the state.
 
     The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1.
     Keys, values and queries lack the other axis or have length 1 along it; `decay` has length 1
@@ -73,7 +73,7 @@ def compute_in_chunks(
 
 
 def _transpose_state(b: Builder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Return the state with the key axis before the value axis, or convert it back."""
+    """Return the state with the key axis before the value axis, or restore the original order."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -97,8 +97,8 @@ class _ChunkedOperands:
     rank: int
 
     def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
-        """Return the operands by name: `query N`, `key`, `value`, and optional operands that
-        exist.
+        """Return the operands by name: `query N`, `key`, `value`, and the optional operands that
+        are present.
         """
         found, along_keys = self.recurrence, self.recurrence.value_axis
         rows = {
@@ -121,7 +121,7 @@ class _ChunkedOperands:
         return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values of all positions with the axis of length 1 removed, if there is one."""
+        """Return the values of all positions, without an axis of length 1 if there is one."""
         x = full_values[value]
         if value.rank < self.rank:
             return x
@@ -142,8 +142,8 @@ def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value
 
 
 def _add_masks(b: Builder, solves_system: bool) -> list[Value]:
-    """Return [64, 64] masks of the lower triangle with and without the diagonal. To solve a
-    triangular system, also return the identity and, for blocks of size 1, 2, 4, …, the block to the
+    """Return [64, 64] masks of the lower triangle with and without the diagonal. For a triangular
+    system, also return the identity and, for each block size 1, 2, 4, …, a mask of the block to the
     left of every second diagonal block.
     """
     place = b.add_op(ops.Range(CHUNK))
@@ -176,7 +176,7 @@ class _ChunkBodyBuilder(CellBuilder):
     def build_body(
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
-        """Build the body for the operands of the loop."""
+        """Build the body for the given operands of the loop."""
         inner = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
         state = self.b.add_input("state", Input(initial_state.type))
         lower, *others = (self.b.add_input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
@@ -238,7 +238,9 @@ class _ChunkBodyBuilder(CellBuilder):
         state: Value,
         masks: Sequence[Value],
     ) -> Value:
-        """Return the values that the delta rule writes: the solution of the triangular system."""
+        """Return the values that the delta rule writes to the state: the solution of the triangular
+        system.
+        """
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
         read_key, rate = chunk_operands["read key"], chunk_operands.get("rate")
@@ -251,7 +253,7 @@ class _ChunkBodyBuilder(CellBuilder):
         if rate is not None:
             system, right = (self.add_op("mul", rate, system), self.add_op("mul", rate, right))
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. A sum of matrix powers
-        # would cost as much, and lose all precision for similar keys.
+        # would cost as much, and would lose all precision for similar keys.
         inverse = identity
         for level in levels:
             block = self.b.add_op(ops.Where(), level, system, zero)
@@ -264,8 +266,8 @@ class _ChunkBodyBuilder(CellBuilder):
 @dataclass(frozen=True)
 class _Decays:
     """The decay from each position of a chunk to each later position, [*lead, 64, 64] (zero for
-    earlier positions), and from the state before the chunk, [*lead, 64, 1], or None if there is no
-    decay.
+    earlier positions), and from the state before the chunk to each position, [*lead, 64, 1]. The
+    second decay is None if the recurrence has no decay.
     """
 
     pairs: Value
@@ -283,7 +285,7 @@ class _Decays:
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
-        # the logarithms in between are summed: differences of cumulative sums would cancel
+        # sum the logarithms between both positions: differences of cumulative sums would cancel
         between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))

@@ -35,7 +35,7 @@ from specc.transforms.split_scan import split_scan
 FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
 GATE_COUNTS: Mapping[type[Op], int] = {ops.Rnn: 1, ops.Gru: 3, ops.Lstm: 4}
 OPTIONAL_BIASES = ("b", "c", "c new")
-"""Biases of a pattern that a body may omit."""
+"""Biases of a pattern that the body may omit."""
 
 
 def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
@@ -50,7 +50,7 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     # Any of the scanned values may be the cell's input; other outputs read the remaining ones.
     for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
-        # There is at most one match, because no two cells compute the same function.
+        # No two cells compute the same function, so at most one pattern matches.
         if bound is not None:
             return _LoopFusion(b, op, [a for a in args if a], cell, bound).build_results(row)
     return None
@@ -59,7 +59,7 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that can be a cell's input, with each pattern for its type."""
+    """Yield each scanned value that may be a cell's input, with each pattern for its type."""
     for row in scanned:
         if row.rank == 2 and row.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(row.type, [s.type for s in states]):
@@ -68,7 +68,7 @@ def _iterate_element_patterns(
 
 @dataclass(frozen=True)
 class _CellPattern:
-    """The pattern of a cell: its recurrent layer, its leaves by name, and its next states."""
+    """The pattern of a cell: the recurrent layer, the leaves by name, and the next states."""
 
     layer: FusedLayer
     leaves: dict[str, Value]
@@ -77,7 +77,9 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a cell with inputs of type `element_type` and states of these types."""
+    """Builds the pattern of a cell with an input of type `element_type` and states of the given
+    types.
+    """
 
     element_type: Type
     state_types: Sequence[Type]
@@ -87,7 +89,7 @@ class _PatternBuilder(CellBuilder):
         return self.b.add_input(name, Input(Type(self.element_type.dtype, shape)))
 
     def add_linear_weights(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
-        """Add the weight and the bias of a linear layer."""
+        """Add the weight and the bias of a linear layer as inputs."""
         return {weight: self.add_input(weight, out, width), bias: self.add_input(bias, out)}
 
     def build_pattern(self, layer: FusedLayer) -> _CellPattern:
@@ -114,14 +116,13 @@ class _PatternBuilder(CellBuilder):
         """Return the next state as `z * h + (1 - z) * new`, in the form that specs use."""
         z, new = compute_gru_gates(self, op, element, h, w)
         shut = self.add_op("sub", self.add_input("one"), z)
-        # The gate is either the fraction of the old state that is kept, or the fraction that is
-        # replaced.
+        # The gate is the fraction of the old state that is either kept or replaced.
         old, fresh = (z, shut) if op.update == "old" else (shut, z)
         return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
 
 
 def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterator[_CellPattern]:
-    """Yield the patterns of cells with these states."""
+    """Yield the patterns of cells that have these states."""
     layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
     if len(state_types) == 1:
         # There are four variants of GRU: the reset gate applies before or after the product, and
@@ -158,7 +159,7 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Return the extended bindings if the value matches; operands of sums and products match in
+    """Return the extended bindings if the value matches. Operands of sums and products match in
     either order.
     """
     if pattern.node is None:
@@ -190,7 +191,7 @@ def _match_leaf(
 def _match_operands(
     patterns: NodeOperands, values: NodeOperands, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Bind the leaves of all operands; a missing optional operand may be None or left out."""
+    """Bind the leaves of all operands. A missing optional operand may be None or omitted."""
     found: LeafBindings | None = bound
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or found is None:
@@ -200,7 +201,8 @@ def _match_operands(
 
 
 class _LoopFusion:
-    """A loop over a cell, converted to a recurrent layer and the other outputs of the loop."""
+    """A loop over a cell that is converted to a recurrent layer, and the other outputs of the loop.
+    """
 
     def __init__(
         self, b: Builder, op: ops.Scan, args: list[Value], cell: _CellPattern, bound: LeafBindings

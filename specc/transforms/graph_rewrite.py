@@ -58,7 +58,7 @@ def _apply_first_rule(
 def _copy_node_origin(
     builder: Builder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
-    """Record the origin of the old node for the new nodes, and for those of `values`."""
+    """Record the origin of the old node for the new nodes and for the nodes of `values`."""
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]

@@ -3,7 +3,7 @@ weights can be folded into the linear layers after them.
 
     y = linear(x, w:[out, in])    →    y = linear(x, transpose(w:[in, out]))
 
-A matrix product reads a matrix in either layout, so weights stored as `[in, out]` in a checkpoint
+A matrix product reads a matrix in either layout, so weights that a checkpoint stores as `[in, out]`
 need not be transposed or copied.
 """
 
@@ -38,7 +38,7 @@ def _find_matrix_operand(node: Node) -> int | None:
 
 
 def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
-    """Return `graph` with these parameters, which are matrices, stored as `[in, out]`."""
+    """Return `graph` with the given parameters, which are matrices, stored as `[in, out]`."""
     made = Builder()
     facts = {
         name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
@@ -74,7 +74,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` types of weights that only linear layers read, through a transpose."""
+    """Return the `[out, in]` types of weights that only linear layers read through a transpose."""
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -98,9 +98,9 @@ def _iterate_other_operands(
 def find_norm_folds(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[NormFold, ...]:
-    """Return the folds of norms whose only users are linear layers with weights in
-    `quantized_names` that have no other user. The tied weights in `ties` cannot be changed for only
-    one user.
+    """Return the norms that can be folded into linear layers. Every user of the norm must be a
+    linear layer whose weight is in `quantized_names` and has no other user. Tied weights (`ties`)
+    cannot be changed for only one user.
     """
     walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
     found = (walk.find_fold(node, made) for node, (made, *_) in graph.nodes)
@@ -155,8 +155,9 @@ class _ValueUsers:
         return maps
 
     def _get_weight(self, reader: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the weight that a linear layer multiplies `result` by, with True if it is
-        transposed. Return None for other users, unquantized weights, and weights with other users.
+        """Return the weight with which a linear layer multiplies `result`, with True if the weight
+        is transposed. Return None for other users, unquantized weights, and weights with other
+        users.
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
             return None
@@ -172,12 +173,12 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True if a view of a weight is transposed; return None for other views, such as
+        """Return True if a view of a weight is transposed. Return None for other views such as
         slices.
         """
         is_transposed = False
         while view is not None and view.node is not None:
-            # parts of a sliced weight are not analyzed
+            # slices of a weight are not analyzed
             if not isinstance(view.node.op, ops.Transpose) or view in self.shown:
                 return None
             is_transposed, view = not is_transposed, view.node.args[0]

@@ -1,4 +1,4 @@
-"""Compute in fp16 or bf16 where rounding does no harm, and in fp32 elsewhere.
+"""Compute in fp16 or bf16 where rounding is harmless, and in fp32 elsewhere.
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
@@ -37,8 +37,8 @@ INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
 """Ops whose results are indices, which rounding could change."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops without float operands that compute values in [-1, 1] in 32 bits; a cast to 16 bits loses
-only precision.
+"""Ops without float operands that compute values in [-1, 1] in 32 bits. A cast of the result to 16
+bits loses only precision.
 """
 
 ERROR_STABLE_FUNCTIONS = frozenset(
@@ -72,7 +72,7 @@ MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
 """Maximum finite magnitude of each 16-bit type."""
 
 HALF_STATE_ROLES = ("key", "value")
-"""States that grow with the sequence: the KV caches."""
+"""The states that grow with the sequence: KV caches."""
 
 
 def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
@@ -113,7 +113,9 @@ def _convert_graph(
     input_dtypes: Mapping[str, str],
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph with input dtypes `input_dtypes`; also return the dtypes of other outputs."""
+    """Convert a graph whose inputs have the dtypes `input_dtypes`; also return the dtypes of the
+    outputs that are not in `output_dtypes`.
+    """
     made = Builder()
     walk = _HalfConverter(
         builder=made,
@@ -146,8 +148,8 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return the facts of an input, with `half_dtype` if a value of this dtype is passed as the
-    input.
+    """Return the facts of an input. The dtype is `half_dtype` if `passed_dtype`, the dtype of the
+    value that is passed as the input, is `half_dtype`.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
@@ -246,7 +248,7 @@ class _HalfConverter:
         return self.builder.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
-        """Convert the body of the experts to 16-bit inputs and results."""
+        """Convert the body of an experts op to 16-bit inputs and results."""
         given = dict.fromkeys(body.inputs, self.half_dtype)
         results = dict.fromkeys(body.outputs, self.half_dtype)
         return _convert_graph(body, self.half_dtype, given, results)[0]
@@ -266,8 +268,7 @@ class _HalfConverter:
             return "neutral"
         if not can_follow_operand_dtype(op):
             return "wide"
-        # If one operand is float32, the result is float32, because a 16-bit sum would lose
-        # precision.
+        # If one operand is f32, the result is f32, because a 16-bit sum would lose precision.
         found = {self.precision_classes[a] for a in self._list_float_operands(node)}
         if "wide" in found or not found:
             return "wide"

@@ -48,7 +48,7 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 
 @dataclass(frozen=True, kw_only=True)
 class PassState:
-    """The state that passes transform.
+    """The graph and the compile options that each pass reads, and the results of earlier passes.
 
     `defaults` computes missing inputs of `graph`, until the pass `inline` adds it to the graph.
     `generation` or `streaming` name the input with the time axis, whose length the pass
@@ -75,8 +75,8 @@ class PassState:
     derived: DerivedGraphs | None = None
 
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
-        """Return the input with the time axis, and the outputs. Raise E0701 if there is no such
-        input.
+        """Return the input with the time axis, and the outputs. Raise E0701 if no input has a time
+        axis.
         """
         if self.generation is not None:
             return self.generation.sequence_input, (self.generation.logits_output,)
@@ -115,7 +115,7 @@ def _run_inline(state: PassState) -> PassState:
 
 
 def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
-    """Rewrite the graph by a rule for loops; return a graph without loops unchanged."""
+    """Apply a rewrite rule for loops to the graph. Return a graph without loops unchanged."""
     loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
     return replace(state, graph=rewrite_graph(state.graph, [rule])) if loops else state
 
@@ -150,8 +150,8 @@ def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int
 
 
 def _run_causality_check(state: PassState) -> PassState:
-    """Check causality. Raise E0701 or E0702 if there is no time axis, E0711 to E0718 for a
-    violation.
+    """Check causality. Raise E0701 or E0702 if there is no time axis, and one of E0711 to E0718 if
+    causality is violated.
     """
     graph, chunk = state.graph, state.chunk_length
     growing, sources = state.get_time_axis_interface()
@@ -179,8 +179,8 @@ def _run_causality_check(state: PassState) -> PassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 for a model that is not generative. The help differs for a graph that has already
-    been derived.
+    """Raise E0701 for a model that is not generative. The help text differs if the graph has
+    already been derived.
     """
     fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
@@ -235,13 +235,13 @@ ALL_PASSES = (
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 """The passes that run for every target."""
 LOOP_PASSES = ("split_scan",)
-"""The passes for quantized weights, which keep loops over cells."""
+"""The passes for quantized weights, which keep loops over recurrent cells."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
-"""The passes before step derivation."""
+"""The passes before the derivation of the step."""
 
 
 def run_passes(state: PassState, names: Sequence[str]) -> PassState:
-    """Run the passes of these names on `state`, in the order of `ALL_PASSES`."""
+    """Run the passes named `names` on `state`, in the order of `ALL_PASSES`."""
     sound: tuple[Graph, ...] = ()
     for each in ALL_PASSES:
         if each.name in names:
@@ -269,7 +269,7 @@ def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
-    """Return `graph` with the defaults of inputs computed inside the graph."""
+    """Return `graph` with its defaults of inputs computed inside the graph."""
     return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
@@ -284,14 +284,16 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
 
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """Return `step` with these KV caches in int8."""
+    """Return `step` with the given KV caches in int8."""
     made = quantize_kv_states(step, caches)
     _verify_graphs([made], "the int8 KV caches")
     return made
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """Store matrices that only linear layers read as `[in, out]`; also return their names."""
+    """Store matrices that only linear layers read as `[in, out]`. Also return the names of these
+    matrices.
+    """
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
     _verify_graphs([made], "the transposed matrices")
@@ -306,14 +308,16 @@ def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
 def convert_derived_to_half_precision(
     derived: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
-    """Convert encoder and decode step to 16 bits, with the states between them."""
+    """Convert the encoder and the decode step to 16 bits, including the states between them."""
     made = convert_derived_to_half(derived, half_dtype)
     _verify_graphs((made.encode, made.step), "the pass `narrow`")
     return made
 
 
 def derive_with_passes(state: PassState) -> DerivedGraphs:
-    """Derive encoder and decode step. Raise E0711 to E0718 if the model is not causal."""
+    """Derive the encoder and the decode step. Raise one of E0711 to E0718 if the model is not
+    causal.
+    """
     derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None
     return derived

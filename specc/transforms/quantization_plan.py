@@ -52,20 +52,20 @@ class QuantizationOptions:
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
-        """Return the quantization kinds that a weight may get."""
+        """Return the quantization kinds that may be chosen for a weight."""
         return self.kind, self.lm_head_kind, *(kind for _, kind in self.kind_by_pattern)
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return the patterns, each of which must match a weight."""
+        """Return the patterns. Each pattern must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
 @dataclass(frozen=True)
 class QuantizationDecision:
-    """The chosen formats: `plan` maps quantized weights to formats, and `unquantized_reasons` maps
+    """The chosen formats. `plan` maps quantized weights to formats, and `unquantized_reasons` maps
     other matrices to the reason why they are not quantized. `unmatched_patterns` are the patterns
-    that match none of `weight_names`, `ineffective_options` the options that change nothing.
+    that match none of `weight_names`, and `ineffective_options` are the options without effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -146,7 +146,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change the formats of an LSTM's weights to the formats of products in a loop."""
+    """Change the formats of an LSTM's weights to the formats of matrix products in a loop."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -154,7 +154,7 @@ def _move_pair_to_loop(
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names that patterns may match: the weights of a simplified graph."""
+    """Return the names that patterns can match: the weights of a simplified graph."""
     return _list_known_names(collect_weight_uses(expand_recurrent_layers(graph)))
 
 
@@ -187,8 +187,8 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names that patterns may match: weight, module, and the scopes that read the
-    weight.
+    """Return the names of a weight that patterns can match: the weight, its module, and the scopes
+    that read the weight.
     """
     above = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
@@ -196,8 +196,8 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _FormatChooser:
-    """Chooses formats. `lm_head_weights` are weights of output projections;
-    `first_attention_weights` are weights of the first attention.
+    """Chooses formats. `lm_head_weights` are the weights of output projections;
+    `first_attention_weights` are the weights of the first attention layer.
     """
 
     request: QuantizationOptions
@@ -227,13 +227,13 @@ class _FormatChooser:
     def _choose_kind(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
-        """Return the requested kind of a weight; `int4` may become an 8-bit kind."""
+        """Return the requested kind of a weight; `int4` may be replaced by an 8-bit kind."""
         # the last matching pattern takes precedence
         own = [
             kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
         ]
         kind = own[-1] if own else self._choose_default_kind(tied_names)
-        # explicit settings for a weight, or for output projections, also apply to small weights
+        # explicit settings for a weight or for output projections also apply to small weights
         asked = own or (self.request.lm_head_kind and self.lm_head_weights & set(tied_names))
         if kind == "int4" and not asked and not self.request.quantizes_all:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
@@ -263,11 +263,11 @@ class _FormatChooser:
     def _choose_careful_kind(
         self, tied_names: list[str], uses: WeightUses, value: Value
     ) -> QuantizationKind:
-        """Return `int4`, or an 8-bit kind for weights where 4 bits lose too much accuracy or save
-        no memory.
+        """Return `int4`, or an 8-bit kind for weights for which 4 bits lose too much accuracy or
+        save no memory.
         """
         count = 1
-        # stacked weights have a separate matrix per expert
+        # stacked weights contain a separate matrix per expert
         for length in value.shape[-2:]:
             count *= length.number or 0
         named = set(tied_names)
@@ -280,9 +280,9 @@ class _FormatChooser:
     def _choose_per_tensor_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
-        """Return the int8 format with a per-tensor activation scale for both weights of an LSTM and
-        for weights read in a loop. Return None for other weights, for which per-token scales are as
-        fast.
+        """Return the int8 format with a per-tensor activation scale if the weight belongs to an
+        LSTM of which both weights are quantized, or is read in a loop. Return None for other
+        weights, for which per-token scales are as fast.
         """
         layer = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
         if uses.embedding_scopes or uses.is_in_experts or not (layer or uses.is_in_loop):
@@ -292,7 +292,7 @@ class _FormatChooser:
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """Return the format for a kind in the target's layout."""
+        """Return the format of a kind in the target's layout."""
         kept_whole = self.layout == "columns" and _needs_row_layout(kind, uses)
         if kept_whole or kind in ("int8", "int8-tensor"):
             layout = self.layout if uses.linear_scopes else "rows"
@@ -306,8 +306,8 @@ class _FormatChooser:
         )
 
     def _choose_activation_mode(self, uses: WeightUses) -> ActivationRoundingMode:
-        """Return the quantization mode of activations. The kernel quantizes them only if weights
-        are packed in advance, but weights of an expert are selected at run time.
+        """Return the quantization mode of activations. The kernel quantizes activations only if
+        weights are packed in advance, but the weights of an expert are selected at run time.
         """
         return (
             "block"
@@ -317,16 +317,16 @@ class _FormatChooser:
 
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
-    """Return True if a weight cannot have groups in the column layout. A standard runtime converts
-    this layout to rows for every product that it does not fuse, which is slow for shared tables and
-    in loops. Standard ONNX also lacks slices of stacked 4-bit weights.
+    """Return True if the groups of a weight cannot be stored in the column layout. A standard
+    runtime transposes this layout for every product that it does not fuse, which is slow for shared
+    tables and in loops. Standard ONNX also lacks slices of stacked 4-bit weights.
     """
     parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or parts)
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
-    """Return why a weight cannot be quantized; return "" if it can."""
+    """Return the reason why a weight cannot be quantized, or "" if it can be quantized."""
     if uses.unquantizable_uses:
         return f"also read by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:
@@ -338,7 +338,7 @@ def _explain_unsupported(uses: WeightUses) -> str:
 
 
 def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
-    """Return the weights of the query, key and value projections of the first attention."""
+    """Return the weights of the query, key and value projections of the first attention layer."""
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Attend):
             read = node.op.query(node), node.op.key(node), node.op.values(node)
@@ -347,7 +347,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers before some values."""
+    """Yield the weights of the nearest linear layers before the given values."""
     names = {value: name for name, value in graph.parameters.items()}
     seen: set[Value] = set()
     while values:

@@ -27,8 +27,8 @@ from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops; with `weight_names`, only layers that read one of these
-    weights.
+    """Expand recurrent layers to loops. If `weight_names` is given, expand only layers that read
+    one of these weights.
     """
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
@@ -78,7 +78,7 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
 
 
 def find_viewed_weight(value: Value | None) -> Value | None:
-    """Return the weight of which a value is a view, or the value itself."""
+    """Return the weight of which `value` is a view, or `value` itself."""
     while value is not None and value.node is not None:
         if not isinstance(value.node.op, ops.Slice | ops.Transpose):
             break
@@ -88,7 +88,7 @@ def find_viewed_weight(value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A quantized weight: its codes and scales, and the orientation of the current view
+    """A quantized weight: its codes, its scales, and the orientation of the current view
     (`is_transposed`).
     """
 
@@ -143,7 +143,7 @@ def _make_quantized_weight(
 @dataclass
 class _WeightQuantizer:
     """Rebuilds nodes. `new_values` maps old values to new values; `quantized_weights` maps weights
-    and their views to quantized weights.
+    and views of weights to quantized weights.
     """
 
     builder: Builder
@@ -154,12 +154,12 @@ class _WeightQuantizer:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._convert_node(node, results)
-            # ops that only move a weight have no results in the new graph
+            # ops that only move elements of a weight have no results in the new graph
             self.new_values.update(zip(results, new, strict=False))
             self.builder.copy_origin(graph, node, new)
 
     def _convert_node(self, node: Node, results: NodeResults) -> NodeResults:
-        """Convert a node; return () for a view of a weight."""
+        """Convert a node; return () if the node is a view of a weight."""
         read = [a for a in node.operands if a in self.quantized_weights]
         if not read:
             return self.builder.add_node(node.op, *(a and self.new_values[a] for a in node.args))
@@ -189,8 +189,8 @@ class _WeightQuantizer:
     def _slice_weight(
         self, op: ops.Slice, quantized_weight: QuantizedParameters
     ) -> QuantizedParameters:
-        """Slice codes and scales of a weight: along the last axis in the layout `columns`, else
-        along the first.
+        """Slice codes and scales of a weight along the last axis in the layout `columns`, and along
+        the first axis in other layouts.
         """
         builder, form = self.builder, quantized_weight.format
         last = form.layout == "columns"
@@ -223,7 +223,7 @@ class _WeightQuantizer:
         pairs = [
             self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
         ]
-        # the omitted operand is the projection, which a quantized LSTM lacks
+        # the omitted operand is the projection; a quantized LSTM has no projection
         rest = [*node.args[op.input_bias.index : op.peepholes.index + 1]]
         return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
@@ -243,14 +243,14 @@ class _WeightQuantizer:
         )
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
-        """Convert a loop or experts: the inputs of the body are codes and scales for each quantized
-        weight; stacked weights are split by expert.
+        """Convert a loop or experts op. The inputs of the body are codes and scales for each
+        quantized weight; stacked weights are split by expert.
         """
         given = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked = len(given.stacked)
-        # The inputs of a body are values that change per iteration, followed by captured values,
-        # which may be weights. The operands of the loop end with the same captured values.
+        # The inputs of a body are values that change per iteration, followed by captures, which may
+        # be weights. The operands of the loop end with the same captures.
         changing = len(inputs) - len(given.captured) - stacked
         values = node.operands
         outside = len(values) - (len(inputs) - changing)
@@ -259,7 +259,7 @@ class _WeightQuantizer:
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
             inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
-        # A quantized stack becomes two stacks: codes and scales.
+        # A quantized stack is replaced by two stacks: codes and scales.
         more = 0
         for operand_index, outer in enumerate(values[outside:]):
             name, value = inputs[changing + operand_index]
@@ -308,7 +308,7 @@ STATE_SCALE_SUFFIX = ":scale"
 
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """Return `step` with these KV caches in int8."""
+    """Return `step` with the given KV caches in int8."""
     keys = {c.key: c.next_key for c in caches}
     after = keys | {c.value: c.next_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
@@ -322,7 +322,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         if whole not in joined:
             now.update(zip(results, builder.copy_node(step, node, now), strict=True))
             continue
-        # past and new positions are cached in int8 and read dequantized
+        # past and new positions are cached in int8 and dequantized before they are read
         past, fresh = (now[a] for a in node.operands)
         scale = scales[joined[whole]]
         kept[whole] = builder.add_op(node.op, past, builder.add_op(ops.Quantize(), fresh, scale))
@@ -331,7 +331,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
-    """Return the facts of the inputs of `step`, with int8 for inputs in `names`."""
+    """Return the facts of the inputs of `step`, with the dtype int8 for inputs in `names`."""
     return {
         name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
         for name, f in step.input_facts.items()
@@ -339,7 +339,7 @@ def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:
-    """Return the scales of a state: one per head and feature."""
+    """Return the scales of a state, one per head and feature."""
     _, heads, _, width = step.inputs[name].shape
     shape = Type("f32", (heads, Dim.from_value(1), width))
     return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initializer="ones")

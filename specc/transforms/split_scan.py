@@ -6,9 +6,9 @@
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-Nodes that need only scanned values move before the loop, and nodes that no carry needs move after
-the loop, if at least one contraction moves. Loop-invariant operands keep their shape if
-broadcasting allows it, else they are expanded.
+If at least one contraction moves, nodes that need only scanned values move before the loop, and
+nodes that no carry needs move after the loop. Loop-invariant operands keep their shape if they can
+be broadcast; otherwise they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +33,13 @@ ELEMENTWISE_OPS = (
     *(ops.Pointwise, ops.Arith, ops.Compare, ops.And, ops.Or, ops.Not, ops.Where, ops.Cast),
 )
 LEADING_AXES_OPS = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.OneHot)
-"""Ops whose first operand is `*s …` and whose other operands are weights."""
+"""Ops whose first operand has the shape `*s …` and whose other operands are weights."""
 
 SINGLE_AXIS_OPS = (
     *(ops.Softmax, ops.Slice, ops.StridedSlice, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
     *(ops.Squeeze, ops.Expand, ops.Split, ops.Merge),
 )
-"""Ops of one operand with an attribute `axis`."""
+"""Ops with one operand and an attribute `axis`."""
 
 
 def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
@@ -51,10 +51,11 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
         case ops.Insert(at) | ops.Concat(at):
             return at >= axis
         case ops.Transpose(order):
-            # Axes before the time axis must stay there.
+            # Axes before the time axis must not move.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Axes from `axis` on are shifted by one; an op on an earlier axis would use the wrong axis.
+        # Axes from `axis` on are shifted by one, so an op on an earlier axis would use the wrong
+        # axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_moving, axis)
@@ -74,7 +75,7 @@ def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> b
 
 def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
     """Return True if the scanned axis can become a leading axis of the first operand. Varying
-    weights could not be broadcast, and the feature axis must stay last.
+    weights cannot be broadcast, and the feature axis must stay last.
     """
     x, alone = args[0], is_moving[0] and not any(is_moving[1:])
     return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
@@ -88,8 +89,8 @@ def _count_trailing_axes(op: Op) -> int:
 def _align_operands(
     b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return the operands of an elementwise op; loop-invariant operands are reshaped to
-    broadcast.
+    """Return the operands of an elementwise op. Loop-invariant operands are reshaped so that they
+    can be broadcast.
     """
     # This is the rank without the time axis, which varying operands already have.
     rank = max(a.rank - m for a, m in zip(args, is_moving, strict=True) if a)
@@ -109,7 +110,7 @@ def vectorize_op(
     if isinstance(op, ops.Concat):
         return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_moving, axis, length))
     if isinstance(op, ops.Transpose):
-        # `can_vectorize_op` has checked that the axes before the time axis stay.
+        # `can_vectorize_op` has checked that the axes before the time axis do not move.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
         return b.add_op(ops.Transpose(order), *args)
     if isinstance(op, (ops.Insert, *SINGLE_AXIS_OPS)):
@@ -122,7 +123,7 @@ def vectorize_op(
 def _expand_parts(
     b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Expand the loop-invariant operands of a concatenation, which does not broadcast."""
+    """Expand the loop-invariant operands of a concatenation, which does not broadcast operands."""
     pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
     return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
 
@@ -135,7 +136,7 @@ def vectorize_nodes(
     captured_values: Mapping[Value, Value],
 ) -> None:
     """Compute nodes of the body for all positions. `stacked_values` maps values of the body to
-    their stacked values, and the results are added to it; `captured_values` maps captures to outer
+    their stacked values; the results are added to it. `captured_values` maps captures to outer
     values.
     """
     made = dict(op.body.nodes)
@@ -200,8 +201,8 @@ class _BodyParts:
         next_states = op.get_next_carries()
         # Nodes that the carries depend on stay in the loop.
         staying = early | collect_needed_nodes(next_states)
-        # With an early exit no node moves after the loop, because iterations that did not run have
-        # no values.
+        # If the loop has an early exit, no node moves after the loop, because iterations that did
+        # not run have no values.
         ends_early = op.end_condition_index != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
@@ -216,8 +217,8 @@ class _BodyParts:
 def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes of a body that need scanned values but no carry and can be computed for all
-    positions at once; `captured_values` are loop-invariant.
+    """Return the nodes of a body that need scanned values but no carry and that can be computed for
+    all positions at once; `captured_values` are loop-invariant.
     """
     found: set[Node] = set()
     known = set(scanned_values)
@@ -225,7 +226,7 @@ def find_vectorizable_nodes(
         operands = set(node.operands)
         if operands.isdisjoint(known) or not operands <= known | captured_values:
             continue
-        # Results must not depend on whether positions are computed one by one or at once.
+        # Results must not depend on whether positions are computed one at a time or all at once.
         if _can_vectorize_node(node, captured_values, axis):
             found.add(node)
             known.update(results)
@@ -247,8 +248,8 @@ def _find_trailing_nodes(
     captured_values: set[Value],
     axis: int,
 ) -> set[Node]:
-    """Return the nodes in `remaining_nodes` that, like all their users, can be computed after the
-    loop.
+    """Return the nodes in `remaining_nodes` that can be computed after the loop, and whose users
+    can all be computed after the loop.
     """
     late = set(remaining_nodes)
     results = dict(body.nodes)
@@ -272,7 +273,7 @@ class _ScanRebuilder:
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
     def build_results(self) -> NodeResults:
-        """Return the final carries and the scan outputs, equal to those of the scan."""
+        """Return the final carries and the scan outputs, which equal those of the original scan."""
         made = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carry_count :]
@@ -296,7 +297,7 @@ class _ScanRebuilder:
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining scan, unless it has neither carries nor scan outputs."""
+        """Build the remaining scan if it has carries or scan outputs."""
         # All nodes have moved out of the loop, so no loop remains.
         if not self.carries and not stacked_values:
             return ()

@@ -19,8 +19,8 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """The operand indices of activations and matrix, and the layout of the matrix: `[in, out]` if
-    `is_transposed`.
+    """The operand indices of the activations and the matrix, and the layout of the matrix, which is
+    `[in, out]` if `is_transposed`.
     """
 
     activation_operand: int
@@ -51,8 +51,9 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
 
 
 def _parse_einsum_product(equation: str) -> MatrixProduct | None:
-    """Return the matrix product that an einsum of two operands computes. It contracts the last axis
-    of the activations; their other axes precede the axis of the matrix in the result.
+    """Return the matrix product that an einsum of two operands computes. The einsum contracts the
+    last axis of the activations; the other axes of the activations precede the axis of the matrix
+    in the result.
     """
     left, right = equation.split("->")
     terms = [term.split() for term in left.split(",")]
@@ -67,7 +68,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if a product reads its matrix transposed; return None for other einsums."""
+    """Return True if a product reads its matrix transposed. Return None for other einsums."""
     *lead, summed = activation_axes
     first, second = matrix_axes
     is_transposed = first == summed
@@ -92,10 +93,11 @@ STACKED_RANK = 3
 class WeightUses:
     """The places where a weight is read, by scope.
 
-    `linear_scopes` are linear layers; `orientations` has True if a layer reads the weight as `[in,
-    out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding lookups.
-    `is_in_loop`, `is_in_experts` and `is_sliced` state whether the weight is read in a loop body,
-    in experts, or in part. `unquantizable_uses` are ops that need the weight unquantized.
+    `linear_scopes` are linear layers; `orientations` contains True if a layer reads the weight as
+    `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
+    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` state whether the weight is read in a
+    loop body, in experts, or in part. `unquantizable_uses` are ops that need the weight
+    unquantized.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -114,7 +116,9 @@ class WeightUses:
         )
 
     def merge_uses(self, also: "WeightUses") -> "WeightUses":
-        """Return the uses of a weight merged with the uses under its second name."""
+        """Return the uses of a weight merged with the uses of the same weight under its second
+        name.
+        """
         own, other = vars(self), vars(also)
         merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
         return WeightUses(**merged)
@@ -122,8 +126,8 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A view of a weight through transposes and slices, or (`is_stacked`) of a stack with one
-    matrix per expert.
+    """A view of a weight through transposes and slices. If `is_stacked`, the weight is a stack with
+    one matrix per expert.
     """
 
     name: str
@@ -200,8 +204,8 @@ class _WeightUseCollector:
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Return the view that a node makes of a weight; if the node reads the weight, record that
-        and return None.
+        """Return the view of a weight that a node creates. If the node reads the weight, record
+        this use and return None.
         """
         uses = self.uses_by_weight[view.name]
         # A stack has an additional axis, so only experts can read it.
@@ -294,7 +298,7 @@ def format_op_location(op: Op, scope: str) -> str:
 
 
 def is_integer_value(value: Value) -> bool:
-    """Return True for integer values."""
+    """Return True if the values are integers."""
     return value.dtype in ("i64", "i32")
 
 

@@ -1,4 +1,4 @@
-"""Choose the lengths of `specc verify` beyond the constants of masks and caches, and find the
+"""Choose the lengths of `specc verify` that exceed the constants of masks and caches, and find the
 lengths that it skips. A length threshold is the length from which a constant has an effect.
 """
 
@@ -45,7 +45,9 @@ class LengthThreshold:
     stride: int = 1
 
     def compute_length_beyond(self, positions: int) -> int:
-        """Return the length at which `positions` mask positions are beyond the constant."""
+        """Return the length at which the number of mask positions exceeds the constant by
+        `positions`.
+        """
         return self.length + positions * self.stride
 
 
@@ -81,7 +83,7 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
 
 def _iterate_clipped_lengths(results: Sequence[Value]) -> Iterator[tuple[Dim, int]]:
-    """Yield each length of results that is clipped, with the bound."""
+    """Yield each clipped length of a result, with its bound."""
     for length in (d for r in results for d in r.shape):
         for clipped in _iterate_clip_bounds(length):
             if _is_threshold(clipped, MAX_WINDOW_LENGTH):
@@ -93,7 +95,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return for each symbol of a length the value from which the length exceeds `number`."""
+    """Return for each symbol of a length the value above which the length exceeds `number`."""
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
 
@@ -103,8 +105,8 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the number of positions of the symbol per unit of the length, for small values of the
-    other symbols. Return 1 if the length does not reach `number`.
+    """Return the number of positions of the symbol per unit of the length, while the other symbols
+    are small. Return 1 if the length does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -115,12 +117,13 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
 
 
 COUNT_SHARE = 4
-"""The assumed minimum number of positions per position that a mask or a special id marks."""
+"""The assumed minimum number of positions per position that is marked by a mask or a special id."""
 
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """Positions along an axis of this length; one in `positions_per_count` is counted."""
+    """Positions along an axis with this length, one in `positions_per_count` of which is counted.
+    """
 
     length: Dim
     positions_per_count: int = 1
@@ -145,7 +148,7 @@ def _find_position_counts(
 
 
 def _is_count(value: Value | None) -> bool:
-    """Return True if a value is a mask converted to numbers, whose sums count positions."""
+    """Return True if a value is a mask converted to numbers; a sum of the mask counts positions."""
     mask = (
         value.node.first_operand
         if value and value.node and isinstance(value.node.op, ops.Cast)
@@ -155,7 +158,8 @@ def _is_count(value: Value | None) -> bool:
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield the constant operands of a sum, product or comparison, as distances of positions."""
+    """Yield the constant operands of a sum, product or comparison as distances between positions.
+    """
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
     whole = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
@@ -187,7 +191,7 @@ the tolerance.
 
 Sizes: TypeAlias = Mapping[str, int]
 Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
-"""Ascending thresholds of lengths, by symbol."""
+"""Ascending length thresholds, by symbol."""
 
 
 def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
@@ -245,8 +249,8 @@ def iterate_long_lengths(
     """Yield lengths above the constants of masks and caches: first at most the length from which
     attention is computed in blocks, then above it.
 
-    The other axes are short. If lengths above all constants are not affordable, yield one above the
-    largest affordable constant of each symbol.
+    The other axes are short. If lengths above all constants are not affordable, yield for each
+    symbol a length above its largest affordable constant.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     tried = list[dict[str, int]]()
@@ -299,8 +303,7 @@ def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Describe the supported lengths above thresholds that are larger than every length in
-    `compared_sizes`.
+    """Describe the supported lengths above thresholds that exceed every length in `compared_sizes`.
     """
     longest: dict[str, int] = {}
     for sizes in compared_sizes:
@@ -323,8 +326,8 @@ def find_skipped_lengths(
 def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid lengths of the graph near `preferred_lengths`, and near `other_length` for other
-    axes. Return None if there are no valid lengths.
+    """Return valid lengths of the graph: near `preferred_lengths` for the given axes, and near
+    `other_length` for other axes. Return None if there are no valid lengths.
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (

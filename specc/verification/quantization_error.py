@@ -26,7 +26,7 @@ def make_cache_value_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> After | None:
     """Return a hook that replaces quantized KV cache entries of the reference by the entries of the
-    model (`results`) if both differ only at rounding ties. Return None for a graph without a
+    model (`results`) if they differ only at rounding ties. Return None for a graph without a
     quantized KV cache.
     """
     model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
@@ -45,7 +45,7 @@ def make_cache_value_hook(
         x, scale = node.args
         assert x is not None
         assert scale is not None
-        # the cache contains earlier positions before the new ones
+        # the cache contains the earlier positions before the new positions
         new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
         return select_codes_at_ties(array, new, exact[x], weights[names[scale]])
 
@@ -86,7 +86,7 @@ ERROR_MEASURES = {
     "kl": "mean Kullback-Leibler divergence of the token distributions",
     "top1_changed": "fraction of positions with a different most likely token",
 }
-"""The available measures, and their descriptions."""
+"""The available error measures and their descriptions."""
 FREE_AXIS_LENGTH = 24
 """Length of each dynamic axis."""
 
@@ -104,7 +104,7 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of both models. `is_logits` adds measures of token distributions."""
+        """Add one result of both models. If `is_logits`, add measures of token distributions."""
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         both = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(both, a, 0), np.where(both, b, 0)

@@ -15,7 +15,7 @@ from specc.verification.tolerance import RELATIVE_TOLERANCE
 UINT8_ZERO_POINT = 128
 """The zero point of uint8 codes."""
 KERNEL_LANES = 16
-"""Number of terms that kernels accumulate at once before adding partial sums in float32."""
+"""Number of terms that kernels accumulate before adding partial sums in float32."""
 ERROR_FACTOR = 10
 """Error bound as a multiple of `√n u` times the sum of terms. Measured errors were up to 4.4 (K
 from 20 to 136, groups of 32 to 256).
@@ -33,16 +33,16 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect the products of an open model. Collect none from 16-bit models, which round each
-        product again.
+        """Collect the quantized matrix products of an open model. Return no products for 16-bit
+        models, which round each product again.
         """
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
-        """Compare the quantized products of one run. Return the text that is appended to the line
-        of the round. Raise E0855 if a product differs.
+        """Compare the quantized products of one run. Return the text to append to the line of the
+        round. Raise E0855 if a product differs.
         """
         if self.session is None or not self.matmuls:
             return ""
@@ -185,7 +185,7 @@ def _multiply_quantized_groups(
         # at this accuracy level the kernel quantizes activations too
         if attributes.get("accuracy_level") == 4:
             group = _quantize_dequantize_group(group)
-        # the last block is padded, and a row ends before it
+        # the last block of a weight is padded; the activations are not
         group_weights = w[:, n, : group.shape[1]].astype(np.float64) - zero_point
         for lane in range(0, group.shape[1], KERNEL_LANES):
             x_part = group[:, lane : lane + KERNEL_LANES].astype(np.float64)
@@ -198,8 +198,8 @@ def _multiply_quantized_groups(
 
 
 def _quantize_dequantize_group(group: Array) -> Array:
-    """Quantize and dequantize the values of a group, as the kernel does in float32. A group whose
-    factor overflows float32 is zero: it is below 1e-36.
+    """Quantize and dequantize the values of a group in float32, like the kernel. If the factor `127
+    / absmax` overflows float32 (absmax < 1e-36), the group is zero.
     """
     absmax = np.abs(group).max(-1, keepdims=True)
     scale, factor = absmax / np.float32(127), np.zeros_like(absmax)
@@ -216,7 +216,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight. If a loop returned the weight, it is equal in each iteration."""
+    """Return a weight. If a loop returns the weight, it is the same in every iteration."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -239,7 +239,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
             _reverse_sequences(model_outputs, lengths),
         )
     longest = int(lengths.max(initial=0))
-    # One scale for all positions of all iterations: the kernel quantizes them before the first
+    # The kernel quantizes all positions of all iterations with one scale before the first
     # iteration.
     input_gates = _quantize_dequantize_tensor(x[:longest]) @ _dequantize_weights(
         values_by_role["w"], values_by_role["w scales"]
@@ -262,7 +262,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
 
 
 def _quantize_dequantize_tensor(x: Array) -> Array:
-    """Quantize and dequantize per tensor, as ONNX Runtime does in float32."""
+    """Quantize and dequantize per tensor in float32, like ONNX Runtime."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
     scale = (high - low) / QUANTIZATION_STEPS if high > low else np.float32(1)
@@ -278,7 +278,9 @@ def _dequantize_weights(codes: Array, scales: Array) -> Array:
 
 
 def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return hidden state and cell from gates in ONNX's order: input, output, forget, cell."""
+    """Return the hidden state and the cell state for gates in ONNX's order: input, output, forget,
+    cell.
+    """
     i, o, f, g = np.split(gates, 4, axis=1)
     peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peephole_weights[0], 3)

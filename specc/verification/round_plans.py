@@ -31,14 +31,15 @@ from specc.verification.subgraph_coverage import SubgraphCoverage, iterate_candi
 MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute further subgraphs."""
 LONG_AXIS_LENGTHS = (40, 20)
-"""Lengths of all axes in rounds that test discrete decisions (argmax, rounding), the preferred one
-first. Long axes are needed because only values close to a decision boundary produce a difference.
+"""Lengths of all axes in rounds that test discrete decisions (argmax, rounding), in order of
+preference. Long axes are needed because only values close to a decision boundary produce a
+difference.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
 """Range of constants that clip values, such as 6 in `relu6`. Larger constants are used as infinity.
 """
 INPUT_SCALE_FACTOR = 2.0
-"""Floating-point inputs are scaled by this multiple of the largest clipping constant."""
+"""Floating-point inputs are multiplied by this factor times the largest clipping constant."""
 
 INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
@@ -131,9 +132,9 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_RoundPlan]:
-    """Yield rounds for discrete decisions: long axes if there are integer results, integer inputs
-    that are not ids, or top-k; a large batch if ids are computed from integers; and large inputs if
-    values are clipped to constants or compared with them.
+    """Yield rounds for discrete decisions. Use long axes if there are integer results, integer
+    inputs that are not ids, or top-k; a large batch if ids are computed from integers; and large
+    inputs if values are clipped to constants or compared with constants.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)
@@ -173,8 +174,8 @@ def _choose_large_batch_sizes(
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return True if the graph has an integer result, an integer input that is not a table index,
-    or a top-k or argmax.
+    """Return True if the graph has an integer result, an integer input that is not a table index, a
+    top-k or an argmax.
     """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
@@ -188,7 +189,7 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
-    """Return the integer inputs from which indices of tables are computed."""
+    """Return the integer inputs from which table indices are computed."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     return find_index_ranges(graph, env).keys()
 
@@ -215,8 +216,8 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant that floating-point values are clipped to or compared with,
-    or 0.
+    """Return the largest constant to which floating-point values are clipped or with which they
+    are compared, or 0 if there is none.
     """
     found = 0.0
     for node, _ in iterate_nested_nodes(graph):

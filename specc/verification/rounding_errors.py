@@ -19,8 +19,8 @@ from specc.verification.tolerance import compute_relative_change, count_unexplai
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
 ROUNDING_PERTURBATIONS = 4
-"""Size of a perturbation in units of roundoff: larger than 1, so that at least one sample changes
-each choice between nearly equal values that kernels may make differently.
+"""Size of a perturbation in units of roundoff. It is larger than 1, so that at least one sample
+changes each choice between nearly equal values for which kernels may differ.
 """
 SAFETY_FACTOR = 8
 """Ratio of the error bounds to the largest change in any sample. Errors of compiled models
@@ -54,8 +54,8 @@ def make_perturbed_run(
     weights: Mapping[str, Array],
     result_hook: ResultHook | None = None,
 ) -> "PerturbedRun":
-    """Return a function that evaluates the graph with perturbed values. `result_hook` replaces
-    results before they are perturbed, like in the reference run.
+    """Return a function that evaluates the graph with perturbed values. Like in the reference run,
+    `result_hook` replaces results before they are perturbed.
     """
     numpy = backend.load_reference()
 
@@ -71,7 +71,8 @@ def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
     """Return True if float32 rounding explains the difference of the result `name`: each element is
-    within its bound, or at most as many positions exceed it as in further perturbed samples.
+    within its bound, or the number of positions that exceed their bound is at most the number in
+    further perturbed samples.
     """
     if result.shape != expected.shape:
         return False
@@ -101,9 +102,9 @@ def compute_error_bounds(
 
 
 class RoundingPerturbation:
-    """A result hook that changes values by random relative errors. Values that depend only on
-    constants and positions are equal for all inputs and are not perturbed, because a changed
-    position bucket is not a rounding error.
+    """A result hook that multiplies values by random relative errors. It does not perturb values
+    that depend only on constants and positions, because a changed position bucket is not a rounding
+    error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
@@ -119,11 +120,11 @@ class RoundingPerturbation:
         # view ops only move elements, which are perturbed already
         if (value.node is not None and value.node.op.is_view) or array.dtype.kind in "iub":
             return array
-        # values that float32 represents exactly are not perturbed: a bound of `clip`, a sum of
-        # integers
+        # values that float32 represents exactly are not perturbed, e.g. a bound of `clip` or a sum
+        # of integers
         with np.errstate(over="ignore"):
             exact = array.astype(np.float32) == array
-        # a rounded value is on the same side of 1, which is a float32, as the exact one
+        # rounding does not move a value to the other side of 1, because 1 is a float32 value
         inside = np.abs(array) <= 1
         changed = self.perturb_array(array)
         if _is_gelu(value.node):
@@ -159,15 +160,15 @@ class RoundingPerturbation:
 def _is_gelu(node: Node | None) -> bool:
     """Return whether a node computes `x/2 · (1 + erf(x / √2))`, or the same with tanh.
 
-    The sum cancels for x < 0, in PyTorch, too: its error of one unit of roundoff times `|x|/2` is
+    The sum cancels for x < 0, also in PyTorch: its error of one unit of roundoff times `|x|/2` is
     below three units, as the sum is 0 for `x < -5.9`.
     """
     return node is not None and node.op in (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute elementwise change. It is infinite where a float becomes NaN, or an
-    integer or boolean changes.
+    """Return the absolute elementwise change. The change is infinite where a float becomes NaN, or
+    where an integer or boolean changes.
     """
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
@@ -180,8 +181,8 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 
 def _take_max_per_position(bound: Array) -> Array:
-    """Return the maximum bound along the last axis, whose features share the errors of one
-    vector.
+    """Return the maximum bound along the last axis, because the features of a vector share its
+    errors.
     """
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
@@ -234,8 +235,8 @@ def find_half_dtype(graph: Graph) -> str:
 
 @dataclass
 class HalfRounding:
-    """A result hook that rounds the 16-bit values of a graph: stochastically with `rng`, otherwise
-    to nearest.
+    """A result hook that rounds the 16-bit values of a graph, stochastically if `rng` is given, and
+    otherwise to nearest.
 
     `overflow` is the first value that became infinite, with the element before rounding.
     """

@@ -61,15 +61,14 @@ class SubgraphCoverage:
 
     @property
     def unexecuted_subgraphs(self) -> tuple[str, ...]:
-        """The names of the subgraphs that were not executed so far."""
+        """The names of the subgraphs that have not been executed."""
         pairs = zip(self.subgraphs.names, self.execution_counts, strict=True)
         return tuple(name for name, count in pairs if not count)
 
 
 @dataclass(frozen=True)
 class _CountingSession:
-    """A session that adds execution counts to `coverage` and returns only the outputs of the
-    model.
+    """A session that adds execution counts to `coverage` and returns only the outputs of the model.
     """
 
     session: Session
@@ -113,7 +112,7 @@ def iterate_candidate_sizes(
 ) -> Iterator[tuple[dict[str, int], float]]:
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
-    # with few tokens an expert may not be selected
+    # with few tokens, an expert may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
         if sizes in tried:

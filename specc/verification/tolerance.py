@@ -16,7 +16,7 @@ MAX_INFORMATIVE_BOUND = 1e-2
 @dataclass(frozen=True)
 class ResultDifference:
     """The difference between a result and the reference, relative to the largest value.
-    `description` is empty if they agree.
+    `description` is empty if the result agrees with the reference.
     """
 
     relative_size: float
@@ -70,8 +70,8 @@ def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
 
 
 def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
-    """Describe the first position where only one of both values is finite or the infinities differ,
-    or return "" if there is none.
+    """Describe the first position where only one of the two values is finite or where the
+    infinities differ. Return "" if there is no such position.
     """
     both_finite = np.isfinite(result) & np.isfinite(expected)
     wrong = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
@@ -94,8 +94,8 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
 
 
 def compute_relative_change(changed: Array, baseline: Array) -> float:
-    """Return the maximum difference of a result relative to its largest magnitude; for integers,
-    the fraction of elements that differ.
+    """Return the maximum difference of a result relative to its largest magnitude. For integers,
+    return the fraction of elements that differ.
     """
     if baseline.dtype.kind in "ib":
         return float((changed != baseline).mean()) if baseline.size else 0.0
@@ -131,7 +131,7 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
 
 
 def is_bound_informative(expected: Array, error_bound: Array) -> bool:
-    """Return True if the bounds of at least half of the elements are small compared to the largest
+    """Return True if the bounds of at least half of the elements are small relative to the largest
     value.
     """
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
@@ -179,7 +179,7 @@ class VerificationRound:
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
     def _format_agreement(self) -> str:
-        """Format the number of agreeing results and their largest difference, or ""."""
+        """Format the number of agreeing results and their largest difference, or return ""."""
         if not (self.is_compared and self.is_agreeing):
             return ""
         one = self.result_count == 1

@@ -49,8 +49,8 @@ MAX_TOKENS = 8
 def iterate_generated_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield each round. Raise E0930 for the first token, probability or score whose difference
-    rounding does not explain.
+    """Yield each round. Raise E0930 for the first token, probability or score with a difference
+    that rounding does not explain.
     """
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
@@ -130,7 +130,7 @@ def _make_random_request(
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Run the copy of the model that counts executions of subgraphs, if there is such a copy."""
+    """Run the copy of the model that counts executions of subgraphs, if there is one."""
     if coverage.session is not None:
         # the counting session implements all session methods that decoding uses
         run_standalone(cast("Session", coverage.session), request)
@@ -147,7 +147,9 @@ class _ReferenceDecode:
     weights: Mapping[str, Array]
 
     def compute_results(self, perturbation: RoundingPerturbation | None = None) -> dict[str, Array]:
-        """Decode with the reference and return the results. `perturbation` perturbs all values."""
+        """Decode with the reference and return the results. If `perturbation` is given, it perturbs
+        all values.
+        """
         asked, settings = self.request, self.request.limited_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         session = _ReferenceSession(self.graph, weights, perturbation)

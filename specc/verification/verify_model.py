@@ -104,7 +104,7 @@ def iterate_rounds(
 @dataclass(kw_only=True)
 class _ReferenceComparison:
     """A model and its reference. `inconclusive_counts` maps each result to the number of rounds in
-    which rounding decides it; `compared_rounds` is the number of all rounds.
+    which rounding decides the result; `compared_rounds` is the number of all rounds.
     """
 
     graph: Graph
@@ -137,8 +137,8 @@ class _ReferenceComparison:
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
-        """Compare all results for these inputs. Raise E0930, E0855 or E0980 if they
-        differ.
+        """Compare all results for the given inputs. Raise E0930, E0855 or E0980 if a result
+        differs.
         """
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_cache_value_hook(self.graph, results, self.weights)
@@ -181,7 +181,7 @@ def _explain_by_rounding(
     sizes_text: str,
 ) -> tuple[set[str], str]:
     """Return the names of results with uninformative bounds, and a note on differences that float32
-    rounding explains. Raise E0930 for a difference that it does not explain.
+    rounding explains. Raise E0930 for any other difference.
     """
     bounds = compute_position_error_bounds(run_perturbed, expected)
     relative_bounds = {n: _compute_relative_bound(expected[n], bounds[n]) for n in mismatches}
@@ -216,8 +216,8 @@ def _check_half_rounding(
     expected: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
 ) -> str:
-    """Return the note on results computed in 16 bits. Raise E0930 for a difference that their
-    rounding does not explain, and E0980 for a value out of range.
+    """Return the note on results computed in 16 bits. Raise E0930 for a difference that rounding to
+    16 bits does not explain, and E0980 for a value out of range.
     """
     rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
@@ -232,7 +232,8 @@ def _check_half_rounding(
 
 
 def _raise_undecided(names: list[str]) -> NoReturn:
-    """Raise E0932 for results that rounding decides, so that they neither agree nor differ."""
+    """Raise E0932 for results that are neither equal nor different because rounding decides them.
+    """
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -264,7 +265,7 @@ def iterate_all_rounds(
 def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a single file. A decode step without its package cannot be verified,
+    """Yield the rounds of a single file. A decode step cannot be verified without its package,
     because its graph does not declare the buffer inputs.
     """
     decodes = model.manifest.decoding is not None
