@@ -218,7 +218,8 @@ def has_different_rates(grid: QueryKeyGrid | None) -> bool:
 
 
 def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
-    """Return the prefix length if only prefix positions attend to later positions, otherwise None.
+    """Return the prefix length if only prefix positions attend to later positions, otherwise
+    None.
     """
     if grid is None or grid.query_axis is None or find_side_band(grid).low >= 0:
         return None

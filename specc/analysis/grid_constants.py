@@ -1,9 +1,9 @@
 """Analyze query-key grids: constants, divisions by zero, infinities, factors of sums of products.
 
-Input: a value as a grid over query and key positions. Output: its factors with the same two
-axes, where a node multiplies them and sums over other axes, as `einsum("b h i j, h g -> b g i
-j", w, mix)` does over heads. Where one factor is zero for a query and a key, so is the result,
-unless another factor is infinite or NaN.
+Input: a value as a grid over query and key positions. Output: its factors with the same two axes,
+where a node multiplies them and sums over other axes, as `einsum("b h i j, h g -> b g i j", w,
+mix)` does over heads. If one factor is zero for a (query, key) pair, the result is also zero,
+unless a different factor is infinite or NaN.
 
 The analysis tracks only constants at masked positions that every dtype represents exactly (halves
 of integers up to 256, and infinity), so that the facts also hold in the compiled model.
@@ -45,7 +45,7 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
         return None
     if _has_bias(node):
-        return None  # zero operands do not give a zero result
+        return None  # If the operands are zero, the result is not zero.
     axes = _find_factor_axes(grid, node)
     if axes is None:
         return None
@@ -57,8 +57,8 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, int]] | None:
-    """Return one map from result axes to operand axes per factor, or None if a factor is read at
-    other query or key positions.
+    """Return one map from result axes to operand axes per factor. Return None if a factor is read
+    at other query or key positions.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
@@ -71,7 +71,7 @@ def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, i
 
 
 def _has_bias(node: Node) -> bool:
-    """Return True if the op adds a bias, so that zero operands do not imply a zero result."""
+    """Return True if the op adds a bias, so that the result of zero operands need not be zero."""
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 
@@ -96,7 +96,7 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
-            # An infinity may apply to some keys only.
+            # An infinity may occur at only some keys.
             operands = node.operands
             if any(map(_is_uniformly_infinite, operands)):
                 return False
@@ -111,14 +111,14 @@ def _is_uniformly_infinite(value: Value) -> bool:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if an infinite constant is among the operands that are inspected."""
+    """Return True if an operand that the analysis inspects is an infinite constant."""
     todo, seen = [value], set()
     while todo:
         here = todo.pop()
         if here is None or here.node is None or here in seen:
             continue
         if not here.dtype.startswith(("f", "bf")):
-            continue  # neither position indices nor booleans are infinite
+            continue  # position indices and booleans are never infinite
         seen.add(here)
         match here.node.op:
             case ops.Constant(number) if isinf(number):
@@ -180,8 +180,8 @@ def map_masked_values(
     """Return the constants after a unary function."""
     if function is None:
         return NO_MASKED_VALUES
-    # several constants may map to the same result; their intervals are then joined, and NaN is
-    # dropped
+    # several constants may map to the same result; the intervals of these constants are then
+    # joined, and NaN is dropped
     made = [{function(n): i} for n, i in masked_values.items()]
     return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
@@ -189,9 +189,7 @@ def map_masked_values(
 def combine_masked_values(
     function_name: str, left: MaskedValues, right: MaskedValues
 ) -> MaskedValues:
-    """Return the constants after arithmetic or a comparison; they hold outside both
-    intervals.
-    """
+    """Return the constants after arithmetic or a comparison. They hold outside both intervals."""
     function = BINARY_FUNCTIONS[function_name]
     return intersect_masked_values(
         {made: i | j}
@@ -212,11 +210,12 @@ def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
 
 
 def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
-    """Return the constants that all parts of a value hold."""
+    """Return the constants that all parts of a value have."""
     if not grids_values:
         return NO_MASKED_VALUES
     common = reduce(and_, (set(p) for p in grids_values))
-    # outside the union of their intervals, because a part may differ inside its interval
+    # a constant holds outside the union of the intervals, because a part may differ inside its
+    # interval
     return {n: reduce(or_, (p[n] for p in grids_values)) for n in common}
 
 
@@ -232,8 +231,8 @@ def is_reduction_fixed_point(function_name: str, number: float, length: int) -> 
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers exactly, as `p / 2**k` with `p` of 8
-    bits.
+    """Return True if every dtype represents the numbers exactly, i.e. as `p / 2**k` with 8 bits for
+    `p`.
     """
     if any(isnan(n) for n in numbers):
         return False

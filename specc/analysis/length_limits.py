@@ -1,7 +1,7 @@
 """Maximum and minimum lengths of axes, from position embeddings, RoPE and windows.
 
-A learned position embedding of size 1024 limits the sequence length, `x[:, 0:3]` needs three
-positions; without this check ONNX Runtime would fail at run time.
+A learned position embedding of size 1024 limits the sequence length, and `x[:, 0:3]` needs three
+positions. Without this check, ONNX Runtime would fail at run time.
 """
 
 from bisect import bisect_left
@@ -51,8 +51,8 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the tightest limit of each symbol that holds for all values of the other lengths.
-    Cached.
+    """Return the tightest limit of each symbol that holds for all values of the other lengths. The
+    result is cached.
     """
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
@@ -95,8 +95,8 @@ def compute_max_length(
     """Return the largest value of `symbol` for which `length` is at most `max_length`, given
     `other_lengths`, or 0 if there is none.
     """
-    # Limited lengths never shrink as a symbol grows (`_is_monotone`), so the first one that is too
-    # long is found by bisection.
+    # Limited lengths never decrease as a symbol increases (`_is_monotone`), so bisection finds the
+    # first length that exceeds the maximum.
     above = bisect_left(
         range(MAX_WINDOW_LENGTH),
         True,
@@ -106,7 +106,7 @@ def compute_max_length(
 
 
 def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """Return limits on sums of several lengths, such as `m + seq`, by the text of the length."""
+    """Return limits of sums of several lengths, such as `m + seq`, by the text of the sum."""
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         tighter = found.get(limit.symbol, limit).max_length >= limit.max_length
@@ -116,7 +116,7 @@ def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
 
 
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
-    """Yield each limit of a length that is monotone in its symbols, with that length."""
+    """Yield each limit of a length that is monotone in its symbols, with the length."""
     names = {value: name for name, value in graph.parameters.items()}
     for table_limit in iterate_position_limits(graph):
         if not _is_monotone(table_limit.length):
@@ -130,7 +130,9 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Return True if a length is a sum of symbols and of their floor quotients by constants."""
+    """Return True if a length is a sum of symbols and of floor quotients of symbols by
+    constants.
+    """
     monotone_parts = all(
         part.fn == "//" and _is_monotone(part.args[0]) and part.args[1].number
         for part in length.iterate_functions()
@@ -170,8 +172,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
 
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
-    """Return the smallest value of each symbol at which every window fits after all strides.
-    Symbols for which a window over an empty axis has an empty result are omitted.
+    """Return the smallest value of each symbol at which every window fits after all strides. Omit
+    symbols for which a window over an empty axis has an empty result.
     """
     found: dict[str, int] = {}
     refused: set[str] = set()
@@ -186,13 +188,13 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int]]:
-    """Yield the symbol of each length of a result that has one, and its smallest value."""
+    """Yield the symbol of each result length with exactly one symbol, and its smallest value."""
     for length in result.type.shape:
         yield from _iterate_min_symbol(length.substitute(graph.length_equations))
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
-    """Yield the only symbol of a length, and its smallest value at which the length is not 0."""
+    """Yield the only symbol of a length, and the smallest value at which the length is not 0."""
     made = length - 1  # negative if the axis has no position
     if len(made.symbols()) == 1:
         (symbol,) = made.symbols()

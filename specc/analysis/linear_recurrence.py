@@ -24,7 +24,7 @@ MAX_LOOP_LENGTH = 16
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
     """Return the recurrence that a loop computes, or None if the loop has a different form.
 
-    `args` are the operands of the loop, outside which the decay may be computed.
+    `args` are the operands of the loop. The decay may be computed outside the loop.
     """
     simple = (
         op.axis == 1 and op.carry_count == 1 and op.end_condition_index == -1 and not op.reverse
@@ -52,7 +52,7 @@ def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
     """Match `sum(state * vector)` over the axis of the keys. Return this axis and the vector, or
-    None.
+    None if the value does not match.
     """
     for (first, second), letters in _list_einsum_operands(value):
         matrix, vector, result = letters
@@ -72,8 +72,8 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
 def _list_einsum_operands(
     value: Value,
 ) -> list[tuple[tuple[Value, Value], tuple[list[str], list[str], list[str]]]]:
-    """Return the operands of a product of two in both orders, each with the letters of the first,
-    the second and the result.
+    """Return the operands of a product of two operands in both orders, each with the axis letters
+    of the first operand, the second operand and the result.
     """
     node = value.node
     if node is None or not isinstance(node.op, ops.Einsum) or len(node.args) != 2:
@@ -144,7 +144,7 @@ def _match_delta_rule(
     decay: Value | None,
 ) -> LinearRecurrence | None:
     """Match an update value `rate * (v - sum(state * read_key))`, with or without an inserted key
-    axis. Return the recurrence or None.
+    axis. Return the recurrence, or None if the value does not match.
     """
     node, rank = value.node, decayed.rank
     inserted = node is not None and node.op == ops.Insert(rank + key_axis)

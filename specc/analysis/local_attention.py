@@ -2,15 +2,15 @@
 local (sliding-window) attention.
 
 Decomposition. `window | global tokens` has no band, because a global token attends to all positions
-and is attended to by all. It is decomposed into a band, keys that every query may attend to, and
-queries that may attend to every key:
+and all positions attend to it. The mask is decomposed into a band, keys that every query may attend
+to, and queries that may attend to every key:
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        no band, first[i]
 
-The parts cover all visible pairs, possibly more: if two conditions must both hold, the condition
-with fewer visible pairs is kept.
+The parts cover all visible pairs and possibly more: if both of two conditions must hold, the
+condition with fewer visible pairs is kept.
 
 Blocks. If the band of a mask is bounded, a block of consecutive queries reads consecutive keys
 only: with a window of 64, positions 64 to 95 read keys 1 to 95. A loop over such blocks costs `n ·
@@ -39,8 +39,8 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """A condition that makes positions along `axis` global: a boolean that is true there, or false
-    if `is_negated`.
+    """A condition that makes positions along `axis` global: a boolean that is true for global
+    positions, or false for them if `is_negated`.
     """
 
     value: Value
@@ -50,7 +50,7 @@ class GlobalTokenCondition:
 
 @dataclass(frozen=True, slots=True)
 class MaskParts:
-    """The parts of a mask: it is true only where `q - k` lies in `band`, or where one of the
+    """The parts of a mask: it is true only where `q - k` is in `band`, or where one of the
     `key_conditions` or `query_conditions` holds.
     """
 
@@ -70,13 +70,13 @@ class MaskParts:
 
     @property
     def condition_count(self) -> int:
-        """The number of global-token conditions besides the band."""
+        """The number of global-token conditions in addition to the band."""
         return len(self.key_conditions) + len(self.query_conditions)
 
     @property
     def sort_key(self) -> tuple[int, bool, int]:
-        """Return a sort key that is smaller for a mask with fewer visible keys: infinite sides
-        count first, then global keys alone, which usually come from padding masks.
+        """Return a sort key, which is smaller for a mask with fewer visible keys. The key counts
+        infinite sides first, then global keys, which usually come from padding masks.
         """
         ends = (self.band.low, self.band.high)
         open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
@@ -101,7 +101,7 @@ def decompose_mask(
 
 
 class _MaskPartsKey(NamedTuple):
-    """A memo key: a grid, or its negation, whose mask parts are requested."""
+    """A memo key: a query-key grid, or its negation, whose mask parts are requested."""
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -160,13 +160,14 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(grid.value, grid.query_axis, negated),),
             )
-        # the value is equal for all pairs: a constant, or a value that only an input determines
+        # the value is the same for all pairs: a constant, or a value that only an input determines
         return MaskParts(find_grid_band(grid, negated=negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Range of the number of queries per block: smaller blocks cost more in loop overhead, larger ones
-are not faster."""
+"""Range of the number of queries per block. Smaller blocks have more loop overhead; larger blocks
+are not faster.
+"""
 
 MIN_BLOCKED_LENGTH = 128
 """Length up to which one matrix product is as fast as blocks."""
@@ -205,7 +206,9 @@ class LocalAttention:
 
     @property
     def window(self) -> int | None:
-        """The number of keys that a query can attend to, or None if it grows with the sequence."""
+        """The number of keys that a query can attend to, or None if it increases with the sequence
+        length.
+        """
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
@@ -292,7 +295,7 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
-    # The farther end of the band; the other end may be at 0.
+    # The end of the band with the larger distance; the other end may be at 0.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:

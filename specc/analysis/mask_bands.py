@@ -97,8 +97,8 @@ class MaskBand:
 def find_mask_band(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> MaskBand:
-    """Return the interval of `t - u` in which `value` can be true or nonzero where `t` and `u` are
-    times on `time_axis`, or query and key positions if it is None.
+    """Return the interval of `t - u` in which `value` can be true or nonzero. If `time_axis` is not
+    None, `t` and `u` are times on this axis; otherwise, they are query and key positions.
     """
     grid = make_grid(value, query, key, time_axis)
     return _search_band(grid, False) if has_equal_rates(grid) else MaskBand(FULL_INTERVAL)
@@ -136,13 +136,13 @@ def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
     """Return the intersection of the bands of both sides."""
-    # without a prefix, no positions are excluded on either side
+    # without a prefix, neither side excludes positions
     return keys & queries if time_axis is None else _intersect_sides(keys, queries)
 
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
-    """Return the interval in which both bands hold. If they have no time in common, prefix
-    positions may still be read.
+    """Return the interval in which both bands hold. If the bands are disjoint, prefix positions may
+    still be read.
     """
     intersection = left & right
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
@@ -153,21 +153,25 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Intersect both sides: how many positions ahead keys at times >= 0 are, and how many positions
-    back queries at times >= 0 attend.
+    """Intersect the bands of both sides: the lookahead to keys at times >= 0, and the lookback of
+    queries at times >= 0.
     """
     if queries.is_empty:
-        # only prefix positions read keys; reading positions after the prefix would be a lookahead
+        # only prefix positions read keys; if they read positions after the prefix, that is a
+        # lookahead
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
-    # if only prefix positions are read, none is in the future, and any number may be in the past
+    # if only prefix positions are read, no future position is read, but any number of past
+    # positions may be read
     low = 0 if keys.is_empty else keys.low
     return Interval(min(low, queries.high), queries.high)
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key: a grid, or its negation, whose interval of nonzero values is requested."""
+    """A memo key: a query-key grid, or its negation, whose interval of nonzero values is
+    requested.
+    """
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -223,7 +227,7 @@ class _BandSearch:
         operands = grid.align_operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
-        # for numbers only "is nonzero" is bounded; zeros may be anywhere
+        # for numbers, only "is nonzero" is bounded; zeros may be at any position
         return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
 
     def _solve_less_than(
@@ -254,7 +258,7 @@ class _BandSearch:
     def _solve_nonzero(
         self, grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
     ) -> _BandSolver:
-        """Return where values can be nonzero."""
+        """Return the interval in which values can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
                 return (
@@ -280,7 +284,9 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
-        """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
+        """Return the interval in which both factors can be nonzero, unless a zero factor is
+        multiplied by NaN or infinity.
+        """
         pairs = (left, right), (right, left)
         hiding = [_NonZeroBandKey(a, False) for a, b in pairs if not self.can_divide_by_zero(b)]
         return (yield from _solve_all(hiding))
@@ -289,14 +295,14 @@ class _BandSearch:
 def _solve_absolute(
     inner: AffineIndex, upper: AffineIndex, strict: bool, grid: QueryKeyGrid
 ) -> Interval:
-    """Return where `|inner| <= upper` (or `<`) can hold."""
+    """Return the interval in which `|inner| <= upper` (or `<`) can hold."""
     opposite = inner.multiply(Fraction(-1)).subtract(upper)
     one = solve_offset_interval(inner.subtract(upper), strict, grid)
     return one & solve_offset_interval(opposite, strict, grid)
 
 
 def _is_weights_grid(grid: QueryKeyGrid, op: ops.Attend) -> bool:
-    """Return True if a grid is the weights of attention along their query and key axes."""
+    """Return True if a grid contains attention weights, with their query and key axes."""
     weights = grid.value.index == op.weights_result
     return weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
 
@@ -336,8 +342,8 @@ def _solve_logical(
             asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
             return (yield from _solve_comparison(asked, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
-            # "any" can be true where one operand can; "not all" where one can be false. Nothing
-            # follows from "all" and "not any".
+            # "any" can be true where one operand can be true; "not all" can be true where one
+            # operand can be false. "all" and "not any" imply nothing.
             x = node.first_operand
             if x is not None and fn == ("all" if negated else "any"):
                 return (yield _NonZeroBandKey(_view_reduced_operand(grid, x, axis), negated))

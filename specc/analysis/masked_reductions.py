@@ -1,9 +1,9 @@
 """Reductions over keys on which masked positions have no effect.
 
-Input: a node that reads a whole axis, such as a sum over keys, and that dependence. Output: the
-result axis along which it still works elementwise, and the interval of `q - k` of keys with an
-effect. `find_masked_values` returns the constant at the other keys. The table lists which constants
-have no effect on which op.
+Input: a node that reads a complete axis, such as a sum over keys, and the dependence that reads it.
+Output: the result axis along which the node is still elementwise, and the interval of `q - k` of
+the keys that affect the result. `find_masked_values` returns the constant at the other keys. The
+table lists which constants have no effect on which op.
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
@@ -57,8 +57,8 @@ def iterate_neutral_reads(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True for the length of a time axis, or, if `time_axis` is None, for the length of the
-    keys.
+    """Return True for the length of a time axis. If `time_axis` is None, return True for the length
+    of the keys.
     """
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
@@ -66,9 +66,7 @@ def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -
 def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the keys that affect an op, given the constants that its grid has at the
-    other keys.
-    """
+    """Return the keys that affect an op, given the constants of its grid at the other keys."""
     if not masked_values:
         return FULL_INTERVAL
     reach = _intersect_neutral_bands(node, masked_values, time_axis)
@@ -113,13 +111,15 @@ def _is_neutral_number(node: Node, number: float) -> bool:
         case ops.Sort():
             return is_sorted_last(node, number)
         case ops.TopK(largest=largest):
-            # if fewer keys are visible than are selected, the first masked keys are selected
+            # if fewer keys are visible than selected, the first masked keys are also selected
             return number == (-FULL_INTERVAL.high if largest else FULL_INTERVAL.high)
     return isinstance(node.op, ops.Gather)
 
 
 def _are_indices_in_range(node: Node) -> bool:
-    """Return True if a gather's indices are ranks or position ids of an axis as long as its own."""
+    """Return True if the indices of a gather are ranks or position ids of an axis with the length
+    of the gathered axis.
+    """
     op, table = node.op, node.first_operand
     assert isinstance(op, ops.Gather)
     ids = skip_views(ops.Gather.ids(node))

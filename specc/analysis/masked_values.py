@@ -1,8 +1,8 @@
 """Infer the constant that a query-key grid holds at masked positions.
 
-Input: a value and two of its axes, with positions `q` and `k`. Output: pairs of a constant and
-an interval of `q - k`. Outside the interval the grid equals that constant; true is 1 and
-false 0, so that the pair with 0 is the band.
+Input: a value and two of its axes, with positions `q` and `k`. Output: pairs of a constant and an
+interval of `q - k`. Outside the interval, the grid equals the constant. True is 1 and false is 0,
+so the pair with 0 is the band.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
@@ -92,7 +92,7 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 def find_masked_values(
     value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> MaskedValues:
-    """Return the constants of `value` outside intervals of `q - k`; or of time differences if
+    """Return the constants of `value` outside intervals of `q - k`, or of time differences if
     `time_axis` is not None.
     """
     grid = make_grid(value, query, key, time_axis)
@@ -165,7 +165,7 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         case ops.Gather(axis) if axis == grid.key_axis:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
-        # The operands have no constants of use here, so they are not analyzed: the positions of a
+        # The operands have no relevant constants here, so they are not analyzed: the positions of a
         # layer depend on all layers before it.
         return NO_MASKED_VALUES
     masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
@@ -181,8 +181,8 @@ def _filter_fixed_points(
 
 
 def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the interval outside which a product is zero: one factor is zero and all others are
-    finite.
+    """Return the interval outside which a product is zero: one factor is zero, and all other
+    factors are finite.
     """
     found: list[MaskedValues] = []
     for n, factor in enumerate(factors):
@@ -194,7 +194,9 @@ def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
 
 
 def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
-    """Return the constants of a concatenation; along time only prefix positions come first."""
+    """Return the constants of a concatenation. Along the time axis, only prefix positions may
+    precede the others.
+    """
     found = split_concat(grid)
     if op.axis not in (grid.query_axis, grid.key_axis):
         found = [grid.view_operand(a, grid.query_axis, grid.key_axis) for a in node.operands]
@@ -224,8 +226,8 @@ def _find_reordered_values(
 def _filter_unrelated_axis_values(
     grid: QueryKeyGrid, node: Node, masked_values: MaskedValues
 ) -> MaskedValues:
-    """Return the constants after an op along an axis that is neither query nor key axis; a constant
-    at all its positions is kept.
+    """Return the constants after an op along an axis that is neither the query axis nor the key
+    axis. A constant at all positions of the axis is kept.
     """
     match node.op:
         case ops.CumSum(axis):
@@ -247,7 +249,7 @@ def bound_visible_ranks(interval: Interval) -> Interval:
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
-    """Return True if a sort puts `number` after all other values, or after equal ones."""
+    """Return True if a sort puts `number` after all other values, or after equal values."""
     lower_bound, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
@@ -256,8 +258,8 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the constants of a `where`; each branch holds only where the condition can
-    select it.
+    """Return the constants of a `where`. Each branch counts only at positions where the condition
+    can select it.
     """
     masked_values: list[MaskedValues] = yield from solve_each(operands)
     condition, yes, no = masked_values
@@ -279,8 +281,8 @@ def _find_boolean_values(
         case ops.Not():
             return {1.0 - n: i for n, i in masked_values[0].items()}
         case ops.And() | ops.Or():
-            # A masked operand suffices for false in `and` and for true in `or`; otherwise both are
-            # needed.
+            # For false in `and` and for true in `or`, one masked operand suffices; otherwise both
+            # operands must be masked.
             deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
             found = [{deciding: g[deciding]} for g in masked_values if deciding in g]
             return intersect_masked_values([*found, find_common_values(masked_values)])
@@ -339,7 +341,7 @@ def compute_absorbing_result(
 
 
 def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Return the interval outside which attention weights are zero: the mask is false there, or
+    """Return the interval outside which attention weights are zero, because the mask is false or
     the scores of a softmax are -inf.
     """
     rank = grid.value.rank
@@ -366,8 +368,8 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
 
 
 def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Return the constants of positions that are sorted by another grid; masked positions come
-    after visible ones.
+    """Return the constants of positions that are sorted by a different grid; masked positions come
+    after visible positions.
     """
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):

@@ -1,9 +1,9 @@
 """Count multiply-adds and parameters as formulas over symbolic lengths, and summarize a graph as
 a tree of scopes with shapes, weights and cost.
 
-A multiply-add counts as one. Elementwise ops are not counted: they are bound by memory traffic.
-Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`, which is
-part of `h.3`.
+A multiply-add counts as one operation. Elementwise ops are not counted: they are bound by memory
+traffic. Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`, which
+is part of `h.3`.
 """
 
 import re
@@ -33,8 +33,8 @@ def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
 
 def _count_matmul(op: ops.MatMul, types: list[Type]) -> Dim:
     a, b = types[0].shape, types[1].shape
-    # One operand may have no leading axes; then it is multiplied with every matrix of the other
-    # operand.
+    # One operand may have no leading axes; in this case it is multiplied with every matrix of the
+    # other operand.
     lead = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 
@@ -48,15 +48,15 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
 
 
 def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
-    """Count one dot product with a filter per output element. The weight's first axis counts
-    filters; each has the input channels of its group.
+    """Count one dot product with a filter per output element. The first axis of the weight counts
+    filters; each filter reads the input channels of its group.
     """
     (made, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(made.shape) * multiply_dims(types[1].shape[1:])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # each named axis, kept or summed, is a loop
+    # each named axis, whether kept or summed, is a loop
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):
@@ -150,7 +150,7 @@ MAGNITUDE_NAMES = (
 def format_magnitude(number: int) -> str:
     """Format a number in words, e.g. `137 billion`, or with grouped digits if it is small."""
     for size, unit in MAGNITUDE_NAMES:
-        # a value that rounds to a thousand uses the next unit
+        # a value that would be rounded to a thousand uses the next unit
         if number >= size * 0.9995:
             return f"{number / size:.3g} {unit}"
     return group_digits(number)
@@ -162,7 +162,7 @@ def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
 
 
 def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
-    """Substitute numbers for lengths. Raise E0407 if the model does not support them."""
+    """Substitute numbers for lengths. Raise E0407 if the model does not support these lengths."""
     try:
         return dim.substitute(lengths)
     except DimError as error:
@@ -222,18 +222,18 @@ class SummaryNode:
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope that a parameter is counted for."""
+    """Return the scope to which the size of a parameter is attributed."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
 
 def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> SummaryNode:
     """Return the tree of scopes of a graph. If `lengths` are given, attention counts as blocked
-    only for sequences that are long enough.
+    only for sequences that exceed the threshold of blocked attention.
     """
     root = SummaryNode(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    # The number of positions if known, or its maximum.
+    # The number of positions if known, otherwise its maximum.
     rows = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_parts(graph, root)
     for node, results in graph.nodes:
@@ -243,7 +243,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         part = _get_or_add_part(root, _get_parameter_scope(name))
         part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
-    # A call's result is named by its path, not by the last op inside; names with a colon are
+    # The result of a call is named by its path, not by the last op inside; names with a colon are
     # internal values.
     for name, value in graph.names.items():
         if ":" not in name and (found := _find_part(root, name)):
@@ -255,8 +255,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
 
 
 def _create_ordered_parts(graph: Graph, root: SummaryNode) -> None:
-    """Create the parts in the order of the first weight that each reads. Parts without weights,
-    such as masks, do not affect the order.
+    """Create the child scopes in the order of the first weight that each child reads. Scopes
+    without weights, such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
@@ -265,11 +265,11 @@ def _create_ordered_parts(graph: Graph, root: SummaryNode) -> None:
 
 
 def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
-    """Add a node to its part."""
+    """Add a node to its scope."""
     part = _get_or_add_part(root, graph.get_scope(node))
     part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
     part.type = type
-    # A part is named after its most expensive op, not after the reshapes around it.
+    # A scope is named after its most expensive op, not after the reshapes around this op.
     if node.op.is_heavy or not part.op:
         part.op = node.op.spec_name
     return part
@@ -302,12 +302,12 @@ def _find_part(root: SummaryNode, scope: str) -> SummaryNode | None:
 
 
 def _merge_equal_parts(part: SummaryNode) -> None:
-    """Merge equal numbered parts, even if other parts are between them: `0 … 11`, `0, 2 … 24`."""
+    """Merge equal numbered scopes, even if other scopes are between them: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
-        # Named parts are not merged, even if equal: `query` and `key` are not layers.
+        # Named scopes are not merged, even if equal: `query` and `key` are not layers.
         kind = inner.get_comparison_key() if inner.name.isdecimal() else inner.name
         alike.setdefault(kind, []).append(inner)
     part.parts = {}
@@ -339,7 +339,7 @@ def format_number_ranges(numbers: Sequence[int]) -> str:
 
 
 def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Split increasing numbers into runs of consecutive ones."""
+    """Split increasing numbers into runs of consecutive numbers."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -350,7 +350,9 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
-    """Yield parts from the root down. A scope with a single child is merged with it: `h.0 … 11`."""
+    """Yield scopes from the root down. A scope with a single child is merged with it: `h.0 …
+    11`.
+    """
     shown = part
     while (
         depth

@@ -21,16 +21,16 @@ from specc.ir.op import Op
 from specc.ir.types import Interval, Type
 
 MAX_REPEAT_COUNT = 32
-"""Multiples of a length below it are selected exactly by `resize`, whose positions are computed
-in float32: `1 / k` is never rounded down so far that `k * (1 / k)` is below 1.
+"""Exclusive upper bound of the repeat counts `k` for which a nearest `resize` is exact. It computes
+positions in float32: `1 / k` is never rounded down so far that `k * (1 / k)` is below 1.
 """
 
 
 @dataclass(frozen=True)
 class PaddingOffsets:
-    """The number of positions before the padded ones, by the length of the axis. `padded_length` is
-    the length of the padding mask, `padding_side` its side, `min_lengths` are lower bounds of
-    lengths.
+    """The number of positions before the padded positions, by the length of the axis.
+    `padded_length` is the length of the padding mask, `padding_side` is its side, and `min_lengths`
+    are lower bounds of lengths.
     """
 
     padded_length: Dim
@@ -38,7 +38,7 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Merged axes that contain a padded one, with the lengths of the axes that were merged."""
+    """Merged axes that contain a padded axis, with the lengths of the axes that were merged."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
@@ -46,7 +46,7 @@ class PaddingOffsets:
         return frozenset(self.offsets) - {self.padded_length}
 
     def count_positions_after(self, length: Dim) -> Dim:
-        """Return the number of positions after those that may be padded."""
+        """Return the number of positions after the positions that may be padded."""
         return self._counts_after.get(length, Dim.from_value(0))
 
     @cached_property
@@ -56,7 +56,7 @@ class PaddingOffsets:
         }
 
     def has_interior_padding(self, length: Dim) -> bool:
-        """Return True if padding may separate always-valid positions from the others."""
+        """Return True if padding may separate always-valid positions from other positions."""
         if length in self.merged_lengths:
             return True
         first = self.offsets.get(length, 0) != 0 and self.padding_side != "right"
@@ -97,7 +97,7 @@ class PaddingOffsets:
 
     def is_repeating_positions(self, node: Node, axis: int) -> bool:
         """Return True for a nearest `resize` of an axis to a multiple of its length, if no
-        concatenated or merged axis has the result's length.
+        concatenated or merged axis has the length of the result.
         """
         match node.op:
             case ops.Resize(first, sizes) if 0 <= axis - first < len(sizes):
@@ -152,8 +152,8 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=256)
 def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node. Cached, because each dependence of a node needs
-    the types.
+    """Return the types of the results of a node. The result is cached, because each dependence of a
+    node needs the types.
     """
     return node.infer_types()
 
@@ -187,8 +187,8 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return the numbers of positions that an op adds before and after those of an operand,
-    negative for dropped positions, or None for other ops.
+    """Return how many positions an op adds before and after the positions of an operand (negative
+    for dropped positions), or None for other ops.
     """
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
@@ -235,8 +235,8 @@ def _find_merged_lengths(node: Node, offsets: Mapping[Dim, Dim]) -> tuple[Dim, .
 def _iterate_result_axes(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """Yield the length of each result axis that comes from a padded axis, with the offset of its
-    padded positions.
+    """Yield the length of each result axis that is derived from a padded axis, with the offset of
+    its padded positions.
     """
     for n, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
@@ -252,13 +252,13 @@ def _iterate_result_axes(
 def _can_contain_padding(
     length: Dim, offset: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> bool:
-    """Return True if an axis has `padded_length` positions after those `offset` them."""
+    """Return True if an axis has `padded_length` positions after the first `offset` positions."""
     return all(is_never_negative(d, min_lengths) for d in (offset, length - offset - padded_length))
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
-    """Return the length of the result axis and the number of positions before those that can be
-    padded, or None for other ops.
+    """Return the length of the result axis and the number of positions before the positions that
+    can be padded, or None for other ops.
     """
     axis = _get_op_axis(node.op)
     added = None if axis is None else _count_added_positions(node, operand, axis)

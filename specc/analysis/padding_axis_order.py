@@ -69,8 +69,8 @@ def find_rolled_axes(
 def find_exposed_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
-    """Return the source of a rotated axis that an op reads other than by a reduction, or combines
-    with positions that are not rotated by the same number, or None.
+    """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
+    or combines with positions rotated by a different number. Return None if there is no such axis.
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None
@@ -107,7 +107,7 @@ def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
 
 
 def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
-    """Return the axes of a result whose positions are ranks (sorted order)."""
+    """Return the axes of a result whose positions are ranks (positions in sorted order)."""
     node, operand_facts = padded_result.node, padded_result.operand_facts
     constants = {
         k.result_axis
@@ -137,7 +137,9 @@ def has_mixed_ranks(padded_result: PaddedResult) -> bool:
 
 
 def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
-    """Return the operands that are position ids combined with ranks; they count ranks."""
+    """Return the operands that are position ids combined with ranks. Such position ids count
+    ranks.
+    """
     return {
         k.operand
         for k in padded_result.dependences
@@ -146,8 +148,8 @@ def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
 
 
 def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bool:
-    """Return True if an operand contains position ids of one axis, which may also count ranks;
-    combined with query positions they count padding.
+    """Return True if an operand contains position ids of only one axis, which may also count ranks.
+    Combined with query positions, these position ids count padding.
     """
     value = padded_result.node.args[dependence.operand]
     shape = value.shape if value else ()
@@ -158,7 +160,7 @@ def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bo
 
 
 def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
-    """Return True if another operand has ranks along an axis of the result."""
+    """Return True if a different operand has ranks along an axis of the result."""
     return any(
         k.result_axis == axis
         and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes

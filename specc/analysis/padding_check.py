@@ -1,16 +1,16 @@
 """Check whether padded positions can reach an output (lint W0601).
 
-Input: a graph with padding masks, inputs declared `keep[batch, seq]`. Along each such axis the
-pass answers one question: can a value at a valid position depend on padded positions? Output: a
-warning for each op through which it can.
+Input: a graph with padding masks, inputs declared `keep[batch, seq]`. For each such axis, the pass
+checks whether a value at a valid position can depend on padded positions. Output: a warning for
+each op that causes such a dependence.
 
 An op is unaffected if the values at padded positions are provably zero (or mask constants, for a
 maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does not
 read positions on the padded side. Position ids count the padded positions before them; only their
 differences are unaffected.
 
-Right padding comes after every valid position: a running sum never reads it. The mean over the
-axis does:
+Right padding comes after every valid position, so a running sum never reads it. The mean over the
+axis reads it:
 
     $ padding
     graph "g"
@@ -43,11 +43,13 @@ SIDES: tuple[PaddingSide, ...] = ("left", "right")
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """Return W0601 for each op through which padded positions reach an output, in graph order."""
+    """Return a warning W0601 for each op through which padded positions reach an output, in graph
+    order.
+    """
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, true_masks) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # padding without effect for finite values may have an effect as NaN or infinity
+        # padding without effect for finite values may have an effect if it is NaN or infinite
         assumes_finite = (
             _infer_states(graph, mask_name, true_masks, assumes_finite=True) if reached else {}
         )
@@ -81,8 +83,8 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return the facts of every value by padding mask, and the other masks that can be assumed true
-    because no position that they mask out affects an output.
+    """Return the facts of every value by padding mask, and the other masks that can be assumed to
+    be true because no position that they mask out affects an output.
     """
     found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     true_masks, pending = frozenset[Value](), list(graph.input_facts)
@@ -129,7 +131,7 @@ def _iterate_reached_outputs(
 
 
 def _is_counting(facts: PaddingFacts) -> bool:
-    """Return True if a value counts padded positions or is rotated by their angles."""
+    """Return True if a value counts padded positions or is rotated by angles that count them."""
     return bool(facts.padding_count or facts.padding_count is None or facts.rotation)
 
 
@@ -151,7 +153,7 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
     """Return the fix. If the fix declares a padding side, return it for a side on which padding
-    does not leak through the op, or "" if there is no such side.
+    does not leak through the op, or return "" if there is no such side.
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():

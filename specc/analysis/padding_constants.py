@@ -4,7 +4,7 @@ Input: a node, and the facts of its operands along a padded axis. Output: for ea
 the constant at padded positions, if it is constant: -inf after `where(keep, s, -inf)`, zero after
 its exponential, for any values at valid positions.
 
-In descending order -inf sorts last. So positions along a sorted axis are *ranks*: for padding on
+In descending order, -inf sorts last. Positions along a sorted axis are *ranks*: for padding on
 either side, padded elements have the last ranks, and a position id computed along the sorted axis
 does not count them. Ranks may only be combined with ranks, and with values computed from position
 ids and constants.
@@ -43,8 +43,8 @@ def infer_padding_constants(padded_result: PaddedResult) -> Mapping[int, float]:
 def infer_fill_constants(
     padded_result: PaddedResult, constants: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return by axis the constant at padded positions and at positions added by `pad` or `concat`;
-    `constants` are the constants at padded positions.
+    """Return, by axis, the constant at padded positions and at positions added by `pad` or
+    `concat`; `constants` are the constants at padded positions.
     """
     filled = {}
     for axis, number in constants.items():
@@ -85,7 +85,7 @@ def _get_fill_number(padded_result: PaddedResult, operand: int, axis: int) -> fl
 
 
 def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
-    """Return the constants at padded positions after an op that works along their axis."""
+    """Return the constants at padded positions after an op along the padded axis."""
     node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
         case ops.Sort(axis) if padded_result.value.index == 0:
@@ -187,7 +187,9 @@ def _infer_arithmetic_number(
 
 
 def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
-    """Return the constant of an operand where the result's `axis` is padded, or None."""
+    """Return the constant of an operand at the positions where `axis` of the result is padded, or
+    None.
+    """
     facts = padded_result.operand_facts[operand]
     own = _find_operand_axis(padded_result, operand, axis)
     value = padded_result.node.args[operand]

@@ -1,4 +1,4 @@
-"""Walk over a graph to infer the facts of every value along one padded axis."""
+"""Traverse a graph to infer the facts of every value along one padded axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ from specc.ir.graph import Graph, Node, Value
 
 
 def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "PaddingWalk":
-    """Return the walk along the axis of the padding mask `padding_mask`."""
+    """Return the traversal along the axis of the padding mask `padding_mask`."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     lengths = find_padded_lengths(graph, offsets)
     return PaddingWalk(
@@ -63,11 +63,11 @@ def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingWalk:
-    """The walk along one padded axis with the mask `padding_mask` and padding on `padding_side`.
-    `padded_lengths` are all lengths that the axis has after strides and next to other positions;
-    `offsets` are the offsets of the padded positions. `true_masks` are assumed to be true. With
-    `assumes_finite`, no value is assumed to be NaN or infinite. `is_in_loop`: the walk is in the
-    body of a loop along another axis.
+    """The traversal along one padded axis with the mask `padding_mask` and padding on
+    `padding_side`. `padded_lengths` are all lengths of the axis after strides and next to other
+    positions; `offsets` are the offsets of the padded positions. `true_masks` are assumed to be
+    true. With `assumes_finite`, all values are assumed to be finite. If `is_in_loop`, the traversal
+    is in the body of a loop along a different axis.
     """
 
     padding_mask: Value
@@ -121,8 +121,8 @@ class PaddingWalk:
         operand_facts: list[PaddingFacts],
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
-        """Return the facts of the results of a loop along another axis, iterated to a
-        fixed point.
+        """Return the facts of the results of a loop along a different axis, iterated to a fixed
+        point.
         """
         parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
         facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
@@ -150,7 +150,7 @@ class PaddingWalk:
 
     @property
     def _has_equal_ranks(self) -> bool:
-        """True if ranks of valid positions equal their indices: padding comes last."""
+        """True if ranks of valid positions equal their indices, because padding comes last."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -244,8 +244,8 @@ class PaddingWalk:
         return find_rolled_axes(operand_facts, padded_dependences)
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for an argmax that counts the padding before it, or that has no padding
-        before it; and for the last index of right-padded sequences, `sum(keep) - 1`.
+        """Return True for an argmax that counts the padding before the selected position or has no
+        padding before it, and for the last index of right-padded sequences, `sum(keep) - 1`.
         """
         if self.padding_side == "right" and is_last_index(node, self.padding_mask):
             return True
@@ -262,8 +262,8 @@ class PaddingWalk:
         counts: list[PaddingCount],
         rotation: RotationFact | None,
     ) -> PaddingSource | None:
-        """Return the op through which padded positions affect the result: an earlier op or this
-        one, or None.
+        """Return the op through which padded positions affect the result (an earlier op or this
+        op), or None.
         """
         node, operand_facts = padded_result.node, padded_result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
@@ -286,8 +286,8 @@ class PaddingWalk:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the first op that leaked, because every later value depends on padding; also a
-        roll whose positions are distinguished here.
+        """Return the first op that leaked, because every later value depends on padding. Also
+        return a roll whose positions are distinguished by this op.
         """
         for facts in operand_facts:
             if facts.padding_source:
@@ -312,9 +312,9 @@ class PaddingWalk:
         return is_padding_exposed(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim) -> bool:
-        """Return True if the index of a valid position selects that position on an axis,
-        independent of the amount of padding before it. This is False for tables, after positions
-        that are always valid, and among repeated positions.
+        """Return True if the index of a valid position selects this position on an axis, regardless
+        of the amount of padding before it. Return False for tables, after always-valid positions,
+        and among repeated positions.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
@@ -369,7 +369,7 @@ class PaddingWalk:
         if self.padding_side == "right":
             return {}  # right padding comes after all valid positions and does not shift them
         # On axes of other lengths, e.g. with repeated positions, each padded position shifts
-        # several.
+        # several positions.
         return EVERY_POSITION if (length - self.length).number is not None else None
 
 

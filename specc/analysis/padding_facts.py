@@ -15,9 +15,10 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
-    """The op through which padded positions affect valid ones. `is_counted`: only their number has
-    an effect. `is_shifted`: their number before a stride has an effect. `loop_body` is the body of
-    the loop that contains the op, if any; `read` is the dependence that reads them.
+    """The op through which padded positions affect valid positions. If `is_counted`, only the
+    number of padded positions has an effect; if `is_shifted`, only their number before a stride.
+    `loop_body` is the body of the loop that contains the op, if any; `read` is the dependence that
+    reads the padded positions.
     """
 
     node: Node
@@ -111,7 +112,9 @@ HAZARDS = (
     "sorted_axes",
     "reversed_axes",
 )
-"""Fields of two alternative values that hold if they hold for both, or for either."""
+"""Fields that are merged for two alternative values: a guarantee holds if it holds for both values,
+a hazard if it holds for either value.
+"""
 
 AXIS_SETS = (*GUARANTEES[:-1], "sorted_axes", "reversed_axes")
 """The fields that are sets of axes."""
@@ -119,7 +122,7 @@ AXIS_SETS = (*GUARANTEES[:-1], "sorted_axes", "reversed_axes")
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
-"""The facts of a value that does not depend on padding and about which nothing else is known."""
+"""The facts of a value that does not depend on padding and has no other known facts."""
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
@@ -151,7 +154,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # If one value has ranks and the other positions, no fact about the result is known.
+        # If one value has ranks and the other has positions, no fact about the result is known.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,

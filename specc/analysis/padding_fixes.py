@@ -57,7 +57,7 @@ class PaddingLeak:
         return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
 
     def has_interior_padding(self) -> bool:
-        """Return True if padding separates always-valid positions from the others."""
+        """Return True if padding separates always-valid positions from other positions."""
         reading = self.padding_source.read
         return reading is not None and (
             reading.has_interior_padding or reading.has_interior_result_padding
@@ -73,14 +73,14 @@ class PaddingLeak:
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest node with an accepted op, along padded operands."""
+        """Return the nearest node whose op is accepted, following padded operands."""
         while node is not None and not accept(node.op):
             value = self.find_padded_operand(node)
             node = value.node if value else None
         return node
 
     def find_joining_op(self) -> Node | None:
-        """Return the op that added positions next to those that are read, or None."""
+        """Return the op that added positions next to the positions that are read, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_source(self.node, lambda op: isinstance(op, joining))
 
@@ -115,8 +115,8 @@ class PaddingLeak:
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Return the padding mask, flipped like the value, or `mask` for an axis of a different
-        length.
+        """Return the padding mask, flipped like the value. For an axis of a different length,
+        return `mask`.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
         if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
@@ -125,7 +125,9 @@ class PaddingLeak:
         return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Return the padding mask of a value with axes inserted for the value's other axes."""
+        """Return the padding mask of a value, with axes inserted for the other axes of the
+        value.
+        """
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
@@ -145,7 +147,7 @@ class PaddingLeak:
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
     def find_call_result(self, node: Node) -> Value | None:
-        """Return the result of the call in the user's spec that a node belongs to."""
+        """Return the result of the call in the user's spec to which a node belongs."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
         made = [
@@ -177,7 +179,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""The form in which an op takes a padding mask."""
+"""The form in which an op accepts a padding mask."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -256,7 +258,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _get_mask_argument_help(leak: PaddingLeak) -> str:
-    """Return the help of an op with an argument for the mask, with a placeholder for the mask."""
+    """Return the help for an op with an argument for the mask, with a placeholder for the mask."""
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
@@ -278,7 +280,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest a value for padded positions; return "" if no value helps."""
+    """Suggest a value for padded positions; return "" if no value has the required effect."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
@@ -303,8 +305,8 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant at added positions (for merged axes, the neutral element), or None if
-    unknown.
+    """Return the constant at added positions, or None if unknown. For merged axes, return the
+    neutral element.
     """
     match node.op:
         case ops.Merge():
@@ -317,7 +319,7 @@ def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
 
 
 def _get_other_side(leak: PaddingLeak, node: Node) -> str:
-    """Return the side of padding for which added positions are adjacent to valid ones."""
+    """Return the padding side for which added positions are adjacent to valid positions."""
     return "left" if node.args[0] is leak.find_padded_operand(node) else "right"
 
 
@@ -336,7 +338,7 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
 
 
 def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
-    """Suggest a fix for ops for which no value at padded positions helps."""
+    """Suggest a fix for ops for which no value at padded positions has the required effect."""
     keep = leak.mask_name
     match op := leak.node.op:
         case ops.Index(index=at) if at == 0:

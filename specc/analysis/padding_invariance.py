@@ -1,10 +1,10 @@
 """Prove that padded positions do not affect an op.
 
-The op must read zeros there, or mask constants for a maximum or softmax; or it must not read padded
-positions, because a mask excludes them or because they are outside its receptive field. An axis
-consists of always-valid positions, the positions of a padded sequence, and further always-valid
-positions. A window across their borders has the same result with and without padding if padded
-positions and the positions added next to them hold the same constant
+The op must read zeros at padded positions, or mask constants if it is a maximum or softmax; or it
+must not read padded positions, because a mask excludes them or because they are outside its
+receptive field. An axis consists of always-valid positions, the positions of a padded sequence, and
+further always-valid positions. A window across their borders has the same result with and without
+padding if padded positions and the positions added next to them hold the same constant
 (`PaddingFacts.fill_constants`).
 """
 
@@ -62,7 +62,7 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
     """Return True if no padded position is read: padding is left of the newest position or of
-    positions that only read later positions, or right of positions that only read earlier
+    positions that read only later positions, or right of positions that read only earlier
     positions.
     """
     dependence = read.dependence
@@ -71,7 +71,7 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
-    """Return True if no padded position is at a distance in `reach` before a valid one."""
+    """Return True if no padded position is at a distance in `reach` before a valid position."""
     after_reads, before_reads = reach.low >= 0, reach.high <= 0
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
@@ -90,7 +90,7 @@ def _is_rank_safe(read: PaddedRead) -> bool:
 
 
 def _is_padding_after_reads(read: PaddedRead) -> bool:
-    """Return True if right padding comes after every position that is read; in self-attention a
+    """Return True if right padding comes after every position that is read. In self-attention, a
     valid query then reads only earlier keys.
     """
     to, reach = resolve_dependence(read.node, read.dependence)
@@ -98,7 +98,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     if not read.is_padding_last or to is None or operand is None:
         return False
     if isinstance(read.op, ops.Gather):
-        return False  # its indices determine which positions it selects
+        return False  # the indices of the op determine which positions it selects
     if isinstance(read.op, ops.Einsum | ops.MatMul) and not all(
         r.is_finite for r in read.operand_facts
     ):
@@ -123,7 +123,7 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
 
 def _is_state_zero(read: PaddedRead) -> bool:
     """Return True if a recurrent layer without bias keeps its zero initial state over the padding
-    that it reads: zeros before all valid positions.
+    that it reads, because the positions before all valid positions are zeros.
     """
     op = read.op
     if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_interior_padding:
@@ -153,8 +153,8 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
 
 
 def _have_same_positions(read: PaddedRead) -> bool:
-    """Return True if queries and keys are positions of one axis; only then are keys before a valid
-    query valid.
+    """Return True if queries and keys are positions of the same axis. Only then are the keys before
+    a valid query valid.
     """
     operand, to = read.node.args[read.dependence.operand], read.dependence.result_axis
     if operand is None or to is None:
@@ -213,8 +213,8 @@ def _is_neutral_reduction(read: PaddedRead, function_name: str) -> bool:
 
 
 def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
-    """Return True if the constant at padded positions is at most every other value, or, if `end` is
-    positive, at least every other value.
+    """Return True if the constant at padded positions is at most every other value. If `end` is
+    positive, return True if the constant is at least every other value.
     """
     least, most = find_value_range(read.node.args[read.dependence.operand])
     held, axis = read.padding_constant, read.axis
@@ -226,7 +226,7 @@ def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
 
 
 def _is_neutral_full_read(read: PaddedRead) -> bool:
-    """Return True if padding does not change an op that reads the complete axis."""
+    """Return True if padding does not change the result of an op that reads the complete axis."""
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Reduce(function_name):
@@ -235,7 +235,7 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
             # If no key is visible, a softmax over mask constants is 1/n, and n counts padding.
             return is_softmax_ignoring(read.node, facts, axis)
         case ops.ArgMax():
-            # The first of equal elements is selected, which with right padding is valid.
+            # If elements are equal, the first is selected, which is valid with right padding.
             if read.is_padding_last:
                 return _is_neutral_reduction(read, "max")
             return facts.is_ignored_by_max(axis) and axis in facts.finite_axes
@@ -255,8 +255,8 @@ def _is_neutral_move(read: PaddedRead) -> bool:
         case ops.Sort(along):
             return along == axis and get_number_sorted_last(read.node, facts) is not None
         case ops.TopK(k=k, largest=largest):
-            # If fewer valid positions exist than are selected, the other selected positions hold
-            # that constant.
+            # If fewer valid positions exist than are selected, the other selected positions have
+            # this constant.
             values = read.dependence.result == 0 and k.number is not None
             return values and _is_padding_constant_extreme(read, -inf if largest else inf)
         case ops.Flip() | ops.Roll():
@@ -269,8 +269,8 @@ def _is_neutral_move(read: PaddedRead) -> bool:
 
 
 def can_keep_padding_facts(read: PaddedRead) -> bool:
-    """Return True if the facts about padded positions of the operand also hold for those of the
-    result.
+    """Return True if the facts about padded positions of the operand also hold for the padded
+    positions of the result.
     """
     if read.dependence.kind == "same":
         return True
@@ -290,7 +290,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
 
 
 def _is_reading_only_padding(read: PaddedRead) -> bool:
-    """Return True if padded positions of a window's result read padded positions only."""
+    """Return True if padded positions of a window's result read only padded positions."""
     is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
     back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
     here = (back and read.dependence.min_offset >= 0) or (ahead and read.dependence.max_offset <= 0)
@@ -305,8 +305,7 @@ def is_window_unaffected(read: PaddedRead) -> bool:
         return True
     match read.op:
         case ops.Delay(fill_value=first):
-            # Before the first valid position a delay reads padding or `first`, which must not
-            # differ.
+            # Before the first valid position a delay reads padding or `first`: both must be equal.
             return read.fill_constant == float(first)
         case ops.CumSum():
             return read.is_zero
@@ -350,7 +349,7 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_one_sided_slice(read: PaddedRead) -> bool:
-    """Return True if a slice keeps no always-valid position beyond the padding."""
+    """Return True if a slice keeps no always-valid position after the padding."""
     dropped = _iterate_dropped_counts(read, inf)
     return not read.has_interior_padding or all(over >= 0 for over in dropped)
 
@@ -363,7 +362,7 @@ def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp) -> bool:
 
 
 def _is_fill_matching(read: PaddedRead) -> bool:
-    """Return True if positions added next to padding hold the same constant as the padding."""
+    """Return True if positions added next to padding have the same constant as the padding."""
     op, place = read.op, read.dependence.operand
     added: list[float | None] = []
     if isinstance(op, ops.Pad):
@@ -378,8 +377,8 @@ def _is_fill_matching(read: PaddedRead) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield per side of padding how many more positions a slice drops than are always valid there,
-    or `default` for a side without padding.
+    """Yield for each side with padding how many more positions a slice drops than are always valid
+    on this side; yield `default` for a side without padding.
     """
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"

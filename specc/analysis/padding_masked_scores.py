@@ -1,4 +1,5 @@
-"""Find positions that a softmax or maximum ignores, because a mask sets their scores to a constant.
+"""Find the positions that a softmax or maximum ignores because a mask sets their scores to a
+constant.
 
 A mask constant is at most -1e30; a floor is less than the values at all valid positions, such as -1
 for position ids. Both are sound only if all other scores are finite scores above the constant:
@@ -33,12 +34,12 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores up to this value are treated as -inf: no model computes finite scores of this size
+"""Scores up to this value are treated as -inf. No model computes finite scores of this magnitude
 accurately in f32.
 """
 
 UNDERFLOW_DISTANCE = 1000.0
-"""`exp(-x)` of a number from 746 on is 0 in float64, and from 104 on in float32."""
+"""For x from 746 on, `exp(-x)` is 0 in float64; for x from 104 on, it is 0 in float32."""
 
 FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
 """Ops and `Pointwise` functions whose results are never mask constants."""
@@ -54,7 +55,7 @@ def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
             return _is_filled_with_mask_constant(padded_result, axis)
         case ops.Arith("sub"):
             # A mask constant minus a finite score is a mask constant. The difference of two mask
-            # constants is about 0: `s - max(s)` if all scores of a query are masked.
+            # constants is about 0, e.g. `s - max(s)` if all scores of a query are masked.
             return fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
         case ops.Arith("add"):
             return _is_sum_mask_constant(padded_result, fallen, axis)
@@ -98,14 +99,14 @@ def _has_no_mask_constants(padded_result: PaddedResult, n: int, axis: int) -> bo
 
 
 def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if values at padded positions of `axis` equal the mask constant, or are less than
-    all others (`lowest`) or greater than all others.
+    """Return True if the values at padded positions of `axis` equal the mask constant, or are less
+    than (`lowest`) or greater than all other values.
     """
     op = padded_result.op
     if isinstance(op, ops.Where):
         return _is_filled_with_extreme(padded_result, axis, lowest=lowest)
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
-        # The padding mask is 0 at padded positions and 1 at all others.
+        # The padding mask is 0 at padded positions and 1 at all other positions.
         return padded_result.list_operands_with_fact("zero_axes", axis)[0]
     same = op.is_view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
     return same and any(
@@ -158,8 +159,8 @@ def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) 
 
 def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a sum has a finite score along `axis`."""
-    # If one operand is unbounded, the sum and this operand have their maximum at the same position;
-    # if both are unbounded, their maxima may be at different positions.
+    # If one operand is unbounded, the sum and this operand have their maximum at the same position.
+    # If both operands are unbounded, their maxima may be at different positions.
     has_extremes = [r.has_extremes for r in padded_result.operand_facts]
     finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
     return (
@@ -193,15 +194,15 @@ def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
     position.
     """
     found = sorted(axes)
-    # Self-attention scores have the padded axis twice, first as queries: under `causal & keep` each
-    # query still attends to itself.
+    # Self-attention scores have the padded axis twice, first for the queries: under `causal &
+    # keep`, each query still attends to itself.
     pairs = len(found) == 2 and _is_condition_true(padded_result, found[0], found[1])
     if is_condition_always_true(padded_result) or pairs:
         yield from found
 
 
 def is_condition_always_true(padded_result: PaddedResult) -> bool:
-    """Return True if a result is the first branch of a `where` at every valid position."""
+    """Return True if a result equals the first branch of a `where` at every valid position."""
     is_where = isinstance(padded_result.op, ops.Where)
     return is_where and _is_condition_true(padded_result, None, None)
 
@@ -221,7 +222,7 @@ def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyGrid) 
         node = grid.value.node
         if _is_known_true_mask(padded_result, grid.value):
             return True
-        # a mask input may be false anywhere
+        # a mask input may be false at any position
         if node is None or (known := find_uniform_value(grid.value)) is not None:
             return node is not None and known == 1
         if (inner := follow_view(grid)) is not None:
@@ -252,7 +253,7 @@ def _is_true_on_diagonal(grid: QueryKeyGrid) -> bool:
 
 
 def _keeps_truth(op: Op) -> bool:
-    """Return True if the result of an op is true where all operands are."""
+    """Return True if the result of an op is true wherever all operands are true."""
     nearest = isinstance(op, ops.Resize) and not op.interpolates
     return nearest or isinstance(op, ops.And | ops.Concat | ops.DownsamplePaddingMask | ops.Cast)
 
@@ -271,7 +272,8 @@ def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
     given = padded_result.operand_facts
     match padded_result.op:
         case ops.Where():
-            # At valid positions, `keep` alone never selects the mask constant, but `causal` does.
+            # At valid positions, `keep` alone never selects the mask constant, but `causal` may
+            # select it.
             return given[1].has_extremes or (
                 given[2].has_extremes and not is_condition_always_true(padded_result)
             )

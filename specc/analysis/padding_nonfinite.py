@@ -1,9 +1,9 @@
 """Infinity and NaN at padded positions, which a product with zero does not remove.
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
-NaN propagates through every sum. A running sum of `keep` is zero before the first valid position,
-and so is a window of it: a quotient by such a value is trusted only if bounds show that the divisor
-is not zero.
+NaN propagates through every sum. A running sum of `keep`, and a window of it, is zero before the
+first valid position. A quotient by such a value is assumed to be finite only if bounds show that
+the divisor is not zero.
 """
 
 from math import isinf
@@ -33,7 +33,7 @@ INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
 UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
 """Functions that are unbounded above and bounded below."""
 GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
-"""Activations `x * gate(x)` whose gate tends to 0: `-inf * 0` is NaN."""
+"""Activations `x * gate(x)` whose gate tends to 0, so that `-inf * 0` is NaN."""
 
 MOVING_OPS = (
     *(ops.Concat, ops.Slice, ops.StridedSlice, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
@@ -55,7 +55,7 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 
 
 def find_infinity_signs(padded_result: PaddedResult) -> InfinitySigns:
-    """Return the signs of infinity that a result may hold."""
+    """Return the signs of infinity that elements of a result may have."""
     operand_facts, node = (
         [r.infinity_signs for r in padded_result.operand_facts],
         padded_result.node,
@@ -103,8 +103,8 @@ def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
 
 
 def _can_be_infinite(value: Value) -> bool:
-    """Return True if the dtype can hold infinity or NaN; booleans and integers cannot, even if
-    computed from NaN.
+    """Return True if the dtype has infinity and NaN. Booleans and integers have neither, even if
+    they are computed from NaN.
     """
     return value.dtype[0] not in "iu" and value.dtype != "bool"
 
@@ -171,7 +171,7 @@ def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
     if len(masks) != 1:
         return None
     if _can_be_undefined_at_padding(padded_result):
-        # A divisor computed from masked scores is zero if all of them are masked.
+        # A divisor computed from masked scores is zero if all scores are masked.
         tested = operand_facts[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
         return tested.infinity_mask
     return masks.pop()
@@ -182,8 +182,8 @@ def _can_be_nonfinite(facts: PaddingFacts) -> bool:
 
 
 def _is_masked_again(padded_result: PaddedResult) -> bool:
-    """Return True if a `where` replaces non-finite values under the same mask that filled in
-    infinity.
+    """Return True if a `where` replaces non-finite values under the same mask under which infinity
+    was filled in.
     """
     node, operand_facts = padded_result.node, padded_result.operand_facts
     return (
@@ -203,8 +203,8 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
-    """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, or a function
-    outside its domain.
+    """Return True if a result may be NaN at padded positions because of inf - inf, 0 * inf, or a
+    function outside its domain.
     """
     operand_facts, node = padded_result.operand_facts, padded_result.node
     if not _can_be_infinite(padded_result.value):
@@ -249,8 +249,8 @@ def _has_padding(padded_result: PaddedResult, operand: int) -> bool:
 
 
 def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
-    """Return the axes along which padded positions repeat the last valid value, as a running sum
-    of zeros does.
+    """Return the axes along which padded positions repeat the last valid value, like a running sum
+    of zeros.
     """
     node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
@@ -283,8 +283,8 @@ def can_be_zero_at_padding(padded_result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
-    """Return True if a result may divide by zero, or evaluate a root or logarithm outside its
-    domain, at a padded position.
+    """Return True if, at a padded position, a result may divide by zero or evaluate a root or
+    logarithm outside its domain.
     """
     node = padded_result.node
     match node.op:
@@ -318,8 +318,8 @@ def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(padded_result: PaddedResult) -> bool:
-    """Return True if infinite operands do not make an op NaN: a maximum is safe, `inf - inf` and
-    `0 * inf` are not.
+    """Return True if infinite operands cannot make the result NaN: true for `max`, false for `inf -
+    inf` and `0 * inf`.
     """
     node, signs = padded_result.node, [r.infinity_signs for r in padded_result.operand_facts]
     match node.op:
@@ -352,7 +352,7 @@ def _is_data_movement(op: Op) -> bool:
 
 
 def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
-    """Return True if infinities of both signs may meet in a sum."""
+    """Return True if a sum may add infinities of both signs."""
     return bool((left and right) and len(left | right) > 1)
 
 

@@ -1,12 +1,11 @@
 """Position ids that count padding, and the uses of them that do not affect results.
 
-A position id increases by one with every padded position before it, and twice a position id
-increases by two. The analysis tracks the *padding count* of a value, which is the amount that
-padding adds to it: a multiple of the number of padded positions, possibly times other values. A
-difference or comparison does not depend on the amount of padding if both sides have equal counts.
-Softmax weights do not depend on it if the scores of all positions increase by the same amount, such
-as ALiBi scores written as `slope * j`. Any other use of a position id exposes the amount of
-padding.
+Every padded position increases the position ids after it by one, and twice a position id by two.
+The analysis tracks the *padding count* of a value, which is the amount that padding adds to it: a
+multiple of the number of padded positions, possibly times other values. A difference or comparison
+does not depend on the amount of padding if both sides have equal counts. Softmax weights do not
+depend on it if the scores of all positions increase by the same amount, such as ALiBi scores
+written as `slope * j`. Any other use of a position id exposes the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,34 +20,35 @@ from specc.ir.graph import Node, Value
 
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
-"""The amount that each preceding padded position adds: products of values with coefficients; None
-if it differs between positions."""
+"""The amount that each preceding padded position adds: products of values with coefficients, or
+None if the amount differs between positions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedPositions:
-    """The padding count of position ids of an axis with padding between valid positions: positions
-    after the padding count it, positions before it do not. Only the order is preserved.
+    """The padding count of position ids of an axis with padding between valid positions. Positions
+    after the padding count it; positions before it do not. Only the order is preserved.
     """
 
     length: Dim
     padding_start: Dim
     padding_end: Dim
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
-    """The amount that padding adds at positions which may be padded."""
+    """The amount that padding adds at positions that may be padded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelativePositions:
-    """The padding count of position ids relative to the end of the positions before the padding:
-    negative before it, and with `padding_terms` added from there on.
+    """The padding count of position ids relative to the end of the positions before the padding.
+    The ids are negative before this end; from there on, padding adds `padding_terms`.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
 
     @property
     def count(self) -> "PaddingCount":
-        """The padding count from that position on."""
+        """The padding count from this end on."""
         return dict(self.padding_terms)
 
 
@@ -65,8 +65,8 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count of a value that equals one of two values, or None if their counts
-    differ.
+    """Return the padding count of a value that equals one of two values, or None if the padding
+    counts of these values differ.
     """
     return left if left == right else None
 
@@ -138,8 +138,8 @@ def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int)
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
-    """Return a padding count times another operand, or None if that operand varies along the padded
-    axis.
+    """Return a padding count times a different operand, or None if this operand varies along the
+    padded axis.
     """
     number = find_constant_fraction(factor)
     if number is not None:
@@ -155,13 +155,14 @@ def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if positions are compared with the position at which padding starts or ends; the
-    result is then the same with and without padding.
+    """Return True if positions are compared with the position at which padding starts or ends. In
+    this case the result is the same with and without padding.
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         rows, padded_length = _get_only_factor(count), _find_constant_length(right)
         if isinstance(rows, RelativePositions) and counts[1 - n] == rows.count:
-            # Positions before it are negative, and the value they are compared with is not.
+            # Positions before the end are negative, and the value with which they are compared is
+            # not negative.
             return _are_position_ids(right)
         if isinstance(rows, OrderedPositions) and padded_length is not None:
             return padded_length == rows.padding_end or (
@@ -171,8 +172,8 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
 
 
 def _is_excluding_start(node: Node, operand: int) -> bool:
-    """Return True if the comparison of operand number `operand` with the first edge has one result
-    for padded positions and the first valid position, which follow that edge.
+    """Return True if the comparison of operand number `operand` with the start of the padding has
+    the same result for padded positions and for the first valid position after them.
     """
     apart = ("gt", "le") if operand else ("lt", "ge")
     return node.op in [ops.Compare(function_name) for function_name in apart]
@@ -242,7 +243,9 @@ def is_last_index(node: Node, padding_mask: Value) -> bool:
 
 
 def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if an op depends on position ids and not only on their differences."""
+    """Return True if an op depends on position ids themselves, not only on differences of position
+    ids.
+    """
     if None in counts:
         return True
     if not any(counts):
@@ -274,7 +277,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             pass
         case ops.Attend():
             scores, keys, axis = node.op.bias.index, node.op.key(node), 2
-            fixed = node.op.sinks(node)  # its score does not change
+            fixed = node.op.sinks(node)  # the score of this position does not change
         case _:
             axis = -1
     alone = not _is_other_operand_moved(counts, scores)

@@ -15,8 +15,9 @@ from specc.ir.graph import Node, Value
 
 @dataclass(frozen=True, slots=True)
 class RotationFact:
-    """The angles and feature pairs of a rotation (`key`), and the axis of the rotated features;
-    `feature_axis` is None for the angles themselves. Values with equal keys have the same rotation.
+    """The angles and feature pairs of a rotation (`key`), and the axis of the rotated features.
+    `feature_axis` is None for the angles themselves. Values with equal keys have the same
+    rotation.
     """
 
     key: object
@@ -54,15 +55,15 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> RotationFact:
-    """Return the rotation after an op with one operand; other ops expose the angles."""
+    """Return the rotation after an op with one operand. Other ops expose the angles."""
     if rotations is None:
         return EXPOSED_ROTATION
     match node.op:
         case ops.Cast(to):
-            # After rounding, equally rotated values need not be equal.
+            # After rounding, equally rotated values may differ.
             return rotations if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise("neg"):
-            # -x is x rotated by 180° more, the same at all positions.
+            # -x is x rotated by 180° more at all positions.
             return rotations if rotations.feature_axis is not None else EXPOSED_ROTATION
     if node.op.is_view or isinstance(node.op, ops.Slice | ops.StridedSlice):
         return _infer_view_rotation(node, rotations)
@@ -71,11 +72,12 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
 
 def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
     """Return True if a sum of products does not depend on the angles because both factors have the
-    same rotation, or None for other ops.
+    same rotation. Return None for other ops.
     """
     match node.op:
         case ops.Attend():
-            # A rotated value or mask changes the result, but rotations of queries and keys cancel.
+            # A rotated value or mask changes the result, but the rotations of queries and keys
+            # cancel.
             alone = not any(rotations[2:])
             return alone and _is_matched_product(rotations[0], rotations[1], 3, 3)
         case ops.MatMul():
@@ -87,7 +89,9 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
 
 
 def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> RotationFact:
-    """Return the rotation by cosine and sine of the same angles, if not rotated before."""
+    """Return the rotation by the cosine and sine of the same angles, if the value is not rotated
+    yet.
+    """
     x, cosines, sines = rotations
     alike = x is None and cosines is not None and cosines == sines
     if not alike or cosines is None or cosines.feature_axis is not None:
@@ -140,7 +144,7 @@ def _collect_feature_letters(
 def _infer_concat_rotation(
     node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    """Return the rotation of concatenated features, some of them rotated, or of concatenated
+    """Return the rotation of concatenated features, some of which are rotated, or of concatenated
     positions with the same rotation.
     """
     features = {t.feature_axis for t in rotations if t}
@@ -148,7 +152,7 @@ def _infer_concat_rotation(
         return EXPOSED_ROTATION
     (at,) = features
     if axis != at:
-        # More positions, or heads, of vectors rotated by the same angles.
+        # More positions or heads of vectors that are rotated by the same angles.
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
     return _combine_part_rotations(node, rotations, axis)
 
@@ -156,8 +160,8 @@ def _infer_concat_rotation(
 def _combine_part_rotations(
     node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    # Half of the features rotated, half not, as in GPT-J: only vectors with the same layout are
-    # rotated equally.
+    # Half of the features are rotated and half are not, as in GPT-J. Only vectors with the same
+    # layout are rotated equally.
     parts = zip(rotations, node.args, strict=True)
     return RotationFact(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
@@ -168,7 +172,7 @@ def _infer_scaled_rotation(
     """Return the rotation after scaling all features by one factor, or of the sum of two values
     with the same rotation.
     """
-    # Rotation is linear: the sum of two vectors rotated by one angle is rotated by it.
+    # Rotation is linear: the sum of two vectors rotated by the same angle is rotated by this angle.
     alike = first is not None and first == second and first.feature_axis is not None
     if first and alike and function_name in ("add", "sub"):
         return first
@@ -217,7 +221,8 @@ def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
 
 
 def _view_angles(node: Node, rotations: RotationFact) -> RotationFact:
-    # Each view of angles is a separate set: cosines of all positions, and those of a half.
+    # Each view of angles is a separate set, e.g. the cosines of all positions and the cosines of a
+    # half.
     return (
         replace(rotations, key=(node.op, rotations.key))
         if not rotations.is_exposed

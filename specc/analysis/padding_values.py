@@ -1,7 +1,7 @@
 """Infer facts about values at padded positions: zeros, constants, mask constants in scores.
 
 Input: a node, and the facts of its operands along one padded axis. Output: the facts of each
-result. Facts are sound: the results of an unknown op have none.
+result. Facts are sound: the results of an unknown op have no facts.
 
 Scores are filled with -inf where `keep` is false. There they are mask constants, lower than at
 every valid position (`is_extreme_at_padding`), and at least one valid position has a finite score
@@ -114,8 +114,8 @@ def _find_extreme_axes(
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
-        # If batch and positions are merged, no fact about the last position, or about at least one
-        # position, holds.
+        # If batch and positions are merged, no fact about the last position or about at least one
+        # position holds.
         return replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
     return facts
 
@@ -140,13 +140,14 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
     last = value.rank - 1
     match node.op:
         case ops.MaskedWeights():
-            # The keys are the last axis of mask and weights, however many axes precede it.
+            # The keys are the last axis of mask and weights, regardless of the number of preceding
+            # axes.
             mask = node.op.mask
             masked_axes = mask.select(operand_facts).zero_axes
             if mask(node).rank - 1 in masked_axes:
                 yield last
             if mask(node).rank - 2 in masked_axes:
-                yield last - 1  # a query without visible keys gets zeros
+                yield last - 1  # a query without visible keys has zeros
         case ops.Attend():
             yield from _iterate_masked_attention_axes(padded_result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
@@ -156,7 +157,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_axes:
-            # The scan outputs of a masked loop are zero at skipped positions; a carry has no such
+            # The scan outputs of a masked loop are zero at skipped positions; carries have no such
             # axis.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
@@ -173,7 +174,8 @@ def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) 
     value, operand_facts = padded_result.value, padded_result.operand_facts
     mask_facts = op.mask.select(operand_facts)
     masked_axes = mask_facts.zero_axes if op.mask(padded_result.node) and mask_facts else ()
-    # The second result is the weights; the last axis of the first result is features, not keys.
+    # The second result contains the weights; the last axis of the first result contains features,
+    # not keys.
     if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
@@ -207,7 +209,7 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
         padded_result.list_operands_with_axis(axis),
     )
     if isinstance(padded_result.op, ops.Concat):
-        # A part without padded positions covers other positions of the axis.
+        # An operand without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
     if isinstance(padded_result.op, PRODUCT_OPS) and not _are_other_operands_finite(
         padded_result, zero
@@ -224,7 +226,7 @@ def _are_other_operands_finite(padded_result: PaddedResult, zero: list[bool]) ->
 
 def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
     """Return True if the result is zero at padded positions. `zero` states which operands are zero
-    there, `has_padding` which operands have padded positions.
+    at padded positions, `has_padding` states which operands have padded positions.
     """
     node = padded_result.node
     match node.op:
@@ -246,7 +248,7 @@ def _is_zero_preserving(node: Node) -> bool:
         case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
-            # A bias is added at padded positions too: the result is not zero.
+            # A bias is also added at padded positions, so the result is not zero.
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0
@@ -258,8 +260,8 @@ def _is_zero_preserving(node: Node) -> bool:
 
 
 def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
-    """Return True if every operand that may be selected is zero at padded positions or
-    everywhere.
+    """Return True if every operand that may be selected is zero at padded positions or at all
+    positions.
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):
@@ -270,6 +272,6 @@ def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
 def _is_selection_zero(
     is_masked_out: bool, is_true_branch_zero: bool, is_false_branch_zero: bool
 ) -> bool:
-    # If the condition is false at padded positions, only the other operand counts: `where(keep,
+    # If the condition is false at padded positions, only the operand for false counts: `where(keep,
     # x, 0)`.
     return (is_masked_out or is_true_branch_zero) and is_false_branch_zero

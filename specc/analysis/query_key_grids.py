@@ -4,11 +4,11 @@ Input: a value and its query and key axes. A view moves axes, so its operand is 
 with other axis indices: a value `[n, n]` before an `insert` at 0 is viewed along its axes 0 and 1,
 the result along 1 and 2.
 
-Recursive rules over grids are generators: a rule yields the questions whose answers it needs,
-receives them, and returns its own answer. `solve_memoized` evaluates the rules on an explicit
-stack, so that graphs may be arbitrarily deep, and answers each question once, within a budget: a
-chain of thirty `where` nodes, each reading its predecessor twice, needs thirty answers instead of
-2^30.
+Recursive rules over grids are generators: a rule yields the queries whose results it needs,
+receives the results, and returns its own result. `solve_memoized` evaluates the rules on an
+explicit stack, so that graphs may be arbitrarily deep, and evaluates each query once, within a
+budget. A chain of thirty `where` nodes, each reading its predecessor twice, needs thirty
+evaluations instead of 2^30.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -76,7 +76,7 @@ def has_equal_rates(grid: QueryKeyGrid) -> bool:
 def make_grid(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> QueryKeyGrid:
-    """Return a value as a grid over a query and a key axis."""
+    """Return a value as a grid over a query axis and a key axis."""
     return QueryKeyGrid(
         value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
     )
@@ -106,7 +106,7 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             query, key = (None if a is None else order[a] for a in (q, k))
             return grid.view_operand(operand, query, key)
         case ops.Expand(axis):
-            # A broadcast axis had one position, which is the same for all.
+            # A broadcast axis has one position, which is the same for all positions of the result.
             return _view_without_axis(grid, operand, axis)
         case ops.Split(axis, sizes):
             return _follow_reshape(grid, operand, axis, len(sizes), 1)
@@ -176,7 +176,7 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     operand = node.first_operand if node is not None else None
     if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
         return False
-    # Both lengths must have a prefix: they differ by the removed positions.
+    # Both lengths must have a prefix; they differ by the number of removed positions.
     lengths = operand.shape[op.axis], grid.value.shape[op.axis]
     return None not in [grid.time_axis.get_prefix_length(n) for n in lengths]
 
@@ -214,12 +214,14 @@ def _remove_inserted_axis(axis: int | None, inserted_axis: int) -> int | None:
 
 
 def shift_axis(axis: int | None, removed_axis: int) -> int | None:
-    """Return the index of an axis in a value that has one more axis, at `removed_axis`."""
+    """Return the index of an axis in a value that has an additional axis at `removed_axis`."""
     return None if axis is None else axis + (axis >= removed_axis)
 
 
 def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
-    """Return an operand with its axes aligned to the result's from the right (broadcasting)."""
+    """Return an operand with its axes aligned with the result's axes from the right
+    (broadcasting).
+    """
     shift = grid.value.rank - operand.rank
     query = None if grid.query_axis is None else grid.query_axis - shift
     key = None if grid.key_axis is None else grid.key_axis - shift
@@ -227,7 +229,7 @@ def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
 
 
 MAX_TRAVERSAL_STEPS = 50_000
-"""Maximum number of queries about one grid before the proof gives up."""
+"""Maximum number of queries about one grid; beyond it, the analysis returns the default."""
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -254,14 +256,15 @@ class TraversalBudget:
 def solve_memoized(
     question: Q, rule: TraversalRule[Q, A], answers: dict[Q, A], budget: TraversalBudget, default: A
 ) -> A:
-    """Return the answer to a question, and store the answers to all questions that it asked in
-    `answers`. If the budget is exhausted the answer is `default`, which must hold for every value.
+    """Return the result of a query (`question`), and store the results of all queries that it
+    depends on in `answers`. If the budget is exhausted, return `default`, which must hold for every
+    value.
     """
     if question in answers:
         return answers[question]
     if not budget.spend_step():
         return default
-    # A stack of open questions, each above the question that asked it. `given` is sent to the
+    # A stack of open queries, each above the query that needs its result. `given` is sent to the
     # generator at the top; a new generator is sent None.
     open_ = [(question, rule(question))]
     answer, fresh = default, True
@@ -283,7 +286,7 @@ def solve_memoized(
 
 
 def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
-    """Return the answers to several questions, for a rule that needs all of them."""
+    """Return the results of several queries, for a rule that needs all of them."""
     answers: list[A] = []
     for question in questions:
         answers.append((yield question))
@@ -291,7 +294,7 @@ def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
 
 
 def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the answer to any question is True; stop at the first such answer."""
+    """Return True if the result of any query is True; stop at the first True."""
     for question in questions:
         if (yield question):
             return True
@@ -299,7 +302,9 @@ def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
 
 
 def solve_all(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the answers to all questions are True; stop at the first other answer."""
+    """Return True if the results of all queries are True; stop at the first result that is not
+    True.
+    """
     for question in questions:
         if not (yield question):
             return False

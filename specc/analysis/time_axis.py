@@ -68,9 +68,9 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a graph: its `length`, one symbol, and the `dependent_symbols`, itself
-    included. `min_lengths` are lower bounds of lengths. The autoregressive input has `chunk_size`
-    positions per unit of `length`.
+    """The time axis of a graph: its `length`, which is one symbol, and the `dependent_symbols`,
+    including the symbol itself. `min_lengths` are lower bounds of lengths. The autoregressive input
+    has `chunk_size` positions per unit of `length`.
     """
 
     length: Dim
@@ -117,8 +117,8 @@ class TimeAxis:
 def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
-    # The symbol must occur once, without other symbols of time: with length `2 g`, `r - g`
-    # identifies no position unless the rate 2 divides the chunk size.
+    # The symbol must occur once, without other time symbols: with length `2 g`, `r - g` identifies
+    # no position unless the rate 2 divides the chunk size.
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
@@ -154,8 +154,8 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 
 
 def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
-    """Return how an op that concatenates positions or selects them by index reads the time axis, or
-    None for other ops, or if the result has no time axis.
+    """Return how an op that concatenates positions or selects them by index reads the time axis.
+    Return None for other ops, or if the result has no time axis.
     """
     length = get_read_length(node, dependence)
     prefix_length = time_axis.get_prefix_length(length)
@@ -216,7 +216,7 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
 
 def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
     """Return the number of operand positions before the first position that result position 0
-    reads, or None if positions do not form complete chunks.
+    reads, or None if the positions do not form complete chunks.
     """
     if dependence.result_axis is None:
         return None
@@ -224,13 +224,13 @@ def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxi
     read = time_axis.get_layout(get_read_length(node, dependence))
     if made is None or read is None or read.rate != made.rate * dependence.stride:
         return None
-    # Positions that a window consumes before its first output are a different case.
+    # Positions that a window consumes before its first output are a separate case.
     return read.prefix_length.number if made.prefix_length == 0 else None
 
 
 def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
-    """Return the result axis and the positions that its position `t` reads, relative to the last
-    position of its chunk, or the full interval if there are no chunks.
+    """Return the result axis, and the positions that position `t` of this axis reads, relative to
+    the last position of its chunk. Return the full interval if there are no chunks.
     """
     prefix_length = count_positions_ahead(node, dependence, time_axis)
     if prefix_length is None:
@@ -243,8 +243,8 @@ CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
-    """Return how many positions of `symbol` become one position after all strides before these
-    outputs, or 1 without strides.
+    """Return how many positions of `symbol` correspond to one position after all strides before
+    these outputs, or 1 without strides.
     """
     time_axis = find_time_axis(graph, symbol)
     parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
@@ -294,8 +294,8 @@ def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Map padding masks to the number of their positions that become one position after all
-    strides, if it exceeds 1.
+    """Map padding masks to the number of their positions that correspond to one position after all
+    strides, if this number exceeds 1.
     """
     keeps = {
         n: graph.inputs[n]
@@ -307,7 +307,7 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
 
 
 def _find_largest_stride(graph: Graph, keep: Value) -> int:
-    """Return the largest total stride of lengths derived from that of `keep`."""
+    """Return the largest total stride of lengths that are derived from the length of `keep`."""
     strides = {keep.shape[-1]: 1}
     for node, results in graph.nodes:
         if not isinstance(

@@ -1,8 +1,8 @@
 """Trace the time axis forward through a graph and find ops that read later positions.
 
 Input: any valid graph, and the symbol of a time axis, such as the sequence length. Output: the
-lattice value (`TimeState`) of every value, and the ops that leak. Graphs are never rejected here;
-`causality` decides which leaks matter.
+lattice value (`TimeState`) of every value, and the ops that leak. This module never rejects a
+graph; `causality` decides which leaks are errors.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
 value is constant (it depends on no value with the time axis, or on prefix positions only), or it is
@@ -71,12 +71,13 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeFlow:
-    """Follow the axis `symbol` through `graph`; `chunk_size` positions of the input are one time
+    """Trace the axis `symbol` through `graph`; `chunk_size` positions of the input are one time
     step (`specc.analysis.time_axis`).
     """
     flow = TimeFlow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # In an input of `n + 1` positions, no rule says which position belongs to a new position.
+        # For an input of `n + 1` positions, no rule determines which position belongs to a new
+        # position.
         shape = value.shape
         axes = {
             n: SAME_POSITION
@@ -92,7 +93,9 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeF
 
 @dataclass
 class _TimeReads:
-    """The positions that a result reads along each time axis: interval, newest, all, or first."""
+    """The positions that a result reads along each time axis: an interval, the newest position, all
+    positions, or the first position.
+    """
 
     intervals: dict[int, Interval]
     is_newest: bool = False
@@ -186,11 +189,11 @@ def _follow_dependence(
         return []
     unmasked = dependence.kind == "band" and not dependence.gates
     if to is None or to not in time_reads.intervals or unmasked:
-        # The axis is gone, or every position of the result depends on every input position.
+        # The axis is removed, or every position of the result depends on every input position.
         time_reads.is_all = True
         return [Leak(node, "all", dependence.operand)]
-    # Dependences add up along a path, and joining paths are merged. They are counted in input
-    # positions; one position after a stride is several input positions.
+    # Dependences add up along a path, and dependences of several paths are merged. They are counted
+    # in input positions; one position after a stride corresponds to several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
     rows = reach.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[to] = time_reads.intervals[to] | (
@@ -202,7 +205,7 @@ def _follow_dependence(
 LEAK_ORDER: tuple[LeakReason, ...] = (
     *("captured", "length", "all", "ahead", "newest", "first", "shape"),
 )
-"""The reasons of leaks, the most informative first."""
+"""The reasons of leaks, from most to least informative."""
 
 
 def _find_mixing_leaks(
@@ -242,7 +245,7 @@ def _visit_loop(
     if runs:
         states, found = _compute_node_states(node, results, flow)
     else:
-        # The body of a loop along a different axis is analyzed, iteration by iteration.
+        # For a loop along a different axis, the body is analyzed for each iteration.
         states = _get_loop_results(op, body, body_flow)
         found = _find_mixing_leaks(node, results, operand_states, states, flow)
         flow.loop_bodies.update({node: body, **body_flow.loop_bodies})
@@ -286,7 +289,7 @@ def _get_element_state(state: TimeState, axis: int) -> TimeState:
 
 
 def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[TimeState]:
-    """Return the lattice values of the results of a loop over another axis."""
+    """Return the lattice values of the results of a loop over a different axis."""
     made = [body_flow.get_state(v) for v in body.outputs.values()]
     carried = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
     ends = [_merge_carry_states(c, m, 0) for c, m in zip(carried, made, strict=False)]
@@ -298,13 +301,14 @@ def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[Ti
 
 
 MAX_FOLLOWED_ITERATIONS = 3
-"""Number of loop iterations that are analyzed; a dependence that still grows after them is
-unbounded."""
+"""Number of loop iterations that are analyzed. A dependence that still increases after them is
+unbounded.
+"""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
-    """Return the lattice value of a carry before an iteration: its initial value joined with a
-    result.
+    """Return the lattice value of a carry before an iteration: the lattice value of its initial
+    value joined with that of a result.
     """
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
@@ -363,7 +367,7 @@ def _iterate_gate_reads(
 
 
 def _is_preferred_interval(a: Interval, b: Interval) -> bool:
-    """Return True if interval `a` is preferred to `b`: causal first, then shorter, then less far
-    ahead.
+    """Return True if interval `a` is preferred to `b`: causal intervals first, then shorter
+    intervals, then intervals with less lookahead.
     """
     return (a.low >= 0, -(a.high - a.low), a.low) > (b.low >= 0, -(b.high - b.low), b.low)

@@ -1,5 +1,5 @@
-"""Facts of the time dataflow: lattice values, causality leaks, captures of loops; and loops over
-axes other than time for which no decode step can be derived.
+"""Facts of the time dataflow: lattice values, causality leaks, captures of loops, and loops over
+axes other than the time axis for which no decode step can be derived.
 
 A mask computed before a loop is an input of its body, where its definition is not visible. Captures
 are therefore replaced by the outer values, so that the analysis of the body sees the definition of
@@ -42,8 +42,8 @@ class TimeState:
 
     @property
     def is_first_only(self) -> bool:
-        """True if the value depends only on the first position, so that it never changes
-        afterwards.
+        """True if the value depends only on the first position, so that it never changes after that
+        position.
         """
         return not (self.axes or self.is_newest or self.is_all or self.first_offsets.is_empty)
 
@@ -85,7 +85,7 @@ class TimeFlow:
 
     @property
     def dependent_symbols(self) -> frozenset[str]:
-        """The symbol of the time axis and those of lengths derived from it."""
+        """The symbol of the time axis, and the symbols of lengths derived from it."""
         return self.time_axis.dependent_symbols
 
     def get_state(self, value: Value) -> TimeState:
@@ -129,9 +129,9 @@ def _iterate_loop_leaks(
 ) -> Iterator[Leak]:
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
-    # Carries and captures are the same at all positions of a loop: if they depend on time, a
-    # position depends on later ones. A value that the first position determines is available at
-    # every position, but not before the first.
+    # Carries and captures are the same at all positions of a loop. If they depend on time, a
+    # position depends on later positions. A value that the first position determines is available
+    # at every position, but not before the first position.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
             yield Leak(node, "captured", n)
@@ -200,8 +200,8 @@ def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | No
 
 
 def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if an op uses the length of the time axis, except to create an axis of that
-    length or to drop prefix positions.
+    """Return True if an op uses the length of the time axis for anything but creating an axis of
+    this length or dropping prefix positions.
     """
     match node.op:
         case ops.Range(dim) | ops.Expand(length=dim):
@@ -213,7 +213,7 @@ def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
             moved = _has_symbol((start, step), time_axis.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Resize() | ops.Scan():
-            return False  # `Resize` reads every position, which implies this
+            return False  # `Resize` reads every position, which implies a dependence on the length
         case _:
             rows = False
     return not rows and _has_symbol(node.op.iterate_lengths(), time_axis.dependent_symbols)
@@ -252,7 +252,9 @@ class UnsupportedLoop:
 def iterate_unsupported_loops(
     graph: Graph, flow: TimeFlow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
-    """Yield each unsupported node of `live_nodes`; for a loop, the first one in its body."""
+    """Yield each unsupported node of `live_nodes`; for a loop, yield the first unsupported node in
+    its body.
+    """
     for node, _ in graph.nodes:
         if node not in live_nodes:
             continue
@@ -275,7 +277,7 @@ def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
     """Return True if a running sum has one time axis, or runs over grid keys and no key after the
-    query is visible; it is then recomputed in each step.
+    query is visible. Such a running sum is recomputed in each step.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())

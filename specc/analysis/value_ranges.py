@@ -1,11 +1,11 @@
 """Value ranges and constants that hold for all inputs.
 
-Input: any value. Output: its minimum and maximum, infinite where unknown. Softmax weights lie
-between 0 and 1, position ids are 0 and above, a position id plus one is 1 and above. NaN and
-overflow of integers are not considered.
+Input: any value. Output: its minimum and maximum, which are infinite if unknown. Softmax weights
+are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
+integer overflow are not considered.
 
-Masks are applied to scores by constants that were cast, expanded and given axes; the analysis skips
-such nodes to find the constant.
+Masks are applied to scores by constants after casts, expansions and inserted axes; the analysis
+skips these ops to find the constant.
 """
 
 import operator
@@ -72,11 +72,11 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum that any element can have."""
+    """Return the minimum and maximum of all elements for all inputs."""
     if value is None:
         return UNBOUNDED_RANGE
-    # Each value is visited once, on an explicit stack: each layer doubles the number of paths to a
-    # residual stream.
+    # Each value is visited once, on an explicit stack, because each layer doubles the number of
+    # paths to a residual stream.
     known_ranges: dict[Value, ValueRange] = {}
     todo = [value]
     while todo:
@@ -98,7 +98,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if isinstance(node.op, SELECTION_OPS):
-        # the second result holds indices, independent of the first result
+        # the second result contains indices, independent of the first result
         return [] if value.index or node.first_operand is None else [node.first_operand]
     is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
@@ -112,13 +112,13 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
         return UNBOUNDED_RANGE
     picked = isinstance(node.op, SELECTION_OPS)
     if isinstance(node.op, INDEX_RESULT_OPS) or (picked and value.index):
-        return NONNEGATIVE_RANGE  # indices, also the second result of selecting ops
+        return NONNEGATIVE_RANGE  # indices, including the second result of selecting ops
     operand_range = [known_ranges[a] for a in _list_range_operands(value)]
     return operand_range[0] if picked else _compute_op_range(node, value, operand_range)
 
 
 def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange]) -> ValueRange:
-    """Return the range of an op's result from those of its operands."""
+    """Return the range of an op's result from the ranges of its operands."""
     if node.op.is_view and operand_range:
         return operand_range[0]
     match node.op:
@@ -188,8 +188,8 @@ def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange
 
 
 def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
-    """Bound one branch of a `where` whose condition compares the branch with a constant, or the
-    value to which the branch adds a constant: `where(x > 0, x + 1, …)`.
+    """Bound one branch of a `where` whose condition compares the branch with a constant. The branch
+    may add a constant to the compared value: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
@@ -288,18 +288,18 @@ def _is_nonzero_constant(operand_range: ValueRange) -> bool:
 
 
 def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -> ValueRange:
-    """Return the range of a product with a constant, or of a quotient by one."""
+    """Return the range of a product with a constant or of a quotient by a constant."""
     ends = [end * factor if function_name == "mul" else end / factor for end in operand_range]
     return min(ends), max(ends)
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Return a range; a NaN end, from inf - inf, becomes infinite."""
+    """Return a range, in which a NaN end (from inf - inf) is replaced by infinity."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 
 def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
-    """Return the value before views and before ops `skipped_ops` of one operand. An `extent`
+    """Return the value before views and before the one-operand ops `skipped_ops`. An `extent`
     computes new position ids and is not skipped.
     """
     while value and value.node and value.node.args:
@@ -354,8 +354,8 @@ def is_zero_everywhere(value: Value | None) -> bool:
 
 
 def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
-    """Return True if a value is `exp(x - max(x))` along an axis: its maximum is one, so that its
-    sum is never zero.
+    """Return True if a value is `exp(x - max(x))` along an axis. Its maximum is 1, so its sum is
+    never zero.
     """
     match value:
         case Value(

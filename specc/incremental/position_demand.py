@@ -82,7 +82,8 @@ def _propagate_demand(
     live: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Merge the demands that the nodes of a graph or loop body have on their operands into `needs`.
+    """Merge the demands that the nodes of a graph or loop body have on their operands into
+    `needs`.
     """
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, context.flow):

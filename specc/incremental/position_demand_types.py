@@ -40,7 +40,8 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Demand:
-    """The demanded positions of a node by axis name, and the time axes of its operands and results.
+    """The demanded positions of a node by axis name, and the time axes of its operands and
+    results.
     """
 
     positions: Mapping[AxisName, float]
@@ -78,7 +79,8 @@ class DemandContext:
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the node resumes from a state; other nodes are recomputed from position 0.
+        """Return True if the node resumes from a state; other nodes are recomputed from position
+        0.
         """
         if any(r in self.free_values for r in results):
             return False

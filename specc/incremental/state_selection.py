@@ -196,7 +196,8 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
 
 
 def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values whose earlier positions are cached between steps; each has one time axis.
+    """Return the values whose earlier positions are cached between steps; each has one time
+    axis.
     """
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:

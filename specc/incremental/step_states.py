@@ -261,7 +261,8 @@ class StepStates:
         )
 
     def add_state_input(self, state: DecodeState) -> Value:
-        """Add the input for a new state; return the state in the layout in which the step computes.
+        """Add the input for a new state; return the state in the layout in which the step
+        computes.
         """
         blocks = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if blocks is not None:

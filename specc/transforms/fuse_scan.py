@@ -201,7 +201,8 @@ def _match_operands(
 
 
 class _LoopFusion:
-    """A loop over a cell that is converted to a recurrent layer, and the other outputs of the loop.
+    """A loop over a cell that is converted to a recurrent layer, and the other outputs of the
+    loop.
     """
 
     def __init__(

@@ -122,7 +122,8 @@ COUNT_SHARE = 4
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """Positions along an axis with this length, one in `positions_per_count` of which is counted.
+    """Positions along an axis with this length, one in `positions_per_count` of which is
+    counted.
     """
 
     length: Dim
@@ -158,7 +159,8 @@ def _is_count(value: Value | None) -> bool:
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield the constant operands of a sum, product or comparison as distances between positions.
+    """Yield the constant operands of a sum, product or comparison as distances between
+    positions.
     """
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
@@ -303,7 +305,8 @@ def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Describe the supported lengths above thresholds that exceed every length in `compared_sizes`.
+    """Describe the supported lengths above thresholds that exceed every length in
+    `compared_sizes`.
     """
     longest: dict[str, int] = {}
     for sizes in compared_sizes:

@@ -68,7 +68,8 @@ class SubgraphCoverage:
 
 @dataclass(frozen=True)
 class _CountingSession:
-    """A session that adds execution counts to `coverage` and returns only the outputs of the model.
+    """A session that adds execution counts to `coverage` and returns only the outputs of the
+    model.
     """
 
     session: Session

@@ -232,7 +232,8 @@ def _check_half_rounding(
 
 
 def _raise_undecided(names: list[str]) -> NoReturn:
-    """Raise E0932 for results that are neither equal nor different because rounding decides them.
+    """Raise E0932 for results that are neither equal nor different because rounding decides
+    them.
     """
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
