@@ -55,7 +55,7 @@ def conv_transpose(
         _count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)
     ]
     y: Array = np.zeros((batch, out, *scattered_sizes))
-    # For each kernel offset, all input positions are scattered at once.
+    # Scatter all input positions at once for each kernel offset.
     for offset in np.ndindex(*op.kernel):
         products = kernels[(..., *offset)].swapaxes(1, 2) @ grouped_input
         steps = zip(offset, op.dilation, op.stride, sizes, strict=True)
@@ -112,7 +112,8 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
     count = count_mask_positions(op, size)
     result: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
-        # The window ends `lag` positions later or, with a negative lag, begins that much earlier.
+        # The window ends `lag` positions later or, if the lag is negative, begins `-lag` positions
+        # earlier.
         position = t * op.stride
         first, last = sorted((position, position + op.lag))
         window = keep[:, max(first, 0) : last + 1]
@@ -133,7 +134,7 @@ def _pad_window_axes(op: ops.SlidingWindowOp, x: Array, value: float) -> Array:
 def _select_window_offset(
     op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], counts: Sequence[int]
 ) -> Array:
-    """Return the element at one kernel offset of every window."""
+    """Return the element at one kernel offset for every window."""
     steps = zip(offset, op.dilations, op.stride, counts, strict=True)
     slices = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     leading = [slice(None)] * (padded.ndim - len(slices))

@@ -28,7 +28,7 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
     """Return the indices that sort an axis; equal elements are ordered by index."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # A stable sort of the reversed axis, reversed back.
+    # a stable sort of the reversed axis, reversed again
     reversed_order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     order: Array = x.shape[axis] - 1 - np.flip(reversed_order, axis)
     return order
@@ -72,8 +72,8 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         length = x.shape[axis]
         if length < 1 or size < 1:
             raise_error("E0912", f"cannot resize an axis of length {length} to {size}")
-        # An explicit scale factor is used unchanged, because the ratio of rounded lengths differs
-        # from it.
+        # An explicit scale factor is used unchanged, because it differs from the ratio of rounded
+        # lengths.
         step = 1 / op.factors[n] if op.factors else length / size
         if not op.interpolates:
             x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
@@ -92,7 +92,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
 def _compute_source_coordinates(
     length: int, size: int, step: float, *, align_corners: bool
 ) -> Array:
-    """Map output positions to source coordinates: by corners or by pixel centers."""
+    """Map output positions to source coordinates, with aligned corners or by pixel centers."""
     positions = np.arange(size)
     if align_corners:
         return positions * ((length - 1) / (size - 1) if size > 1 else 0.0)
@@ -111,7 +111,7 @@ def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Ar
 
 
 def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Array:
-    """Return the nearest source position of each output position, computed in float32 as in
+    """Return the nearest source position of each output position, computed in float32 like in
     PyTorch.
     """
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
@@ -166,7 +166,7 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""The source positions of each mode; positions beyond the border are clamped."""
+"""The source positions for each mode; positions beyond the border are clamped."""
 
 
 @evaluate
@@ -187,8 +187,8 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
-    """Return the pixels of one axis that points in [-1, 1] read, with their weights; NaN is treated
-    as -1.
+    """Return the pixels of one axis from which points in [-1, 1] are interpolated, with their
+    weights. NaN is treated as -1.
     """
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (
@@ -207,13 +207,13 @@ def _compute_pixel_weights(
     if op.mode == "nearest":
         neighbors = [(low, np.ones(coordinates.shape))]
     return [
-        # a point that is NaN reads some pixel with the weight NaN
+        # a point that is NaN reads an arbitrary pixel with the weight NaN
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in neighbors
     ]
 
 
 def check_indices(ids: Array, size: int, table_name: str) -> None:
-    """Raise E0913 unless every id is an index of a table of `size` rows."""
+    """Raise E0913 unless every id is a valid index of a table with `size` rows."""
     if ids.size:
         check_index_range(int(ids.min()), int(ids.max()), size, table_name)

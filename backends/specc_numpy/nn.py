@@ -86,17 +86,17 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None 
 
 
 def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
-    """Return the softmax of visible `scores` along `axis`, zeros if no score is visible; `sinks`
+    """Return the softmax of visible `scores` along `axis`, or zeros if no score is visible; `sinks`
     has length 1 along `axis`.
     """
-    # Masked scores are set to -inf before the maximum is taken: a masked score may exceed all
-    # visible ones, and then all exponentials would underflow to 0.
+    # Masked scores are set to -inf before the maximum is computed: a masked score may exceed all
+    # visible scores, and then all exponentials would underflow to 0.
     visible_scores = np.where(visible, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
         # The maximum includes the sink; otherwise its exponential could overflow.
         maximum = np.maximum(maximum, sinks)
-    # If nothing is visible, -inf minus -inf would be NaN.
+    # If no score is visible, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)
     # In place: scores are the largest arrays of a model.
     visible_scores -= maximum
@@ -120,8 +120,8 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 @evaluate
 def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    # `argmax` over the visible keys only, so that ties and NaN at masked keys do not count; the
-    # first of equal scores wins.
+    # `argmax` is applied to visible keys only, so that ties and NaN at masked keys have no effect.
+    # The first index is selected if several scores are equal.
     visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     chosen: Array = np.zeros_like(scores)
     for index in np.ndindex(*scores.shape[:-1]):
@@ -136,7 +136,7 @@ def masked_normalization(
     op: ops.MaskedNormalization, env: LengthValues, scores: Array, mask: Array
 ) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    # A kernel is nonnegative (Nadaraya, 1964); masked keys do not count in the sum either.
+    # A kernel is nonnegative (Nadaraya, 1964); masked keys are also excluded from the sum.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
     total = visible_scores.sum(-1, keepdims=True)
     result: Array = np.divide(
@@ -159,8 +159,8 @@ def attend(
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
-    # Query heads of one group are adjacent: with 4 query and 2 key heads, heads 0 and 1 read key 0.
-    # Divide by 1 if there are no heads.
+    # Query heads of one group are adjacent: with 4 query heads and 2 key heads, query heads 0 and 1
+    # read key head 0. Divide by 1 if there are no heads.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     key, values = (
         np.repeat(key, heads_per_group, axis=1),
@@ -184,8 +184,8 @@ def patch_embedding(
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (batch, channels, *_), (*_, p, r) = image.shape, w.shape
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
-    # Patches are in row-major order; within a patch the channel comes first, as in convolution
-    # weights.
+    # Patches are in row-major order. Within a patch, the channel is the first axis, as in
+    # convolution weights.
     split = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
     flat = split.reshape(batch, rows * columns, channels * p * r)
     return apply_linear(flat, w.reshape(w.shape[0], -1), b)

@@ -31,7 +31,7 @@ NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
 
 
 def get_numpy_dtype(dtype: str) -> type[np.generic]:
-    """Return the NumPy dtype of an IR element type: float64 for every float."""
+    """Return the NumPy dtype of an IR element type, which is float64 for every float type."""
     return NUMPY_DTYPES.get(dtype, np.float64)
 
 
@@ -75,7 +75,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR kind of each NumPy dtype kind with a different letter; `V` is bfloat16."""
+"""The IR kind of each NumPy dtype kind whose letter differs; `V` is bfloat16."""
 
 
 def evaluate_graph(
@@ -86,8 +86,8 @@ def evaluate_graph(
     value_names: tuple[str, ...] | None = None,
     result_hook: ResultHook | None = None,
 ) -> dict[str, Array]:
-    """Return the values `value_names`, by default all outputs, with floats in float64.
-    `result_hook` may replace each node result. Raise E0907 and E0910 to E0913 for invalid inputs.
+    """Return the values `value_names` (default: all outputs), with floats in float64. `result_hook`
+    may replace each node result. Raise E0907 or one of E0910 to E0913 for invalid inputs.
     """
     for name, array in inputs.items():
         dtype = np.asarray(array).dtype

@@ -48,7 +48,7 @@ def quantized_lstm(
     is_valid = (
         np.ones(operands.sequence.shape[:2], bool) if operands.keep is None else operands.keep
     )
-    # valid positions first, reversed for the backward direction
+    # valid positions first, in reverse order for the backward direction
     sort_keys = np.where(
         is_valid, np.arange(operands.sequence.shape[1]), operands.sequence.shape[1]
     )
@@ -106,8 +106,8 @@ def dequantize_matrix(
     if layout == "columns":
         w, scales = w.T, scales.T
     elif group_size:
-        # block-quantized codes are unsigned, two 4-bit codes per byte, the first in the low nibble;
-        # the last block is padded
+        # block-quantized codes are unsigned, with two 4-bit codes per byte, the first in the low
+        # nibble; the last block is padded
         if bits == 4:
             w = np.stack([w % 16, w // 16], -1)
         flat = w.reshape(len(w), -1)[:, :width]
@@ -120,7 +120,9 @@ def dequantize_matrix(
 
 
 def round_per_tensor(x: Array) -> Array:
-    """Quantize and dequantize to 256 steps with one scale and zero point, computed in float32."""
+    """Quantize and dequantize to 256 levels with one scale and one zero point, computed in
+    float32.
+    """
     x32 = x.astype(np.float32)
     low, high = x32.min(initial=0.0), x32.max(initial=0.0)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
@@ -131,8 +133,9 @@ def round_per_tensor(x: Array) -> Array:
 
 
 def round_per_group(x: Array, group_size: int, rounding: str) -> Array:
-    """Quantize and dequantize groups of `group_size` elements with one scale each, computed in
-    float32. Rows are divided by the scale; groups are multiplied by `127 / maximum`, as kernels do.
+    """Quantize and dequantize groups of `group_size` elements with one scale per group, computed in
+    float32. With the rounding "row", divide by the scale; otherwise, multiply by `127 / absmax`,
+    like the `MatMulNBits` kernel of ONNX Runtime.
     """
     width = x.shape[-1]
     groups = [

@@ -42,8 +42,8 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
         r_x, z_x, n_x = np.split(apply_linear(inputs, x.input_weights, x.input_bias), 3, axis=1)
         r_h, z_h, n_h = np.split(apply_linear(h, x.recurrent_weights, x.recurrent_bias), 3, axis=1)
         r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
-        # Implementations differ in where the reset gate applies: before the product in
-        # arXiv:1406.1078, after it in cuDNN.
+        # Implementations differ in the position of the reset gate: before the product in
+        # arXiv:1406.1078, after the product in cuDNN.
         resets_after = op.reset == "after"
         state_term = (
             r * n_h if resets_after else apply_linear(r * h, x.recurrent_weights[2 * size :], b_n)
@@ -79,11 +79,13 @@ def _project_inputs_and_state(
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return output and cell of an LSTM from its gate sums `[b 4h]` in the order i, f, g, o."""
+    """Return the output and the cell state of an LSTM from its gate sums `[b 4h]` in the order i,
+    f, g, o.
+    """
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
-    # Input and forget gate read the old cell state, the output gate the new one (Gers and
-    # Schmidhuber, 2000).
+    # The input gate and the forget gate read the old cell state; the output gate reads the new cell
+    # state (Gers and Schmidhuber, 2000).
     new = sigmoid(f + p_f * cell) * cell + sigmoid(i + p_i * cell) * np.tanh(g)
     return sigmoid(o + p_o * new) * np.tanh(new), new
 
@@ -91,8 +93,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """Run a cell over all positions. Return all outputs and the final states, which have `sizes`.
-    Masked positions do not change the states.
+    """Run a cell over all positions. Return all outputs and the final states, which have the sizes
+    `sizes`. Masked positions do not change the states.
     """
     batch, steps, _ = x.sequence.shape
     states = tuple(

@@ -37,7 +37,7 @@ NUMPY_FUNCTIONS = (
     *("abs", "ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "round", "sign", "sin"),
     *("sqrt", "tanh"),
 )
-"""Pointwise functions of the same name in NumPy."""
+"""Pointwise functions with the same name in NumPy."""
 
 POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     **{name: getattr(np, name) for name in NUMPY_FUNCTIONS},
@@ -57,8 +57,8 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Compute `a ** b` with a broadcast exponent: NumPy treats -inf differently for a scalar
-    one.
+    """Compute `a ** b` with a broadcast exponent, because NumPy treats -inf differently for a
+    scalar exponent.
     """
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())

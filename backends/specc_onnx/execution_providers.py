@@ -2,9 +2,9 @@
 back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so its session option
-`disable_cpu_ep_fallback` rejects nearly every model with dynamic lengths. Here nodes that read only
-lengths, constants and scalars may run on the CPU; any other node is an error that names it, because
-a silent fallback would make GPU measurements wrong.
+`disable_cpu_ep_fallback` rejects nearly every model with dynamic lengths. Here, nodes that read
+only lengths, constants and scalars may run on the CPU. Any other node on the CPU is an error, which
+names the node, because a silent fallback would make GPU measurements wrong.
 """
 
 import io
@@ -55,7 +55,7 @@ def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
 def _run_operator(
     operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
-    """Run one operator. The result of a `Cast` is on the host, other results on the device."""
+    """Run one operator. The result of a `Cast` is on the host; other results are on the device."""
     types = tuple((x.element_type(), len(x.shape())) for x in inputs)
     session = _make_operator_session(operator, types, provider, **attributes)
     binding = session.io_binding()
@@ -71,7 +71,7 @@ def _run_operator(
 def _make_operator_session(
     operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Build a one-node model for operands with these ONNX element types and ranks."""
+    """Build a one-node model for operands with the given ONNX element types and ranks."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(types))]
@@ -95,13 +95,13 @@ def _make_operator_session(
 
 
 LENGTH_OPERATORS = frozenset({"Shape", "Size"})
-"""Operators whose results are lengths for all inputs."""
+"""Operators whose results are always lengths."""
 
 SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
-"""Element types of scalar graph inputs: limits, counters, conditions."""
+"""Element types of scalar graph inputs such as limits, counters and conditions."""
 
 NodeKey = tuple[str, str]
-"""Operator type and name of a node, as ONNX Runtime reports them."""
+"""Operator type and name of a node, as reported by ONNX Runtime."""
 
 
 def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
@@ -117,9 +117,9 @@ def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> lis
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, including nodes of bodies, with True if it computes only lengths and
-    scalars. `outer_scalars` maps each outer value to True if it is a scalar: a length, a constant,
-    or computed from these.
+    """Yield every node, including nodes in bodies, with True if the node computes only lengths and
+    scalars. `outer_scalars` maps each outer value to True if the value is a scalar: a length, a
+    constant, or a value computed from these.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
@@ -167,10 +167,12 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""ONNX Runtime's provider names by the names on the command line."""
+"""ONNX Runtime's provider names, by the provider names on the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of each provider: f32 products without TF32, so that results agree with the reference."""
+"""Options of each provider. f32 products do not use TF32, so that results agree with the
+reference.
+"""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
@@ -179,22 +181,22 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device on which a provider stores tensors, if not the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""The log level for fatal errors only (other errors are exceptions), and ONNX Runtime's default."""
+"""The log level that reports only fatal errors (other errors are exceptions), and ONNX Runtime's
+default.
+"""
 
 MAX_NAMED_NODES = 6
-"""Maximum number of nodes that a message names."""
+"""Maximum number of nodes that a message lists."""
 
 RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""Session options that record the provider of each node, and that fail if a node would run on the
-CPU.
-"""
+"""Session options that record the provider of each node and reject nodes on the CPU."""
 
 
 def get_ort_provider(provider: str) -> str:
-    """Return ONNX Runtime's provider name. Raise E0921 for an unknown provider, E0922 for a
+    """Return ONNX Runtime's provider name. Raise E0921 for an unknown provider, and E0922 for a
     provider that is not installed.
     """
     ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
@@ -245,7 +247,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
         yield
         return
     if provider in ("cuda", "tensorrt"):
-        # libraries that these packages lack may be elsewhere
+        # libraries that these packages lack may be in a different place
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)

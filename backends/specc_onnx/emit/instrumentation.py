@@ -23,14 +23,16 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """Name of the output with execution counts."""
 MAX_SEARCH_DEPTH = 16
-"""Maximum number of nodes between a condition and the constants it compares with."""
+"""Maximum number of nodes between a condition and the constants with which it compares a value."""
 MAX_COMPARED_CONSTANT = 2**16
 MAX_CONSTANT_ELEMENTS = 64
 """Maximum number of elements of a constant in a condition."""
 
 
 def collect_subgraphs(model: ModelProto) -> Subgraphs:
-    """Return the names of all subgraphs, and the integers that branch conditions compare with."""
+    """Return the names of all subgraphs, and the integers with which branch conditions compare
+    values.
+    """
     copy = ModelProto()
     # only small constants are copied, not the weights
     for tensor in model.graph.initializer:
@@ -120,9 +122,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and the counts of all subgraphs; return the name of the
-        sum.
-        """
+        """Add nodes that add the counts of all subgraphs to `terms`; return the name of the sum."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
@@ -138,9 +138,7 @@ class _ExecutionCounter:
         return total
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Make `node` output the execution counts of its subgraphs; constants are appended to
-        `nodes`.
-        """
+        """Make `node` output the execution counts of its subgraphs; append constants to `nodes`."""
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -148,7 +146,7 @@ class _ExecutionCounter:
             node.output.append(result)
             return result
         (body,) = iterate_node_bodies(node)
-        # a Loop's inputs are trip count, condition, then carries
+        # the inputs of a Loop are trip count, condition, then carries
         fixed_inputs, scan_inputs = 2, 0
         if node.op_type == "Scan":
             fixed_inputs, scan_inputs = (
@@ -168,8 +166,8 @@ class _ExecutionCounter:
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and the counts of a subgraph and its subgraphs; return the
-        sum.
+        """Add nodes that add the counts of a subgraph and of its nested subgraphs to `terms`;
+        return the sum.
         """
         new_nodes = list[NodeProto]()
         own_count = self._make_constant(self.subgraph_index, new_nodes)
@@ -194,8 +192,8 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph. The new nodes are copied first, because `del` clears nodes of
-    the graph.
+    """Replace the nodes of a graph. Copy the new nodes first, because `del` clears nodes of the
+    graph.
     """
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]

@@ -41,11 +41,11 @@ from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
-"""Descriptions of the padding side in input docs."""
+"""Descriptions of the padding side for the doc strings of inputs."""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
-    """Set the doc strings of the model and its graph (the spec's doc) and of its inputs."""
+    """Set the doc strings of the model and its graph (the doc of the spec) and of the inputs."""
     model.doc_string = model.graph.doc_string = doc
     for value in model.graph.input:
         if (facts := graph.input_facts.get(value.name)) is not None:
@@ -62,7 +62,7 @@ def format_input_doc(graph_input: Input) -> str:
 
 
 def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
-    """Return the operator domains of nodes and their bodies."""
+    """Return the operator domains of nodes, including nodes in their bodies."""
     return {node.domain for node in nodes} | {
         d for node in nodes for b in iterate_node_bodies(node) for d in collect_domains(b.node)
     }
@@ -75,7 +75,7 @@ def assign_final_names(
     taken: set[str],
 ) -> None:
     """Add the final names of all nodes and values, including those inside bodies, to `names`: the
-    preferred name, numbered if it is taken.
+    preferred name, with a number if the name is taken.
     """
     for node in nodes:
         final_name = make_unique_name(preferred_names.get(node.name, node.name), taken)
@@ -126,7 +126,7 @@ class BuiltModel:
     (a value) or `node` (the result of an `Attention`), with `guard` if the node is inside an `If`.
     `types` are the IR types of inputs, outputs and stored weights by name; `length_inputs` maps
     symbols to the scalar inputs that hold them. `branch_length_thresholds` maps symbols to the
-    length above which the model takes another branch.
+    length above which the model takes a different branch.
     """
 
     model: ModelProto
@@ -148,8 +148,8 @@ def build_model(
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
     """Build the ONNX model of `graph`. The input `PAST_LENGTH_INPUT` is the number of positions
-    that KV buffers hold. `storage_dtypes` maps parameters to a different storage dtype; `ties` maps
-    tied parameters to the parameter that stores their values.
+    that KV buffers contain. `storage_dtypes` maps parameters to a different storage dtype; `ties`
+    maps tied parameters to the parameter that stores their values.
     """
     onnx_targets.check_opset(opset)
     caches: tuple[KVCache, ...] = ()
@@ -177,8 +177,8 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types by name, and a map from symbols to the scalar inputs that hold
-    them.
+    """Return the input types by name, and a map from symbols to the scalar inputs that contain
+    their values.
     """
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_buffer_type(types[name]) for name in buffers}
@@ -250,7 +250,7 @@ def _make_graph_proto(
 def _list_attention_notes(
     g: Emitter, final_names: Mapping[str, str]
 ) -> tuple[Mapping[str, str], ...]:
-    """Return the notes on attentions that the model still contains, with final names."""
+    """Return the attention notes that apply to the final model, with final names."""
     return tuple(
         {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
         for note in g.attention_notes
@@ -277,7 +277,7 @@ def add_parameters(
     storage_dtypes: Mapping[str, str],
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
-    """Add initializers for parameters, with a cast if the storage dtype differs."""
+    """Add initializers for parameters. Add a cast if the storage dtype differs."""
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():
         stored_name = ties.get(name, name)
@@ -303,7 +303,7 @@ def add_parameters(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return output names by value; an `Identity` copies values that cannot be renamed."""
+    """Return output names by value. An `Identity` copies values that cannot be renamed."""
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))

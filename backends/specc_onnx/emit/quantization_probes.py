@@ -12,7 +12,7 @@ from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs,
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` that does not quantize activations."""
 FIRST_SCALE_OPERAND = 8
-"""Index of the first operand of `DynamicQuantizeLSTM` that `LSTM` does not have."""
+"""Index of the first operand of `DynamicQuantizeLSTM` that does not exist in `LSTM`."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
@@ -39,7 +39,7 @@ PER_TENSOR_ACTIVATION_OPS = frozenset(
 )
 """Operators that quantize their activations with one scale per tensor."""
 UNROUNDED_TYPES = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL})
-"""Types of values that quantization does not affect."""
+"""Element types that quantization does not affect."""
 
 
 def has_per_tensor_activation_scales(model: ModelProto) -> bool:
@@ -52,8 +52,8 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace quantized activations with floats and integer products with float products; scales
-    remain.
+    """Replace quantized activations with floats and integer products with float products. Scales
+    are kept.
     """
     for graph in iterate_nested_graphs(model.graph):
         nodes = [exact for node in graph.node for exact in _make_exact_product(node)]
@@ -75,7 +75,7 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
         case "DynamicQuantizeLinear":
             codes, scale, zero_point = node.output
             yield helper.make_node("Identity", node.input[:1], [codes])
-            # neutral scale; unused zero point
+            # neutral scale and unused zero point
             yield helper.make_node("Constant", [], [scale], value_float=1.0)
             yield helper.make_node("Constant", [], [zero_point], value_int=0)
         case "DynamicQuantizeLSTM":
@@ -94,14 +94,14 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def _set_exact_accuracy(node: NodeProto) -> None:
-    """Let a `MatMulNBits` compute with activations that are not quantized."""
+    """Make a `MatMulNBits` compute with unquantized activations."""
     for attribute in node.attribute:
         if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
             attribute.i = EXACT_ACCURACY_LEVEL
 
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
-    """Return a cast of a product's weights to floats, and the operands of the product."""
+    """Return a cast of the weights of a product to floats, and the operands of the product."""
     float_weights = f"{node.output[0]}:weights"
     cast = helper.make_node("Cast", [weights], [float_weights], to=TensorProto.FLOAT)
     return cast, [node.input[0], float_weights]
@@ -128,8 +128,8 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
-    """Add the operands and results of quantized products as graph outputs, except in branches and
-    experts.
+    """Add the operands and results of quantized products as graph outputs, except products in
+    branches and experts.
     """
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
@@ -155,7 +155,9 @@ def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return the integer attributes of a node, and `reverse`, which is 1 if it runs in reverse."""
+    """Return the integer attributes of a node, and `reverse`, which is 1 if the node runs in
+    reverse.
+    """
     attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**attributes, "reverse": int(is_reverse)}
@@ -200,7 +202,7 @@ def _find_operand_roles(
 
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Add values of a graph as its outputs; loops return values of their bodies as scan outputs.
+    """Add values of a graph as graph outputs; loops return values of their bodies as scan outputs.
     Return the output names by value.
     """
     visible = _collect_defined_names(graph)
@@ -228,7 +230,7 @@ def _collect_defined_names(graph: GraphProto) -> set[str]:
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make the outputs of a loop body scan outputs of the loop; return their names outside the
+    """Make the outputs of a loop body scan outputs of the loop. Return their names outside the
     loop.
     """
     (body,) = iterate_node_bodies(node)

@@ -17,7 +17,7 @@ from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
 
 MAX_TOKENS_INPUT = "max_tokens"
-"""i64[]: maximum number of generated tokens; an input of every generation model."""
+"""i64[]: the maximum number of generated tokens; an input of every standalone generator."""
 
 SEED_INPUT = "seed"
 """i64[]: the nonnegative seed of sampling."""
@@ -48,7 +48,7 @@ def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoopCarry:
-    """A loop-carried value: its type inside the loop and the name of its initial value."""
+    """A loop-carried value: its type inside the loop, and the name of its initial value."""
 
     name: str
     type: Type
@@ -58,7 +58,7 @@ class LoopCarry:
 @dataclass(frozen=True, slots=True)
 class TokenDecision:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
-    (None without beams), `can_continue` bool[], and the carries after the step.
+    (None without beam search), `can_continue` bool[], and the carries after the step.
     """
 
     tokens: str
@@ -78,7 +78,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Return all weights in use, in the spec's order."""
+        """Return all weights in use, in the order of the spec."""
         encode = self.derived.encode.parameters if self.derived.encode else {}
         used = {**encode, **self.derived.step.parameters}
         return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
@@ -90,7 +90,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def graphs(self) -> list[Graph]:
-        """Return the graphs to lower: encoder (if any) and decode step."""
+        """Return the graphs to lower: the encoder (if there is one) and the decode step."""
         return [g for g in (self.derived.encode, self.derived.step) if g]
 
     @property
@@ -123,7 +123,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def inputs(self) -> dict[str, Type]:
-        """Return the spec's inputs that are inputs of the model, in the spec's order."""
+        """Return the inputs of the spec that are inputs of the model, in the order of the spec."""
         return {
             n: v.type
             for n, v in self.graph.inputs.items()
@@ -150,7 +150,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the spec's inputs that the graphs, or the input defaults in use, read."""
+        """Return the inputs of the spec that the graphs or the used input defaults read."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.sequence_input
         }
@@ -176,10 +176,11 @@ class GenerationParts(SelfDecodingGraph):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """A standalone generator under construction: `types` of the spec's inputs, names of scalar
-    inputs, and `main_tensors` of the main graph by name, including encoder outputs. Each sequence
-    is repeated `repeat_count` times: the number of beams if an encoder output has a batch axis,
-    whose length is fixed; otherwise 1, and the first step expands sequences to beams.
+    """A standalone generator under construction: the `types` of the spec's inputs, the names of
+    scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs. Each
+    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose length
+    is fixed, this is the number of beams. Otherwise it is 1, and the first step expands sequences
+    to beams.
     """
 
     parts: GenerationParts
@@ -202,12 +203,12 @@ class GenerationContext:
 
     @property
     def step_batch(self) -> Dim:
-        """Return the number of sequences in a step: batch size times beams."""
+        """Return the number of sequences in a step: the batch size times the number of beams."""
         return self.batch * self.repeat_count
 
     @property
     def per_token_inputs(self) -> list[str]:
-        """Return the step's inputs along the time axis, without the tokens."""
+        """Return the inputs of the step along the time axis, except the tokens."""
         other_inputs = {
             self.derived.sequence_input,
             *self.derived.static_inputs,
@@ -233,7 +234,7 @@ class GenerationContext:
             g.values.tensors[value] = g.values.parameters[name]
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
-        """Emit `x` with each sequence of the batch repeated `repeat_count` times."""
+        """Emit nodes that repeat each sequence of the batch of `x` `repeat_count` times."""
         if axis is None:
             axis = self.find_batch_axis(x.type)
         if axis is None or self.repeat_count == 1:

@@ -1,7 +1,7 @@
 """Build the loop body: decode step, selection of the next token, next carries.
 
-Loop-invariant nodes, such as the keys and values of encoder outputs, are hoisted into the
-main graph, because ONNX Runtime does not move nodes out of a loop body.
+Loop-invariant nodes, such as the nodes that compute keys and values of encoder outputs, are hoisted
+into the main graph, because ONNX Runtime does not move nodes out of a loop body.
 """
 
 import math
@@ -41,7 +41,7 @@ def hoist_invariant_nodes(
     # The other inputs of the step have tensors only inside the body.
     hoisted_inputs = {n: step.inputs[n] for n in static_inputs}
     context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), static_inputs)
-    # In the step `batch` counts all beams; in the spec's graph it counts sequences.
+    # In the step, `batch` counts all beams; in the graph of the spec, it counts sequences.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
     types, former_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
@@ -79,7 +79,7 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
-    """Return the input default that computes whether a generated token is valid; return None if all
+    """Return the input default that computes whether a generated token is valid, or None if all
     tokens are valid. Raise E0944 if the default reads inputs other than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.sequence_input
@@ -110,9 +110,9 @@ def _is_true_for_tokens(value: Value) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
     """One loop iteration: `token_carries` (tokens and masks), `state_carries` (caches), the
-    `strategy`, encoder outputs `static_inputs` and the `hoisted_nodes` computed from them.
-    `first_logits` are the logits of sequences without a prompt, `empty_prompts` the mask of these
-    sequences.
+    `strategy`, the encoder outputs `static_inputs`, and the `hoisted_nodes` computed from them.
+    `first_logits` are the logits of sequences without a prompt; `empty_prompts` is the mask of
+    these sequences.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -130,8 +130,8 @@ class LoopIteration:
 
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
-    """Build the `Loop` body, which takes iteration, condition and carries, and returns condition
-    and carries.
+    """Build the `Loop` body. Its inputs are the iteration, the condition and the carries; its
+    outputs are the condition and the carries.
     """
     g, step, carries = context.g, context.derived.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)
@@ -179,7 +179,9 @@ def emit_first_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: str,
 ) -> str:
-    """Emit the logits of an iteration that may be the first of a sequence without a prompt."""
+    """Emit the logits of an iteration that may be the first iteration of a sequence without a
+    prompt.
+    """
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
@@ -205,7 +207,7 @@ def emit_first_logits(
         g.values.tensors[value] = Tensor(name, value.type, value)
     if loop.empty_prompts is None:
         return logits
-    # Some sequences of the batch may have a prompt and others none.
+    # Some sequences of the batch may have a prompt while others have none.
     is_first = g.emit_node("Equal", iteration, 0)
     operands = loop.empty_prompts, first_logits.name, logits
     branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
@@ -247,7 +249,9 @@ def _list_next_carries(
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
 ) -> str:
-    """Emit the padding mask with one more position, which the input's default may mask out."""
+    """Emit the padding mask with one additional position, which the default of the input may mask
+    out.
+    """
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)
@@ -265,13 +269,13 @@ def _emit_next_mask(
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
-        # In IR types `batch` differs from the number of expanded beams, so these types are not
-        # recorded.
+        # In IR types, `batch` is the batch size of the spec, but the loop body runs with all beams,
+        # so these types are not recorded.
         types, g.bodies.open_bodies[-1].types = g.bodies.open_bodies[-1].types, {}
         lower_nodes(g, default)
         g.bodies.open_bodies[-1].types = types
         newest = g.values.tensors[default.outputs[name]].name
-    # An input has either all positions or only the positions of this step.
+    # An input contains either all positions or only the positions of this step.
     if name in context.derived.full_length_inputs:
         return g.emit_node("Concat", mask, newest, axis=time_axis)
     return newest
@@ -281,16 +285,15 @@ def _emit_next_state(
     context: GenerationContext, state: DecodeState, decision: TokenDecision
 ) -> str:
     name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
-    # A beam continues with the cache of its parent. A state without a batch axis is shared by all
-    # beams.
+    # A beam continues with the cache of its parent. All beams share a state without a batch axis.
     if decision.parents is None or state.batch_axis is None:
         return name
     return context.g.emit_node("Gather", name, decision.parents, axis=state.batch_axis)
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
-    """Return the type of a carry after a step; lengths that change get new symbols."""
-    # With the same symbol, ONNX's shape inference would expect the same length.
+    """Return the type of a carry after a step. Lengths that change get new symbols."""
+    # If the symbol were the same, ONNX's shape inference would expect the same length.
     shape = tuple(
         d if d.number else Dim.symbol(f"{carry.name}.{n}") for n, d in enumerate(carry.type.shape)
     )

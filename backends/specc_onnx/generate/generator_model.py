@@ -1,8 +1,8 @@
 """Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
 
 The first iteration processes the whole prompt, later iterations one token per sequence. Caches are
-carries that grow: a loop body cannot update in place, so fixed-size buffers would be copied for
-every token. The body reads weights and encoder outputs from the main graph.
+carries whose length increases: a loop body cannot update a buffer in place, so fixed-size buffers
+would be copied for every token. The body reads weights and encoder outputs from the main graph.
 """
 
 from collections.abc import Mapping
@@ -54,10 +54,11 @@ def build_generation_model(
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the standalone generator; `storage_dtypes` and `ties` are those of `build_model`. Its
-    inputs are `GenerationParts.inputs` and `map_scalar_inputs`; its outputs are `tokens`, and
-    `log_probs` or (for beam search) `scores`. An output name that is already an input name gets a
-    numeric suffix. Raise E0944 for a per-token input without a value inside the loop.
+    """Build the standalone generator; `storage_dtypes` and `ties` are the arguments of
+    `build_model`. The model has the inputs `GenerationParts.inputs` and `map_scalar_inputs`, the
+    output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output with the
+    name of an input gets a numeric suffix. Raise E0944 for a per-token input without a value inside
+    the loop.
     """
     onnx_targets.check_opset(opset)
     parts = GenerationParts.from_graph(source)
@@ -101,7 +102,7 @@ def build_generation_model(
 def _make_generation_context(
     parts: GenerationParts, target: Target, opset: int
 ) -> GenerationContext:
-    """Return the context before any node is emitted."""
+    """Create the generation context, without any emitted nodes."""
     graph, derived, decoding = parts.graph, parts.derived, parts.decoding
     types = dict(parts.inputs)
     taken = set(types)
@@ -133,7 +134,7 @@ def _make_generation_context(
 
 
 def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
-    """Return the loop's carries, with initial values emitted into the main graph."""
+    """Emit the initial values of the loop's carries into the main graph; return the iteration."""
     g = context.g
     token_carries = [
         emit_prompt_carry(context),
@@ -184,15 +185,15 @@ def lower_encoder(context: GenerationContext) -> None:
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
             if is_absent and name in parts.padding_masks:
-                # the first position exists even if it is the pad token
+                # the first position exists even if it contains the pad token
                 with_start = g.emit_node("Or", tensor, is_absent)
                 tensor = replace(tensor, name=with_start, value=None)
             context.main_tensors[name] = tensor
 
 
 def _emit_begin_token(context: GenerationContext) -> str | None:
-    """Emit the start tokens for an absent prompt, and its mask. Return True if the prompt is
-    absent, bool[1]; return None if generation starts without a token.
+    """Emit the start tokens for an absent prompt, and the mask of these tokens. Return bool[1],
+    true if the prompt is absent, or None if generation starts without a token.
     """
     g = context.g
     g.site = LoweringSite(("start",))
@@ -211,7 +212,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
         start = g.emit_node("Slice", start, [0], count, [1])
         tokens = g.emit_node("Concat", start, tokens, axis=1)
     context.main_tensors[growing] = Tensor(tokens, type)
-    # From here on, the prompt length is the length of this value, not that of the input.
+    # From here on, the prompt length is the length of this value, not the length of the input.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: type})
     for name in context.parts.optional_inputs:
         if name != growing:
@@ -230,9 +231,10 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
 
 
 def _emit_optional_input(context: GenerationContext, name: str) -> str:
-    """Emit an optional input `[batch, n]`; n is 0 if the caller omits it."""
+    """Emit an optional input `[batch, n]`, where n is 0 if the caller omits the input."""
     g = context.g
-    # An initializer with the name of an input is its default; its batch of 1 is expanded.
+    # An initializer with the name of an input is the default of the input; its batch size of 1 is
+    # expanded.
     code = ONNX_TYPE_CODES[context.types[name].dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
@@ -273,7 +275,8 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
         )
         return LoopCarry(state.name, state.type, initial)
     lengths = {str(context.batch): context.step_batch}
-    # A cache starts empty; a state without a time axis (of a recurrent layer) starts as zeros.
+    # A cache is initially empty; a state without a time axis (of a recurrent layer) is initially
+    # zeros.
     shape = [
         Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
@@ -283,14 +286,16 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 
 def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
-    """Emit an encoder output repeated for beams; the loop body captures it from the main graph."""
+    """Emit an encoder output repeated for beams. The loop body captures it from the main graph."""
     type = context.derived.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)
 
 
 def emit_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit the padding mask of the prompt, bool[batch, n]; return None if the model has none."""
+    """Emit the padding mask of the prompt, bool[batch, n]. Return None if the model has no padding
+    mask.
+    """
     for name in context.parts.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])
@@ -298,8 +303,8 @@ def emit_prompt_mask(context: GenerationContext) -> str | None:
 
 
 def emit_initial_logits(context: GenerationContext) -> Tensor | None:
-    """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary];
-    return None if every sequence needs a token.
+    """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary].
+    Return None if every sequence needs a start token.
     """
     name, g = context.derived.initial_logits_output, context.g
     if not context.parts.starts_from_prefix:
@@ -314,7 +319,7 @@ def emit_initial_logits(context: GenerationContext) -> Tensor | None:
 
 
 def emit_empty_prompts(context: GenerationContext) -> str | None:
-    """Emit bool[batch, 1], true for prompts that contain only padding; return None if there is no
+    """Emit bool[batch, 1], true for prompts that contain only padding. Return None if there is no
     padding mask.
     """
     mask, g = emit_prompt_mask(context), context.g

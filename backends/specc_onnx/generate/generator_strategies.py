@@ -1,7 +1,7 @@
 """Emit greedy decoding, sampling, beam search and token rules of a standalone generator.
 
 The constructor of a strategy emits loop-invariant nodes into the main graph; `emit_step` emits one
-step into the loop body. The final values of its `carries` become the outputs.
+step into the loop body. The outputs are computed from the final values of the strategy's `carries`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,8 @@ class StrategyInputs:
         return self.scalar_names[MAX_TOKENS_INPUT]
 
     def emit_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
-        """Emit the carries that token rules read: `seen` bool[batch, vocabulary] for the
-        repetition penalty, `history` i64[batch, n] for n-grams and banned sequences.
+        """Emit the carries that token rules read: `seen` bool[batch, vocabulary] for the repetition
+        penalty, and `history` i64[batch, n] for n-grams and banned sequences.
         """
         carries = []
         if decoding.has_repetition_penalty:
@@ -84,7 +84,7 @@ class StrategyInputs:
         iteration: str,
         history: Sequence[str],
     ) -> str:
-        """Emit the scores after repetition penalty and token rules."""
+        """Emit the scores after the repetition penalty and the token rules."""
         if decoding.has_repetition_penalty:
             scores = generator_token_rules.emit_repetition_penalty(
                 g, scores, history[0], self.scalar_names[PENALTY_INPUT]
@@ -121,11 +121,11 @@ class DecodingStrategy(Protocol):
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenDecision:
-        """Emit one step, from logits f32[batch, vocabulary] and the current carries."""
+        """Emit one step for logits f32[batch, vocabulary] and the current carries."""
         ...
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
-        """Return the outputs of the model, from the carries after the last step."""
+        """Return the outputs of the model, computed from the carries after the last step."""
         ...
 
 
@@ -140,8 +140,8 @@ def make_decoding_strategy(
 
 
 class SingleSequenceStrategy:
-    """Greedy decoding or sampling. Finished sequences get the fill token. If an unfinished sequence
-    has invalid logits, generation ends with `NO_TOKEN`.
+    """Greedy decoding or sampling. Finished sequences continue with the fill token. If an
+    unfinished sequence has invalid logits, generation ends with `NO_TOKEN`.
     """
 
     def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
@@ -179,7 +179,7 @@ class SingleSequenceStrategy:
         if self.sampler:
             sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, allowed_scores, iteration)
         else:
-            # the most likely token; ties go to the lower id
+            # the most likely token, or the lowest id if several tokens are equally likely
             sampled = g.emit_node("ArgMax", allowed_scores, axis=1, keepdims=False)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
         score = g.emit_node("Where", is_finished, 0.0, score)

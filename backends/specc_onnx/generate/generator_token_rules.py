@@ -28,7 +28,7 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
     is_counted = g.emit_node("And", is_token, is_known)
     if padding_mask is not None:
         is_counted = g.emit_node("And", is_counted, padding_mask)
-    # padding goes to an extra column, which is sliced off
+    # padding is written to an additional column, which is sliced off
     columns = g.emit_node("Where", is_counted, prompt, vocabulary)
     shape = g.emit_node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
     no_tokens = g.emit_node("Expand", False, shape)
@@ -43,7 +43,7 @@ def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
 
 def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
     """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
-    ones (arXiv:1909.05858, sec. 4.1, only divides).
+    logits by it (arXiv:1909.05858, sec. 4.1, only divides).
     """
     divided, multiplied = (g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul"))
     changed = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
@@ -73,8 +73,8 @@ def get_history_type(batch: Dim) -> Type:
 def emit_prompt_history(
     g: Emitter, decoding: DecodingConfig, prompt: str, padding_mask: str | None
 ) -> str:
-    """Emit the right-aligned history of a prompt i64[batch, n], after as many `NO_TOKEN` columns as
-    the longest sequence of `bad_words_ids` needs.
+    """Emit the right-aligned history of a prompt i64[batch, n], preceded by as many `NO_TOKEN`
+    columns as the longest sequence of `bad_words_ids` requires.
     """
     if padding_mask is not None:
         prompt = _emit_right_aligned(g, prompt, padding_mask)
@@ -93,7 +93,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
     length = emit_axis_length(g, prompt, 1)
     later_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
     columns = g.emit_node("Sub", g.emit_node("Sub", length, [1]), later_count)
-    # padding goes to an extra column, which is sliced off
+    # padding is written to an additional column, which is sliced off
     columns = g.emit_node("Where", padding_mask, columns, length)
     batch_size = emit_axis_length(g, prompt, 0)
     shape = g.emit_node("Concat", batch_size, g.emit_node("Add", length, [1]), axis=0)
@@ -173,8 +173,8 @@ def emit_token_rules(
     history: str | None = None,
 ) -> str:
     """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are forbidden at step
-    `iteration` i64[]; `limit` i64[] is the maximum number of steps. Some rules read the token
-    `history`.
+    `iteration` i64[]. `limit` i64[] is the maximum number of steps; `history` are the previous
+    tokens, which some rules read.
     """
     unrestricted = scores
     if history is not None:

@@ -1,8 +1,8 @@
 """Emit one step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
-As in transformers, a step keeps more candidates than beams, so that enough remain when some
-finish; finished ones are stored with length-normalized scores. Shapes: `s` sequences, `n`
-beams, `c` candidates, `t` tokens so far.
+As in transformers, a step keeps more candidates than beams, so that enough candidates remain when
+some finish. Finished hypotheses are stored with length-normalized scores. Shapes: `s` sequences,
+`n` beams, `c` candidates, `t` tokens so far.
 """
 
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ SEQUENCES_DIM = Dim.symbol("sentences")
 
 class BeamState(NamedTuple):
     """Loop carries of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of live beams,
-    `finished_scores` and `finished_sequences` of finished beams, `is_finished` bool[s, n] for
-    finished beams that exist, and `can_improve` bool[s, 1], true for sequences that can still
-    improve.
+    `finished_scores` and `finished_sequences` of finished hypotheses, `is_finished` bool[s, n],
+    true for finished hypotheses that exist, and `can_improve` bool[s, 1], true for sequences that
+    can still improve.
     """
 
     scores: str
@@ -61,7 +61,7 @@ class BeamCandidates:
 
 
 def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
-    """Emit the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially the beams
+    """Emit the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially, the beams
     of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
@@ -86,8 +86,8 @@ def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """One beam search step: the previous `state`, the number of generated tokens including this one
-    (`length` i64[]), and its maximum `limit` i64[].
+    """One beam search step: the previous `state`, the number of generated tokens including the
+    token of this step (`length` i64[]), and its maximum `limit` i64[].
     """
 
     g: Emitter
@@ -113,13 +113,14 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     g, n = step.g, step.decoding.num_beams
     batch = emit_axis_length(g, step.state.scores, 0)
     beam_count = g.emit_node("Mul", batch, [n])
-    # The first step may have one logits vector per sequence, which is the parent of all its beams.
+    # The first step may have one logits vector per sequence; this vector is the parent of all its
+    # beams.
     beams_per_logit_row = g.emit_node("Div", beam_count, emit_axis_length(g, log_probs, 0))
     log_probs = g.emit_node(
         "Reshape", log_probs, g.emit_node("Concat", batch, [-1, step.vocabulary], axis=0)
     )
     candidates = _emit_candidates(step, log_probs)
-    # `TopK` selects the first of several equal scores, like Python's stable sort.
+    # If several scores are equal, `TopK` selects the first index, like Python's stable sort.
     unfinished = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
     scores, indices = g.emit_nodes("TopK", 2, unfinished, [n], axis=1)
     tokens = g.emit_node("GatherElements", candidates.tokens, indices, axis=1)
@@ -189,7 +190,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
     )
     column = g.emit_node("Concat", g.emit_node("Shape", step.state.scores), [1], axis=0)
     filler = g.emit_node("Expand", step.decoding.fill_token_id, column)
-    # Beams that finished earlier are filled up to the current length.
+    # Hypotheses that finished earlier are padded to the current length.
     earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, filler, axis=2)
     sequences = g.emit_node("Concat", earlier_sequences, candidates.sequences, axis=1)
     is_beam_finished = g.emit_node(
@@ -213,9 +214,10 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
 def _emit_can_improve(
     step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
 ) -> str:
-    """Emit bool[s, 1], true for sequences that can still improve. With `early_stopping` a sequence
-    can improve while it has a live beam and fewer than `num_beams` finished beams; otherwise, while
-    its best live beam scores higher than its worst finished beam.
+    """Emit bool[s, 1], true for sequences that can still improve. With `early_stopping`, a sequence
+    can improve while it has a live beam and fewer than `num_beams` finished hypotheses. Otherwise,
+    it can improve while its best live beam has a higher score than its worst finished
+    hypothesis.
     """
     g = step.g
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
@@ -234,11 +236,12 @@ def _emit_can_improve(
 
 
 def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> str:
-    """Emit `scores / count ** length_penalty` in f32: at least `MIN_SCORE`, or `NO_SCORE` for
-    unused beams.
+    """Emit `scores / count ** length_penalty` in f32, which is at least `MIN_SCORE`, or `NO_SCORE`
+    for unused beams.
     """
     g = step.g
-    # Computed in f64 and rounded once, as in the Python implementation, so that ties are equal.
+    # The score is computed in f64 and rounded once, as in the Python implementation, so that ties
+    # are equal.
     divisor = g.emit_node(
         "Pow", emit_cast(g, count, "f64"), g.emit_constant(step.decoding.length_penalty, "f64")
     )

@@ -50,14 +50,14 @@ def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
 
 
 def emit_substream_key(g: Emitter, key: str, stream_index: str) -> str:
-    """Emit the key of sub-stream `stream_index`; both operands are u64 with shapes that
+    """Emit the key of the sub-stream `stream_index`. Both operands are u64 with shapes that
     broadcast.
     """
     return _emit_mixed_bits(g, _emit_random_word(g, key, stream_index))
 
 
 def emit_uniform_sample(g: Emitter, key: str) -> str:
-    """Emit the first uniform number of each stream, f32 in [0, 1), a multiple of 2**-24."""
+    """Emit the first uniform random number of each stream: f32 in [0, 1), a multiple of 2**-24."""
     top = _emit_right_shift(g, _emit_random_word(g, key, g.emit_constant(0, "u64")), 40)
     # f32 represents the remaining 24 bits exactly.
     mantissa = emit_cast(g, emit_cast(g, top, "i64"), "f32")
@@ -89,7 +89,7 @@ def _emit_right_shift(g: Emitter, z: str, bits: int) -> str:
 
 
 MAX_SAMPLED_CANDIDATES = 1000
-"""Number of candidates for top-p and min-p without top-k."""
+"""Number of candidate tokens for top-p and min-p without top-k."""
 
 PROBABILITY_DTYPE = "f64"
 """The element type of probabilities."""
@@ -114,7 +114,7 @@ def emit_sampler_state(
     """Emit the loop-invariant sampling values; `batch_size` is i64[]."""
     temperature = settings["temperature"]
     is_sampling = g.emit_node("Greater", temperature, 0.0)
-    # Temperature 0 is greedy decoding: one candidate, divided by 1.
+    # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
     temperature_divisor = g.emit_node("Where", is_sampling, temperature, 1.0)
     sequence_ids = g.emit_node("Range", 0, batch_size, 1)
     keys = emit_substream_key(
@@ -162,7 +162,7 @@ def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: st
 
 def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) -> str:
     """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
-    excludes; the first token is always kept.
+    excludes. The first token is never excluded.
     """
     preceding_sum = g.emit_node("CumSum", probabilities, 1, exclusive=1)
     # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
@@ -189,7 +189,7 @@ def emit_invalid_logits(g: Emitter, logits: str) -> str:
 
 
 def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
-    """Emit the log-probability of each batch element's token under `logits`, f32[batch]."""
+    """Emit the log-probability of the token of each batch element under `logits`, f32[batch]."""
     token_columns = emit_unsqueeze(g, tokens, 1)
     log_probs = g.emit_node(
         "GatherElements", g.emit_node("LogSoftmax", logits, axis=1), token_columns, axis=1
