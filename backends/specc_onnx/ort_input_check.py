@@ -1,4 +1,4 @@
-"""Check input arrays against a model's declared types and shapes; errors name the arrays."""
+"""Check input arrays against the declared types and shapes of a model; errors name the arrays."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ def prepare_ort_input(
     inputs: Mapping[str, Array],
 ) -> Array:
     """Return input `name` as a contiguous array in native byte order. All inputs in `required` must
-    be present. Raise E0907 for a wrong element type, E0910 for an unknown or missing input.
+    be present. Raise E0907 for a wrong element type, and E0910 for an unknown or missing input.
     """
     if slot is None:
         helps = suggest_similar_name(

@@ -1,7 +1,7 @@
 """Open and run models with ONNX Runtime on the requested execution provider.
 
-Inputs are checked first (`specc_onnx.ort_input_check`). ONNX Runtime's errors become
-diagnostics; nothing is printed.
+Inputs are checked first (`specc_onnx.ort_input_check`). Errors of ONNX Runtime are converted to
+diagnostics and not printed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,9 +53,9 @@ NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
 """NumPy dtype of each ONNX Runtime tensor type."""
 
 SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
-"""Spin time of idle threads, longer than the gap between two decode steps. By default they spin for
-tens of milliseconds and slow down the other graphs of a package: an encoder run after a decode step
-took 40 ms instead of 21 ms.
+"""Spin time of idle threads: longer than the gap between two decode steps. By default, threads spin
+for tens of milliseconds and slow down the other graphs of a package: an encoder run after a decode
+step took 40 ms instead of 21 ms.
 """
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
@@ -77,7 +77,9 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Return all outputs, or those in `output_names`. Raise E0907, E0910 to E0912 or E0924."""
+        """Return all outputs, or the outputs in `output_names`. Raise E0907, E0910 to E0912 or
+        E0924.
+        """
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
         # sessions do not support bfloat16 arrays
@@ -91,11 +93,11 @@ class OrtModel:
 
     @contextmanager
     def guard_run(self) -> Iterator[None]:
-        """Flush denormals and convert exceptions of a run to E0924 inside the context."""
+        """Inside the context, flush denormals and convert exceptions of a run to E0924."""
         try:
             with flush_denormals():
                 yield
-        except Exception as error:  # ONNX Runtime has no base class of its exceptions
+        except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             _raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -148,7 +150,7 @@ class OrtModel:
         output_buffers: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
         """Run on device tensors or arrays without input checks and return device tensors. Outputs
-        in `output_buffers` are written to these tensors, which may also be inputs. Raise E0924 on
+        in `output_buffers` are written to these buffers, which may also be inputs. Raise E0924 on
         failure.
         """
         return self.bind({}, output_buffers or {}).run(inputs)
@@ -156,9 +158,7 @@ class OrtModel:
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
     ) -> "OrtBoundRuns":
-        """Return a runner with inputs bound for all runs and outputs written to
-        `output_buffers`.
-        """
+        """Return a runner that binds inputs for all runs and writes outputs to `output_buffers`."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -175,9 +175,7 @@ class OrtModel:
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Check inputs and return them as ONNX Runtime needs them. Raise E0907 or E0910 to
-        E0912.
-        """
+        """Check inputs and convert them for ONNX Runtime. Raise E0907 or one of E0910 to E0912."""
         slots = {**self.optional_inputs, **self.inputs}
         arrays = {
             name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
@@ -196,7 +194,9 @@ class OrtBoundRuns:
     bound_outputs: Mapping[str, DeviceTensor]
 
     def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """Run with these and the bound inputs; return all outputs. Raise E0924 on failure."""
+        """Run with the given inputs and the bound inputs; return all outputs. Raise E0924 on
+        failure.
+        """
         model, binding = self.model, self.binding
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
@@ -215,7 +215,7 @@ class OrtBoundRuns:
 
 
 def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
-    """Open a model file and its external weights. Raise E0921 to E0923 on failure."""
+    """Open a model file and its external weights. Raise one of E0921 to E0923 on failure."""
     return _create_session(
         str(path), str(path), provider, _make_session_options(provider, threads, ""), {}
     )
@@ -232,9 +232,9 @@ def open_ort_model_bytes(
     lengths: Mapping[str, int] | None = None,
     as_cuda_graph: bool = False,
 ) -> OrtModel:
-    """Open a model in memory with external weights in `directory`. With
+    """Open a model in memory with external weights in `directory`. If
     `without_activation_quantization`, activations are not quantized; `lengths` maps symbols to
-    static lengths; with `as_cuda_graph`, runs are captured as a CUDA graph.
+    static lengths; if `as_cuda_graph`, runs are captured as a CUDA graph.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
@@ -266,7 +266,7 @@ def _create_session(
                 ],
                 enable_fallback=0,
             )
-    except Exception as error:  # ONNX Runtime has no base class of its exceptions
+    except Exception as error:  # the exceptions of ONNX Runtime have no common base class
         _raise_load_error(model, name, provider, error)
     if ort_provider not in session.get_providers():
         raise_missing_provider(
@@ -339,7 +339,7 @@ def _make_session_options(
 
 
 def _format_directory(directory: Path, name: str) -> str:
-    """Return a directory as text for ONNX Runtime. Raise E0923 if it is not UTF-8."""
+    """Return a directory as text for ONNX Runtime. Raise E0923 if it is not valid UTF-8."""
     path = str(directory.resolve())
     try:
         path.encode()
@@ -363,7 +363,7 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
 
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help for a `GatherND` node, which reads the position `x[:, t]`."""
+"""Help text for a `GatherND` node, which reads the position `x[:, t]`."""
 
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:

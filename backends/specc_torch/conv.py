@@ -29,8 +29,9 @@ def _run_on_windows(
     channels: int,
     apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
-    """Return the result of `apply_windows` for `x` channels-first and the number of windows. The
-    result is empty if an axis is shorter than a window, which PyTorch rejects.
+    """Return the result of `apply_windows` for `x` in channels-first layout and the number of
+    windows. The result is empty if an axis is shorter than a window, because PyTorch rejects such
+    an axis.
     """
     x = _swap_channels(op.kernel, x)
     counts = count_windows(op, x.shape[2:])
@@ -105,7 +106,7 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
     def average(x: Tensor, counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
         mean = _get_function("avg_pool", op)(padded, op.kernel, stride=op.stride)
-        # the mean over the whole window, from the mean over valid positions
+        # the mean over the complete window, from the mean over valid positions
         element_counts = x.new_ones(())
         for elements in count_window_elements(op, x.shape[2:], counts):
             element_counts = element_counts[..., None] * torch.tensor(elements, device=x.device)
@@ -139,6 +140,6 @@ def _swap_channels(kernel: Sequence[int], x: Tensor) -> Tensor:
 
 
 def _pad_window_axes(op: ops.SlidingWindowOp, x: Tensor, value: float) -> Tensor:
-    # PyTorch takes the last axis first.
+    # PyTorch's padding lists the last axis first.
     sides = zip(reversed(op.padding_before), reversed(op.end_padding), strict=True)
     return functional.pad(x, [n for side in sides for n in side], value=value)

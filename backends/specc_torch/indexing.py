@@ -70,7 +70,7 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
         raise_error("E0912", f"cannot resize axes of length {lengths} to {sizes}")
     if not op.interpolates:
         return _resize_to_nearest(op, x, sizes)
-    # [n, 1, …] with the resized axes last: one axis is an image of height 1.
+    # [n, 1, …] with the resized axes last; a single axis is resized like an image of height 1.
     last_axes = tuple(range(-len(sizes), 0))
     channels_first = x.movedim(tuple(range(op.axis, end)), last_axes)
     unit_axes = [1] if len(sizes) == 1 else []
@@ -124,13 +124,13 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a constant tensor like `x`, whose `axis` is replaced by axes of these lengths."""
+    """Return a constant tensor like `x`, in which axes of the given lengths replace `axis`."""
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 
 def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
-    """Raise E0913 unless all ids are indices of a table of `size` rows; meta tensors are not
-    checked.
+    """Raise E0913 unless all ids are valid indices of a table with `size` rows. Meta tensors are
+    not checked.
     """
     if not ids.numel() or ids.is_meta:
         return

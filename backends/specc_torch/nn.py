@@ -78,8 +78,8 @@ def rms_norm(
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
-    """Return the softmax of visible `scores` along `axis`, zeros without a gradient if no score is
-    visible; `sinks` has length 1 along `axis`.
+    """Return the softmax of visible `scores` along `axis`, or zeros without a gradient if no score
+    is visible; `sinks` has length 1 along `axis`.
     """
     if not scores.shape[axis]:
         return scores
@@ -105,8 +105,8 @@ def masked_hardmax(
     if not scores.shape[-1]:
         return scores
     visible = mask & ~torch.isneginf(scores)
-    # The first of equal scores counts, so `argmax` is applied to the maximum mask, not to the
-    # scores.
+    # The first index is selected if several scores are equal, so `argmax` is applied to the mask of
+    # maxima, not to the scores.
     maximum = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
     is_maximum = visible & (scores == maximum)
     chosen = functional.one_hot(is_maximum.to(torch.int8).argmax(-1), scores.shape[-1])
@@ -163,7 +163,8 @@ def patch_embedding(
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     p, r = w.shape[2:]
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
-    # Patches are in row-major order; within a patch the channel comes first, as in the weights.
+    # Patches are in row-major order. Within a patch, the channel is the first axis, as in the
+    # weights.
     split = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
     flat = split.reshape(image.shape[0], rows * columns, w[0].numel())
     return functional.linear(flat, w.reshape(w.shape[0], -1), b)
@@ -202,7 +203,7 @@ def rope_angles(
 @evaluate
 def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
-    # Features after the first 2r of a head are not rotated.
+    # Features after the first 2r features of a head are not rotated.
     r = cos.shape[-1]
     rotated, rest = x[..., : 2 * r], x[..., 2 * r :]
     if op.pairs == "half":
@@ -230,7 +231,7 @@ def mixture_of_experts(
         inputs.gates.reshape(-1, experts_per_token),
     )
     if inputs.keep is not None:
-        # no expert has index -1
+        # no expert has the index -1
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
     width = context.evaluate_length(op.get_body_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
@@ -260,8 +261,8 @@ def _run_expert(
     other_inputs: list[Tensor],
     leading_axes: int,
 ) -> Tensor:
-    """Return the output of one expert for `tokens`; its body expects `leading_axes` leading axes of
-    length 1.
+    """Return the output of one expert for `tokens`. The body of the expert expects `leading_axes`
+    leading axes of length 1.
     """
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)

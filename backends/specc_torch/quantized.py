@@ -1,6 +1,6 @@
 """Layers with quantized weights in PyTorch, for measuring the effect of quantization.
 
-Activation rounding has no gradient; integer weights are not trained.
+The rounding of activations has no gradient, and integer weights are not trained.
 """
 
 import torch
@@ -50,7 +50,7 @@ def quantized_lstm(
         if operands.keep is not None
         else operands.sequence.new_ones(batch, steps).bool()
     )
-    # valid positions first, reversed for the backward direction
+    # valid positions first, in reverse order for the backward direction
     positions = torch.arange(steps, device=operands.sequence.device)
     sort_keys = -1 - positions if op.reverse else positions
     order = torch.where(is_valid, sort_keys, steps).argsort(dim=1, stable=True)
@@ -116,7 +116,9 @@ def _dequantize_matrix(
 
 
 def _round_per_tensor(x: Tensor) -> Tensor:
-    """Quantize and dequantize to 256 steps with one scale and zero point, computed in float32."""
+    """Quantize and dequantize to 256 levels with one scale and one zero point, computed in
+    float32.
+    """
     if not x.numel():
         return x
     x32 = x.float()
@@ -128,7 +130,7 @@ def _round_per_tensor(x: Tensor) -> Tensor:
 
 
 def _round_group(group: Tensor, rounding: str) -> Tensor:
-    """Quantize and dequantize groups with one scale each, computed in float32."""
+    """Quantize and dequantize groups with one scale per group, computed in float32."""
     if not group.shape[-1]:
         return group
     group32 = group.float()

@@ -1,4 +1,6 @@
-"""`Scan`, RNN, GRU and LSTM in PyTorch: its fused layers where they are equivalent, else a loop."""
+"""`Scan`, RNN, GRU and LSTM in PyTorch: fused PyTorch layers if they are equivalent, otherwise a
+loop.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -12,8 +14,9 @@ from specc.ir.types import Type
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""Returns the states after one time step, from its input projection `W x + b`; the first state is
-the output."""
+"""Returns the states after one time step, computed from the input projection `W x + b` of the step;
+the first state is the output.
+"""
 
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
@@ -75,7 +78,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
         return out if x.projection is None else linear(out, x.projection), c
 
     states = _list_initial_states(x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4])
-    # PyTorch's layer has no peepholes; projections run step by step here too.
+    # PyTorch's layer has no peepholes; layers with a projection also run step by step.
     if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
         return _run_torch_layer(torch.lstm, x, states, op.reverse)
     return _run_cell(step, x, states, op.reverse)
@@ -84,19 +87,23 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
 def apply_lstm_gates(
     gates: Tensor, cell: Tensor, peepholes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return output and cell of an LSTM from its gate sums `[b 4h]` in the order i, f, g, o."""
+    """Return the output and the cell state of an LSTM from its gate sums `[b 4h]` in the order i,
+    f, g, o.
+    """
     i, f, g, o = gates.chunk(4, dim=1)
     if peepholes is not None:
         p_i, p_f, p_o = peepholes.chunk(3)
         i, f = i + p_i * cell, f + p_f * cell
     new = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    # the output gate reads the new cell
+    # the output gate reads the new cell state
     o = o if peepholes is None else o + p_o * new
     return torch.sigmoid(o) * torch.tanh(new), new
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
-    """Return True if PyTorch's layers apply: no padding mask, and at least one position."""
+    """Return True if PyTorch's layers can be used: there is no padding mask, and at least one
+    position.
+    """
     return x.keep is None and x.sequence.numel() > 0
 
 
@@ -106,11 +113,11 @@ def _run_torch_layer(
     states: tuple[Tensor, ...],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Run a fused PyTorch layer; with `reverse`, the sequence is flipped before and after it."""
+    """Run a fused PyTorch layer. If `reverse`, flip the sequence before and after the layer."""
     parameters = [x.input_weights, x.recurrent_weights]
     biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):
-        # the layer takes both biases or none
+        # the layer has both biases or none
         parameters += [
             x.input_weights.new_zeros(len(x.input_weights)) if b is None else b for b in biases
         ]
@@ -145,7 +152,7 @@ def _run_cell(
             output = torch.where(is_valid, output, torch.zeros_like(output))
         states = new_states
         outputs.append(output)
-    # An empty axis has no outputs to stack; the final states are the initial ones.
+    # An empty axis has no outputs to stack; the final states are the initial states.
     if not outputs:
         return (projected.new_zeros(batch, 0, states[0].shape[1]), *states)
     return (torch.stack(outputs[::-1] if reverse else outputs, dim=1), *states)
@@ -194,7 +201,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 def _stack_scan_outputs(
     values: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
-    """Stack scan outputs in position order, zeros for iterations that were not run."""
+    """Stack scan outputs in position order, with zeros for iterations that were not run."""
     shape = [context.evaluate_length(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:

@@ -24,7 +24,7 @@ from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
 class Scope(nn.Module):
-    """A name scope of parameters that computes nothing."""
+    """A name scope for parameters, without any computation."""
 
 
 class SpecModule(nn.Module):
@@ -96,7 +96,9 @@ class SpecModule(nn.Module):
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield every parameter with its name in the spec, tied ones with each of their names."""
+        """Yield every parameter with its name in the spec. Yield tied parameters with each of their
+        names.
+        """
         for name in self.graph.parameters:
             scope, leaf = self._get_scope(name)
             parameter = scope._parameters[leaf]
@@ -126,7 +128,7 @@ class SpecModule(nn.Module):
         return scope, leaf
 
     def _place_parameter(self, name: str, parameter: nn.Parameter) -> None:
-        """Put a parameter under its dotted name; `add_module` would refuse names like `type`."""
+        """Put a parameter under its dotted name; `add_module` rejects names like `type`."""
         *path, leaf = name.split(".")
         scope: nn.Module = self
         for part in path:
@@ -184,7 +186,7 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the values with `root` taken from a parameter that is tied to it."""
+    """Return the values; the values of `root` are those of a parameter that is tied to it."""
     if root in values:
         return values
     copies = [n for n in ties if n in values and _find_tie_root(n, ties) == root]

@@ -24,7 +24,7 @@ TORCH_FUNCTIONS = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal"),
     *("round", "sigmoid", "sin", "sqrt", "tanh"),
 )
-"""Pointwise functions of the same name in PyTorch."""
+"""Pointwise functions with the same name in PyTorch."""
 
 POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     **{name: getattr(torch, name) for name in TORCH_FUNCTIONS},
@@ -35,7 +35,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: functional.relu(x) ** 2,  # arXiv:2109.08668
     "sign": lambda x: torch.where(torch.isnan(x), x, torch.sign(x)),
     "silu": functional.silu,
-    # not functional.softplus, which is linear above 20
+    # `functional.softplus` is not used, because it is linear above 20
     "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
 }
 
@@ -43,8 +43,8 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the division with integer division by zero defined as zero. Division by -1 is a
-    product, because dividing the minimum integer by -1 crashes the process.
+    """Return the quotient, in which integer division by zero is defined as zero. Division by -1 is
+    computed as a product, because dividing the minimum integer by -1 crashes the process.
     """
 
     def divide_safely(a: Tensor, b: Tensor) -> Tensor:

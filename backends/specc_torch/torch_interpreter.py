@@ -1,4 +1,4 @@
-"""Run a graph in PyTorch: the rule table, the forward context and the walk over nodes.
+"""Run a graph in PyTorch: the rule table, the forward context and the evaluation of nodes.
 
 A rule is called as `rule(op, context, *operands)`. It is differentiable if the op is; an absent
 operand is None. All floats have the dtype of the parameters of the module.
@@ -55,7 +55,9 @@ class ForwardContext:
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar, filled on the device: a copy to a GPU would synchronize with it."""
+        """Return a scalar that is filled on the device, because a copy to a GPU would synchronize
+        with it.
+        """
         return torch.full((), value, dtype=dtype, device=self.device)
 
 

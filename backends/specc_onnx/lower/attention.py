@@ -96,8 +96,8 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
 
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the sum of values weighted by `[…, q, k]` in blocks; return None if blocks do not
-    apply.
+    """Emit the sum of values weighted by `[…, q, k]` in blocks. Return None if blocks cannot be
+    used.
     """
     local = _plan_weight_blocks(g, weights, values)
     if local is None:
@@ -201,7 +201,7 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
-    """Record where the weights of an attention outside loops can be read."""
+    """Record the values from which the weights of an attention outside loops can be read."""
     if len(g.bodies.open_bodies) == 1:
         g.attention_notes += (
             {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)

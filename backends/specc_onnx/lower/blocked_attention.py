@@ -3,10 +3,10 @@
     If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
     else      one dense attention
 
-Masks are computed inside the body, or inside an `If` for the dense form, so that a long
-sequence never has a tensor of `n · n` elements. Blocks have equal length; the last one
-overlaps its predecessor. Global keys are prepended to the keys of each block; global queries
-are computed separately and scattered into the result.
+Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
+n` elements is computed for a long sequence. Blocks have equal length; the last block overlaps the
+block before it. Global keys are prepended to the keys of each block; global queries are computed
+separately and scattered into the result.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ def emit_local_attention(
     """Emit attention that runs in blocks for sequences longer than `local.length_threshold`."""
     b, h, n, _ = parts.grid
     e = parts.v.shape[3]
-    # Both branches need the same shape: packed if the kernel can return it.
+    # Both branches need the same shape, which is packed if the kernel can return the packed form.
     is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
     result_type = Type(parts.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
@@ -81,8 +81,8 @@ def emit_local_attention(
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.is_empty:
-                # No query attends to neighbors: the result is zeros, into which global queries are
-                # scattered.
+                # No query attends to neighbors, so the result is zeros, into which the results of
+                # global queries are scattered.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
                 result = _emit_attention_blocks(op, g, parts, local, global_tokens)
@@ -133,9 +133,9 @@ def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
 def _emit_short_operand(
     g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> Tensor:
-    """Emit an `If` outside the loop that returns the value of `emit_operand` for a short sequence,
-    and an unused one-element tensor for a long sequence. Attentions with the same mask share the
-    `If`.
+    """Emit an `If` outside the loop. For a short sequence, it returns the value of `emit_operand`;
+    for a long sequence, it returns an unused one-element tensor. Attention layers with the same
+    mask share the `If`.
     """
     if (is_long, *key) in g.layouts.hoisted_masks:
         return g.layouts.hoisted_masks[is_long, *key]
@@ -167,8 +167,8 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
 ) -> str:
-    """Emit bool[], true if blocked attention applies: a long sequence, few global tokens, a
-    nonempty batch.
+    """Emit bool[], true if blocked attention applies: the sequence is long, there are few global
+    tokens, and the batch is not empty.
     """
     g.facts.add_branch_length_threshold(queries, local.length_threshold)
     with g.hoist_nodes("lengths"):
@@ -192,7 +192,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         name = g.emit_node("Not", x) if condition.is_negated else x.name
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
-            # A sum is used, since the batch may be empty.
+            # A sum is used, because the batch may be empty.
             total = emit_count_nonzero(g, name, *other_axes, dtype="i32")
             name = g.emit_node("Greater", total, g.emit_constant(0, "i32"))
         any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
@@ -250,8 +250,8 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit `[…, n, e]` block by block; `emit_block` computes the attention of one span of queries
-    over its keys.
+    """Emit `[…, n, e]` block by block; `emit_block` emits the attention of one span of queries over
+    its keys.
     """
     block = [local.block_size]
     length = g.emit_shape([n])
@@ -286,7 +286,9 @@ def _emit_query_span(
 def _emit_key_span(
     g: Emitter, queries: PositionSpan, length: str, local: LocalAttention
 ) -> PositionSpan:
-    """Emit the key positions to which the queries of a block attend; the span is never empty."""
+    """Emit the positions of the keys to which the queries of a block attend; the span is never
+    empty.
+    """
     zero, one = g.emit_shape([0]), [1]
     # The band bounds q - k: its upper end is the lookback, and its negated lower end is the
     # lookahead.
@@ -296,8 +298,8 @@ def _emit_key_span(
         start = g.emit_node("Sub", queries.start, [int(back)])
         start = g.emit_node("Max", start, zero)
     if local.keys_per_block is not None:
-        # All blocks have equal spans: near the end the span starts earlier and the mask excludes
-        # more keys.
+        # All blocks have spans of equal length: near the end of the sequence the span starts
+        # earlier, and the mask excludes more keys.
         start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
         stop = g.emit_node("Add", start, [local.keys_per_block])
         return PositionSpan(start, stop, Dim.from_value(local.keys_per_block))
@@ -368,7 +370,9 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, parts: AttentionParts, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` in which one attention over all keys replaces the results of global queries."""
+    """Emit `result`, in which one attention over all keys replaces the results of global
+    queries.
+    """
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)

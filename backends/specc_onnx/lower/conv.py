@@ -1,8 +1,8 @@
 """Lower convolutions and pooling.
 
-ONNX's operators are channels-first: inputs and results are transposed, and a runtime removes
-the transposes between neighboring layers. The operators reject an empty axis, so an axis that
-may be empty is padded with one window of zeros, whose results are sliced off.
+ONNX's operators are channels-first, so inputs and results are transposed. A runtime removes the
+transposes between neighboring layers. The operators reject an empty axis, so an axis that may be
+empty is padded with one window of zeros, whose results are sliced off.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,8 +58,8 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
 def emit_convolution(
     g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
-    """Emit the standard operator `kind`; bfloat16 is computed in f32 if the opset lacks
-    bfloat16.
+    """Emit the standard operator `kind`. bfloat16 is computed in f32 if the operator does not
+    support bfloat16 in this opset.
     """
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     compute_dtype = "f32" if needs_f32 else dtype
@@ -106,7 +106,7 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
 
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
-    # `Pad` does not support bf16; f32 represents its values exactly.
+    # `Pad` does not support bf16; f32 represents bf16 values exactly.
     compute_dtype = "f32" if dtype == "bf16" else dtype
     x = emit_cast(g, x, compute_dtype, source_dtype=dtype)
     if any(op.pads):
@@ -134,7 +134,7 @@ BEYOND_ANY_AXIS = 2**62
 
 
 def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """Emit `MaxPool`; padding at least as large as the kernel becomes a `Pad`."""
+    """Emit `MaxPool`. Padding that is at least as long as the kernel becomes a `Pad`."""
     if g.lacks_kernel("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
@@ -190,7 +190,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     flagged = keep.name if is_any else g.emit_node("Not", keep)
     flags = make_typed_tensor(emit_cast(g, flagged, "f32"), "f32", keep.shape)
-    # A convolution allows an empty axis, a pool does not.
+    # A convolution accepts an empty axis, but a pool does not.
     guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
     pooled = guard.remove_placeholder(g.emit_node("Squeeze", result, [1]), flags)
@@ -200,7 +200,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Padding of sliding-window inputs whose axes may be empty at run time."""
+    """Padding for inputs of sliding windows whose axes may be empty at run time."""
 
     g: Emitter
     op: ops.SlidingWindowOp
@@ -211,7 +211,7 @@ class _EmptyWindowGuard:
         return len(self.op.kernel)
 
     def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
-        """Emit the result of `emit_windows` for the channels-first form of `x`."""
+        """Emit the result of `emit_windows` for `x` in channels-first layout."""
         kernel = self.op.kernel
         result = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
         return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
@@ -247,7 +247,7 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit the length `length_name`; the model fails at run time if there are too few
+        """Emit the length `length_name`. The model fails at run time if there are too few
         positions.
         """
         surplus = self.op.compute_spare_length(x.shape[self.first_axis + n], n)

@@ -1,8 +1,8 @@
 """Dense (unblocked) attention: the `Attention` operator, or matrix products and a softmax.
 
-ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias become
-one float mask; the result is zero for queries without visible keys. `is_causal` is not used,
-because opsets align its positions differently.
+ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias are
+combined in one float mask; the result is zero for queries without visible keys. `is_causal` is not
+used, because opsets align its positions differently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ class AttentionResult:
 
 
 def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit unblocked attention: one matrix product over all queries."""
+    """Emit dense (unblocked) attention: one matrix product over all queries."""
     if can_fuse_attention(op, g, parts):
         return emit_fused_attention(op, g, parts)
     return emit_decomposed_attention(op, g, parts)
@@ -104,7 +104,9 @@ def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
 
 
 def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit attention as products and a softmax; grouped query heads broadcast their key head."""
+    """Emit attention as matrix products and a softmax. The keys and values of a group are broadcast
+    to its query heads.
+    """
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
     group_size = None if h == parts.groups else divide_dims_exactly(h, parts.groups)
@@ -112,9 +114,9 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
         _emit_grouped_heads(g, t, parts.groups, group_size) for t in (parts.q, parts.k, parts.v)
     )
     rank = 4 if group_size is None else 5
-    # Keys are `[…, t, d]`; the product takes `[…, d, t]`.
+    # Keys are `[…, t, d]`; the product needs `[…, d, t]`.
     keys = g.emit_node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
-    # Queries are scaled instead of scores, which have more elements for long sequences.
+    # Queries are scaled instead of scores, because scores have more elements for long sequences.
     if op.scale != 1.0:
         queries = g.emit_node("Mul", queries, g.emit_constant(op.scale, dtype))
     scores = g.emit_node("MatMul", queries, keys)
@@ -165,8 +167,8 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit one `Attention` node, with packed heads if all three operands have them. The node is
-    inside an `If` that returns zeros if an axis may be empty.
+    """Emit one `Attention` node, with packed heads if all three operands have a packed form. If an
+    axis may be empty, the node is inside an `If` that returns zeros for an empty axis.
     """
     b, h, q, k = parts.grid
     e, dtype = parts.v.shape[3], parts.q.dtype
@@ -203,7 +205,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 def _emit_nonempty_branch(
     g: Emitter, lengths: Sequence[Dim], types: Sequence[Type], emit_attention: AttentionEmitter
 ) -> tuple[list[str], dict[str, str]]:
-    """Emit an `If` that computes the attention, or zeros if a length is 0; return its results and
+    """Emit an `If` that computes the attention, or zeros if a length is 0. Return its results and
     the notes that name its values.
     """
     # The product of the lengths is 0 if any length is 0.
@@ -219,7 +221,7 @@ def _emit_nonempty_branch(
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
     """Return q, k and v as `[b, t, h·d]` if all three exist in this layout and the kernel supports
-    the layout.
+    it.
     """
     q, k, v = (g.layouts.packed_heads.get(t.name) for t in (parts.q, parts.k, parts.v))
     has_static_heads = parts.grid[1].number and parts.groups.number
@@ -237,7 +239,7 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
 def emit_combined_mask(
     g: Emitter, mask: Tensor | None, bias: Tensor | None, grid: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit mask and bias as one tensor `[…, q, k]`; return None if all keys are visible and there
+    """Emit mask and bias as one tensor `[…, q, k]`. Return None if all keys are visible and there
     is no bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask

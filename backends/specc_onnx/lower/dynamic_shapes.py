@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class LengthResolver:
-    """Lengths that a graph can compute from the types of its inputs and its length equations.
-    `length_inputs` are scalar inputs that hold a symbol; `nonzero` lengths are known to be nonzero
-    in the current context.
+    """Lengths that a graph can compute from the types of its inputs and from its length equations.
+    `length_inputs` are scalar inputs that contain the value of a symbol; `nonzero` lengths are
+    known to be nonzero in the current context.
     """
 
     inputs: Mapping[str, Type]
@@ -93,8 +93,8 @@ class LengthResolver:
         )
 
     def emit_length_check(self, g: "Emitter", length_name: str, *lengths: Dim) -> str:
-        """Emit the length `length_name`, i64[1]; the model fails at run time if one of `lengths` is
-        negative. ONNX has no assertion, so the failure is an out-of-range index.
+        """Emit the length `length_name`, i64[1]. The model fails at run time if one of `lengths` is
+        negative. ONNX has no assertions, so the failure is an index out of range.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:
@@ -131,8 +131,8 @@ class LengthResolver:
         return total
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
-        """Emit a function of lengths. A divisor of 0 becomes 1, because division by 0 crashes; the
-        quotient is unused in this case.
+        """Emit a function of lengths. A divisor of 0 is replaced by 1, because division by 0
+        crashes; the quotient is not used in this case.
         """
         left, right = (self.emit_length(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any length.
@@ -170,8 +170,8 @@ def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource)
 
 
 def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit an expression without sources, such as `a * b`, by reading the axis with this length;
-    i64[1].
+    """Emit an expression without sources, such as `a * b`, i64[1], by reading the axis with this
+    length.
     """
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
@@ -192,7 +192,7 @@ def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
 
 
 def emit_exact_quotient(g: "Emitter", dividend: str, divisor: str | list[int]) -> str:
-    """Emit `dividend / divisor`, i64[1]; the model fails at run time if there is a remainder."""
+    """Emit `dividend / divisor`, i64[1]. The model fails at run time if the remainder is not 0."""
     return g.emit_node(
         "Gather",
         g.emit_node("Div", dividend, divisor),

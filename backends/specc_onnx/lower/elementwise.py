@@ -2,7 +2,7 @@
 
 ONNX Runtime computes integer `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` in floats or 32 bits,
 crashes for `Mod` of the minimum integer by -1, and casts out-of-range values differently on each
-CPU architecture; docs/language.md defines the results.
+CPU architecture. docs/language.md defines the expected results.
 """
 
 import math
@@ -50,7 +50,7 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `%` of integers, with the sign of the divisor; the result is 0 for a zero divisor."""
+    """Emit `%` of integers, with the sign of the divisor. The result is 0 if the divisor is 0."""
     # A multiplication by 0 instead of a constant 0 keeps the shape of the result.
     if find_tensor_constant(y) in (0, -1):
         return g.emit_node("Mul", x, g.emit_constant(0, x.dtype))
@@ -58,12 +58,12 @@ def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit integer floor division; the result is 0 for a divisor of 0. `Div` truncates, so 1 is
-    subtracted if its remainder differs from that of `Mod`.
+    """Emit integer floor division. The result is 0 if the divisor is 0. `Div` truncates, so 1 is
+    subtracted if the remainder of `Div` differs from that of `Mod`.
     """
     dtype, divisor_value = x.dtype, find_tensor_constant(y)
-    # Division by 0 returns 0 and division by -1 returns the negation; both are emitted as products.
-    # For the minimum integer and -1, `Mul` wraps around, while `Div` crashes the process.
+    # Division by 0 returns 0, and division by -1 returns the negation; both are emitted as
+    # products.
     if divisor_value in (0, -1):
         return g.emit_node("Mul", x, y)
     divisor, is_special = _emit_safe_divisor(g, y)
@@ -89,16 +89,14 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtype: str) -> str:
-    """Emit a mask that is true where the sign of a remainder is opposite to that of a constant
-    divisor.
-    """
+    """Emit a mask that is true where a remainder and a constant divisor have opposite signs."""
     zero = g.emit_constant(0, dtype)
     return g.emit_node("Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder)))
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
-    """Emit the divisor with 0 and -1 replaced by 1, and the mask of replaced elements ("" if there
-    are none).
+    """Emit the divisor with 0 and -1 replaced by 1, and the mask of replaced elements, or "" if no
+    element is replaced.
     """
     # Callers have already handled the constants 0 and -1.
     if find_tensor_constant(y) is not None:
@@ -113,7 +111,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit an integer power by repeated squaring, since `Pow` computes in floats."""
+    """Emit an integer power by repeated squaring, because `Pow` computes in floats."""
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
@@ -139,7 +137,9 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
-    """Emit `//` or `%` of floats; the remainder has the divisor's sign, and `a // 0` is `a / 0`."""
+    """Emit `//` or `%` of floats. The remainder has the sign of the divisor, and `a // 0` is `a /
+    0`.
+    """
     dtype = x.dtype
     zero = g.emit_constant(0, dtype)
     # `Mod` supports floats only with `fmod=1`, which is exact and has the sign of the dividend.
@@ -160,7 +160,7 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
 
 
 def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> str:
-    """Emit a cast that truncates towards zero; NaN becomes 0, and out-of-range values saturate."""
+    """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
     lowest, highest = (
         g.emit_constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype]
     )
@@ -170,11 +170,11 @@ def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> 
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
-    """Emit a 64-bit integer sum; `ReduceSum` is exact only for few small integers."""
+    """Emit a sum of 64-bit integers; `ReduceSum` is exact only for few small integers."""
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x, axis)
-    # The sum is the last element of `CumSum`, which is exact for integers; the axis is padded with
-    # a zero in case it is empty.
+    # The sum is the last element of `CumSum`, which is exact for integers. A zero is appended to
+    # the axis, because the axis may be empty.
     sums = g.emit_node("CumSum", emit_min_length_padding(g, x, axis), axis)
     return g.emit_node("Gather", sums, -1, axis=axis)
 
@@ -195,7 +195,7 @@ def is_small_integer(value: Value) -> bool:
 
 
 def find_tensor_constant(x: Tensor) -> int | float | None:
-    """Return the value that all elements of a tensor have, or None if it is not constant."""
+    """Return the value of all elements of a tensor, or None if the elements may differ."""
     node = x.value.node if x.value else None
     return node.op.value if node is not None and isinstance(node.op, ops.Constant) else None
 
@@ -286,8 +286,8 @@ def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 def _emit_near_zero(
     g: Emitter, x: str, value_near_zero: str, value_elsewhere: str, emit_constant: ConstantEmitter
 ) -> str:
-    """Emit `value_near_zero` for `|x| < 0.5`, else `value_elsewhere`, which has no cancellation
-    there and allows `u` to be infinite or 0.
+    """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. The latter has no
+    cancellation there, and `u` may be infinite or 0.
     """
     return g.emit_node(
         "Where",
@@ -320,7 +320,7 @@ def emit_sigmoid(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 def _emit_sigmoid_divisor(
     g: Emitter, x: str, emit_constant: ConstantEmitter, slope: float = 1.0
 ) -> str:
-    """Emit `1 + exp(-slope · x)`; CoreML has `Mul`, but no `Neg`."""
+    """Emit `1 + exp(-slope · x)`, because CoreML has `Mul`, but no `Neg`."""
     exponential = g.emit_node("Exp", g.emit_node("Mul", x, emit_constant(-slope)))
     return g.emit_node("Add", exponential, emit_constant(1.0))
 

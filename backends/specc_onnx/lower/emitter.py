@@ -101,7 +101,7 @@ class NameTable:
 class ValueTable:
     """IR values and their names: `tensors`, set by `lower_nodes`; shared `constants`; `parameters`
     by the names in the spec; `stored_types` of weights; `narrow_weights`, which maps widened values
-    to their 16-bit initializers; and the `kv_buffers` that attention appends to.
+    to their 16-bit initializers; and the `kv_buffers` to which attention appends positions.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -125,9 +125,9 @@ class BodyStack:
 
 @dataclass(slots=True)
 class LayoutCache:
-    """Cached values in other layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`, padding
-    mask and packed output of `time_major_outputs` layers, hoisted masks, and the `window_keys`
-    outside which attention weights are zero (local-p).
+    """Cached values in different layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`,
+    padding mask and packed output of `time_major_outputs` layers, hoisted masks, and the
+    `window_keys` outside which attention weights are zero (local-p).
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Emitter:
     attention_notes: list[dict[str, str]] = field(default_factory=list)
 
     def has_operator(self, kind: str) -> bool:
-        """Return True if target and opset have the fused operator `kind`."""
+        """Return True if the target and the opset have the fused operator `kind`."""
         return kind in self.target.fused_operators and onnx_targets.is_operator_available(
             kind, self.opset
         )
@@ -242,12 +242,12 @@ class Emitter:
         return Tensor(self.reserve_name(self.make_scoped_name(suffix)), type, value)
 
     def new_loop_inputs(self, suffix: str) -> tuple[Tensor, Tensor]:
-        """Return the first two inputs of a `Loop` body: iteration i64[], condition bool[]."""
+        """Return the first two inputs of a `Loop` body: iteration i64[] and condition bool[]."""
         return self.new_tensor(suffix, Type("i64", ())), self.new_tensor("go", Type("bool", ()))
 
     @contextmanager
     def open_body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects emitted nodes; if `isolated`, it reuses no outer nodes."""
+        """Open a body that collects emitted nodes. If `isolated`, it reuses no outer nodes."""
         site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
         self.bodies.open_bodies.append(body)
         if isolated:
@@ -270,7 +270,7 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit nodes into the body that computes lengths, or (with `level` 0) into the main
+        """Emit nodes into the body that computes lengths, or, if `level` is 0, into the main
         graph.
         """
         bodies, site, isolated = self.bodies.open_bodies, self.site, self.bodies.isolated_index

@@ -32,8 +32,9 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 class GridSlice:
     """Recomputes slices of `[…, q, k]` values for the spans `queries` and `keys`. `slice_leaf`
     slices leaves; `grid_leaves` collects the leaves with both axes. With `recomputes_single_axis`,
-    values with one axis are also recomputed, except for heavy ops other than matrix products.
-    Attention weights are recomputed only if their mask excludes all keys outside `visible_band`.
+    values with only one of the two axes are also recomputed, except results of expensive ops other
+    than matrix products. Attention weights are recomputed only if their mask excludes all keys
+    outside `visible_band`.
     """
 
     queries: Dim
@@ -74,7 +75,7 @@ class GridSlice:
     def _slice_all_operands(
         self, value: Value, axes: GridAxes
     ) -> list[tuple[Value, GridAxes] | None] | None:
-        """Return the operands of a node with their query and key axes; return None if the node is a
+        """Return the operands of a node with their query and key axes, or None if the node is a
         leaf.
         """
         node = value.node
@@ -92,9 +93,7 @@ class GridSlice:
         ]
 
     def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return True if a result that has one or both grid axes is recomputed (`axes` is 1 or
-        2).
-        """
+        """Return True if a result with one or both grid axes (`axes` is 1 or 2) is recomputed."""
         if isinstance(op, ops.Scan):
             return False
         is_cheap = not op.is_heavy or isinstance(op, ops.MatMul | ops.Einsum)
@@ -121,7 +120,7 @@ class GridSlice:
     def _recompute_node(
         self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Recompute a node for the slice; return None if its result does not have the sliced
+        """Recompute a node for the slice. Return None if its result does not have the sliced
         shape.
         """
         node = value.node
@@ -148,7 +147,9 @@ def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
 
 
 def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
-    """Return True if each position of an axis of the result reads only the same position."""
+    """Return True if each position of an axis of the result reads only the same operand
+    position.
+    """
     axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
     repeats = isinstance(op, ops.Expand) and op.axis == axis
     return all(dependence.kind == "same" for dependence in axis_dependences) and bool(
@@ -188,8 +189,8 @@ def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """Positions `global_positions`, i64[n], followed by positions from `start` to `stop`
-    (exclusive), i64[1] each, or "" if absent. `length` is the total number of positions.
+    """Positions `global_positions`, i64[n], followed by the positions from `start` to `stop`
+    (exclusive), each i64[1], or "" if absent. `length` is the total number of positions.
     """
 
     start: str
@@ -239,7 +240,8 @@ def emit_recomputed_slice(
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
     """Emit `x`, recomputed in the innermost body for a span of queries and a span of keys (None
-    means all); `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
+    means all positions); `axes` are its query and key axes. The keyword arguments are those of
+    `GridSlice`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 
@@ -272,8 +274,8 @@ def emit_recomputed_slice(
 def emit_recomputed_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
-    """Emit a mask or bias `[b, h, q, k]` recomputed for a span, or for all, of the queries and
-    keys.
+    """Emit a mask or bias `[b, h, q, k]`, recomputed for a span of the queries and keys or for all
+    of them.
     """
     shape = x.shape
     axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)

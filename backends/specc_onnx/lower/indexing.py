@@ -1,6 +1,7 @@
 """Lower ops that select, reorder or resample positions.
 
-`Resize` becomes ONNX's operator if that is exact, else gathers and weighted sums.
+`Resize` is lowered to ONNX's operator if the operator is exact, and otherwise to gathers and
+weighted sums.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +54,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """Lower to `Concat` of two slices."""
     length = x.shape[op.axis]
-    # an empty axis is unchanged, so the undefined remainder of a division by 0 does not matter
+    # an empty axis is unchanged, so the undefined remainder of a division by 0 has no effect
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x.name
@@ -106,8 +107,8 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """Return the axes in the order of resizing: first those that shrink, then those that grow, the
-    last axis first.
+    """Return the axes in the order of resizing: first the axes that become shorter, then the axes
+    that become longer; in each group, the last axis comes first.
     """
 
     def get_axis_order(n: int) -> tuple[bool, int]:
@@ -122,7 +123,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return True if every sampled coordinate is exact in float32."""
     if op.align_corners:
         return False
-    # the scale is computed from the lengths: factor 0.5 of an odd length rounds the length
+    # the scale is computed from the lengths: the factor 0.5 of an odd length rounds the length
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -199,8 +200,8 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return source positions and weights of `target_length` output positions, one of each per
-    filter tap.
+    """Return source positions and weights of `target_length` output positions, with one position
+    and weight per filter tap.
     """
     step = length / target_length
     filter_scale = max(step, 1.0)
@@ -253,7 +254,9 @@ class _AxisSampler:
         return self._clamp_positions(emit_cast(g, nearest, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
-        """Emit weighted sums over source positions; lengths are static and weights constant."""
+        """Emit weighted sums over source positions. Lengths are static, and weights are
+        constant.
+        """
         g, length, size = self.g, self.length.number, self.target_length.number
         assert length is not None, "`resize` requires static lengths here"
         assert size is not None, "of both"
@@ -282,7 +285,7 @@ class _AxisSampler:
         if self.op.mode == "bilinear":
             left, right = (self._emit_neighbor(x, axis, first, step) for step in (0, 1))
             left_weight = g.emit_node("Sub", 1.0, fraction)
-            # both corners are weighted: a difference of two infinities is NaN
+            # both neighbors are weighted: a difference of two infinities is NaN
             return g.emit_node(
                 "Add", g.emit_node("Mul", left, left_weight), g.emit_node("Mul", right, fraction)
             )
@@ -319,7 +322,7 @@ class _AxisSampler:
         )
 
     def _emit_neighbor(self, x: str, axis: int, first: str, step: int) -> str:
-        """Emit the values `step` positions after the first, clamped to the border."""
+        """Emit the values `step` positions after the first neighbor, clamped to the border."""
         g = self.g
         positions = g.emit_node("Add", first, step) if step else first
         if self.op.mode == "bicubic":

@@ -1,10 +1,10 @@
 """Attention over in-place KV buffers, whose capacity the caller chooses (`GroupQueryAttention`).
 
-`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to
-its buffer operand. It applies if keys and values have one attention as their only user, all
-heads share one mask (the kernel is causal, the rest of the mask becomes a bias), the weights
-have no user, and the kernel supports the head size. The runner splits steps that are too long
-for the kernel.
+`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to its
+buffer operand. It is used if an attention is the only user of its keys and values, all heads share
+one mask (the kernel is causal; the rest of the mask becomes a bias), the attention weights have no
+user, and the kernel supports the head size. The runtime splits steps that are too long for the
+kernel.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ def get_buffer_type(type: Type) -> Type:
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
     """Keys or values of an attention: a buffer (`past`) and `new_positions`, which the kernel
-    appends, quantized if there is a `scale`.
+    appends. The buffer is quantized if there is a `scale`.
     """
 
     concatenated: Value
@@ -65,7 +65,7 @@ class _AppendedBuffer:
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
-    """Return True if keys are a KV buffer with new positions appended."""
+    """Return True if keys are a KV buffer to which new positions are appended."""
     if x.value is None:
         return False
     node = _split_scale(x.value)[1].node
@@ -99,14 +99,14 @@ def emit_kv_buffer_attention(
     add: Tensor | None,
 ) -> str:
     """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. With 5 positions in
-    the buffers and 2 new ones, the capacity is at least 7, and the operands are the last position 6
-    and the total length 7.
+    the buffers and 2 new positions, the capacity is at least 7, and the length operands are the
+    last position, 6, and the total length, 7.
     """
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(g, q)
-    # The kernel takes one query per new key. A step that returns only the newest position has fewer
+    # The kernel reads one query per new key. A step that returns only the newest position has fewer
     # queries, so placeholder queries are prepended, and their results are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
@@ -140,8 +140,8 @@ def emit_kv_buffer_attention(
 
 
 def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[str, str]:
-    """Emit the operands of the kernel for lengths: the last position of each sequence, i32[b], and
-    the total length, i32[].
+    """Emit the length operands of the kernel: the last position of each sequence, i32[b], and the
+    total length, i32[].
     """
     with g.hoist_nodes("lengths"):
         total = emit_cast(g, g.emit_length(total_length), "i32")
@@ -183,7 +183,7 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Emit attention that omits the bias, which is faster, if the mask is causal at run time."""
+    """Emit attention that omits the bias if the mask is causal at run time; this is faster."""
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
     grid = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
@@ -195,7 +195,7 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
-    """Emit bool[], true if a mask makes every key up to the query itself visible."""
+    """Emit bool[], true if a mask makes every key up to the position of the query visible."""
     queries, keys = grid
     with g.hoist_nodes("lengths"):
         offset = g.emit_length(keys - queries)
@@ -214,7 +214,7 @@ def _get_int8_operands(
         return [], {}
     options: dict[str, str | int] = {"kv_cache_bit_width": 8}
     options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # the operand for sinks is absent; the scales follow it
+    # the operand for sinks is absent; the scales are the next operands
     return [None, keys.scale.name, values.scale.name], options
 
 
@@ -274,8 +274,8 @@ def find_kv_buffers(
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return True if a state can be an in-place buffer: not a sliding window, whose oldest
-    positions are evicted, nor a cache with prefix positions, which is longer than `past`.
+    """Return True if a state can be an in-place buffer. A sliding window, whose oldest positions
+    are evicted, and a cache with prefix positions, which is longer than `past`, cannot.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 
@@ -289,7 +289,7 @@ def _find_attention_cache(
     """Return the key and value states that only this attention reads, or None if there are none."""
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
-    # a state that is both keys and values would be written twice
+    # a state that contains both keys and values would be written twice
     if key is None or value is None or key is value:
         return None
     return KVCache(key.name, value.name, key.next_output, value.next_output)
@@ -319,15 +319,15 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
 def _find_appended_state(
     value: Value | None, states_by_input: Mapping[Value, DecodeState], use_counts: Counter[Value]
 ) -> DecodeState | None:
-    """Return the state that `value` appends to, if no other node reads `value` and it is a graph
-    output.
+    """Return the state to which `value` appends, if no other node reads `value` and `value` is a
+    graph output.
     """
     if value is None:
         return None
     match value.node:
         # The kernel itself performs this concatenation, in the buffer.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Any other user would read the buffer after the write.
+            # Any other user would read the buffer after the kernel has written to it.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

@@ -161,8 +161,8 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[str]:
-    """Lower the body for the current positions and carries; return the results of an iteration.
-    At masked positions the carries are unchanged and the scan outputs are zeros.
+    """Lower the body for the current positions and carries; return the results of an iteration. At
+    masked positions, the carries are unchanged and the scan outputs are zeros.
     """
     values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
     g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
@@ -185,8 +185,8 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower the outputs of every iteration, and the other outputs inside an `If` for unfinished
-    sequences.
+    """Lower the outputs that every iteration computes. Lower the other outputs inside an `If` for
+    unfinished sequences.
     """
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
@@ -229,7 +229,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
-    # if there is at least one iteration and all run, no output is missing
+    # if there is at least one iteration and all iterations run, no output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
     for collected, type in zip(

@@ -38,7 +38,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
     if len(shape) == 1:
         factors = (weight.name, x.name) if is_transposed else (x.name, weight.name)
         return _emit_bias_add(g, g.emit_node("MatMul", *factors), bias)
-    # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
+    # `MatMul` accepts any leading axes; `Gemm` needs two reshapes.
     if g.target.linear_operator == "product" and len(shape) > 2 and x.dtype == "f32":
         return _emit_bias_add(g, _emit_linear_product(g, x, weight, is_transposed), bias)
     operands = (emit_flatten(g, x), weight.name, bias.name if bias else None)
@@ -98,16 +98,14 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     if not g.target.fuses_add_into_norm or value is None or value.type.dtype != "f32":
         return x.name
     match value.node:
-        # the runtime fuses neither additions with other users nor broadcasting ones
+        # the runtime does not fuse additions with other users or with broadcasting
         case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
             return _emit_sum(g, args, value.type) or x.name
     return x.name
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit the `Sum` of two operands of a type; return None if the type of either operand
-    differs.
-    """
+    """Emit the `Sum` of two operands of a type. Return None if one operand has a different type."""
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None
@@ -154,7 +152,7 @@ def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
     """Emit a softmax over the visible keys of the last axis. The result is zero if no key is
-    visible or all scores are -inf; with `finite`, all scores are finite.
+    visible or all scores are -inf. If `finite`, all scores are finite.
     """
     has_mask = mask is not None and not is_always_true(mask)
     lowest = g.emit_constant(float("-inf"), dtype)
@@ -253,7 +251,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     assert op.dim.number is not None, "the width is static"
     half = op.dim.number // 2
     exponents = np.arange(half, dtype=np.float64)
-    # fairseq's last frequency is 1 / base: it divides by half - 1 instead of half.
+    # fairseq divides by half - 1 instead of half, so that the last frequency is 1 / base.
     if op.layout == "fairseq":
         frequencies = op.base ** (-exponents / max(half - 1, 1))
     else:
@@ -266,7 +264,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         rank = positions.rank
         columns = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
-        # in a shape, 0 copies the length of the input's axis at this index
+        # in a shape, 0 copies the length of the input's axis at the same index
         table = g.emit_node("Reshape", pairs, [*[0] * rank, op.dim.number])
     else:
         table = g.emit_node("Concat", sines, cosines, axis=positions.rank)
@@ -308,7 +306,7 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     """Lower to `RotaryEmbedding` if it has a kernel (not for double), else to its formula."""
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
-    # Features after the rotated ones are unchanged (partial rotary embeddings).
+    # Features after the rotated features are unchanged (partial rotary embeddings).
     rotated_width = 2 * cosines.shape[-1]
     width = x.shape[-1]
     c, s = emit_unsqueeze(g, cosines, 1), emit_unsqueeze(g, sines, 1)

@@ -43,8 +43,8 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
 
 
 def make_unique_name(preferred_name: str, taken: set[str]) -> str:
-    """Return the preferred name, numbered from 2 if it is in `taken`, and add it to `taken`. A
-    binary search finds the number.
+    """Return the preferred name, numbered from 2 if it is in `taken`, and add the name to `taken`.
+    A binary search finds the number.
     """
     name = preferred_name
     if name in taken:
@@ -107,7 +107,7 @@ def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Return a ValueInfoProto; a dynamic length is written as its formula."""
+    """Return a ValueInfoProto, in which a dynamic length is represented by its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     info: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return info

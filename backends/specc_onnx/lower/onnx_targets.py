@@ -1,7 +1,7 @@
 """Targets and opset versions.
 
-The lowest supported opset is 17, so only later operators are listed; a test compares the table with
-ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from opset 25 on.
+The lowest supported opset is 17, so the table lists only later operators; a test compares the table
+with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from opset 25 on.
 
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
@@ -46,7 +46,7 @@ FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
 """Floating-point types that a graph computes with."""
 
 HALF_DTYPES = frozenset({"f16", "bf16"})
-"""16-bit floating-point types; long sums are accumulated in f32 instead."""
+"""16-bit floating-point types. Long sums are accumulated in f32 instead."""
 
 
 MIN_OPSET, MAX_OPSET, DEFAULT_OPSET = 17, 26, 23
@@ -60,7 +60,9 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""The opset that introduced an operator, if it is later than the oldest supported opset."""
+"""The opset that introduced an operator, for operators that are newer than the oldest supported
+opset.
+"""
 
 BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""
@@ -100,7 +102,9 @@ CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peephol
 """
 
 INT8_LSTM = "int8 lstm"
-"""An `LSTM` with int8 weights and dynamically quantized activations: `DynamicQuantizeLSTM`."""
+"""The feature of an `LSTM` with int8 weights and dynamically quantized activations:
+`DynamicQuantizeLSTM`.
+"""
 
 CUDA_LACKS = frozenset({"ArgMax i64", "ArgMax i32", "Equal bf16", "MaxPool"})
 """Operators without a kernel in the CUDA provider of ONNX Runtime 1.31; `MaxPool` has kernels up to
@@ -140,7 +144,7 @@ TARGETS: Mapping[str, Target] = {
             fused_operators=FUSED_OPERATORS,
             recurrent_features=VARIABLE_LENGTH_LAYERS,
             description="ONNX Runtime on an NVIDIA GPU",
-            # the kernel returns scores only, before softcap and mask (1.31)
+            # the kernel returns only scores, before softcap and mask (1.31)
             attention_dtypes=frozenset({"f32", "f16", "bf16"}),
             missing_kernels=CUDA_LACKS,
             alignment=16,

@@ -42,7 +42,9 @@ class WindowKeys:
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and radius that a mask `[…, 1, k]` compares key positions with, or None."""
+    """Return the center and the radius with which a mask `[…, 1, k]` compares key positions, or
+    None.
+    """
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -50,7 +52,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
-    """Match `abs(j - center) <= radius`; return center and radius."""
+    """Match `abs(j - center) <= radius`; return the center and the radius."""
     conditions = [mask]
     # The comparison may be any operand of a logical `and`.
     while conditions:
@@ -74,7 +76,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 def _match_center(
     g: Emitter, difference: Value | None, operands: tuple[Value | None, ...], keys: Dim
 ) -> Value | None:
-    """Return the center from a difference of key positions and center, in either order."""
+    """Return the center from a difference of key positions and the center, in either order."""
     is_difference = difference and difference.node and difference.node.op == ops.Arith("sub")
     if not is_difference or len(operands) != 2:
         return None
@@ -123,7 +125,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     margin = g.emit_node("Add", margin, 1.0)
     length = g.emit_node("Cast", g.emit_length(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # A placeholder at the opposite end makes the span of an empty batch minimal.
+        # With a placeholder at the opposite end, the span of an empty batch is minimal.
         placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
         end = g.emit_node(
             "Floor", g.emit_node(shift, _emit_extreme(g, center, kind, placeholder), margin)
@@ -158,7 +160,7 @@ def emit_window_weights(
     operands: tuple[Tensor, Tensor],
     emit_weights: WeightFunction,
 ) -> str:
-    """Emit weights `[…, 1, k]`; weights far from the center are zeros, without computing scores."""
+    """Emit weights `[…, 1, k]`. Weights far from the center are zeros and need no scores."""
     type = g.site.types[0]
     keys = type.shape[-1]
     with g.hoist_nodes("lengths"):
@@ -186,7 +188,9 @@ def emit_window_weights(
 def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the weights of the window keys if these are few, else the weights of all keys."""
+    """Emit the weights of the window keys if the window is short, otherwise the weights of all
+    keys.
+    """
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 
@@ -240,7 +244,9 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window keys for which attention weights, or a factor of them, were computed."""
+    """Return the keys in the window for which attention weights were computed. `value` contains
+    these weights, or is a product with them as a factor.
+    """
     pending = [value]
     while pending:
         value = pending.pop()

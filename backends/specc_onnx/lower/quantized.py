@@ -1,9 +1,9 @@
 """Lower layers with quantized weights.
 
 int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
-`MatMulInteger`. Weight and activation scales are applied by separate `Mul` nodes: ONNX Runtime 1.31
-would fuse a product with both scales into `MatMulIntegerToFloat`, which scales the bias too.
-Group-wise weights use `MatMulNBits`, or are dequantized first.
+`MatMulInteger`. Weight and activation scales are applied by separate `Mul` nodes, because ONNX
+Runtime 1.31 would fuse a product with both scales into `MatMulIntegerToFloat`, which also scales
+the bias. Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops
@@ -63,8 +63,8 @@ def _emit_quantized_matmul(
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
         return _emit_matmul_nbits(op, g, tokens, weights, scales, result_shape)
-    # Per-tensor scales change the result, so they are used even if the target lacks a kernel for
-    # the type.
+    # Per-tensor scales change the result, so they are used even if the target has no kernel for the
+    # type.
     is_per_tensor = op.rounding == "tensor"
     if not is_per_tensor and not (op.rounding == "row" and not op.group_size and has_kernel):
         return _emit_dequantized_product(op, g, tokens, weights, scales)
@@ -87,7 +87,7 @@ def _emit_matmul_nbits(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit `MatMulNBits` (group-wise quantized weights)."""
+    """Emit a `MatMulNBits` node for group-wise quantized weights."""
     if op.rounding == "row":
         x = _emit_fake_quantized_tokens(g, x)
     name = g.emit_node(
@@ -114,10 +114,12 @@ def _emit_integer_product(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit an integer matrix product, multiplied by per-channel, then per-token scales."""
+    """Emit an integer matrix product, multiplied by the per-channel scales and then by the
+    per-token scales.
+    """
     token_scales, scaled_tokens = _emit_token_scales(g, x)
-    # `QuantizeLinear` has no per-token scales, so its operands are scaled tokens and scale 1. CUDA
-    # supports only signed products, and lacks `QGemm`.
+    # `QuantizeLinear` has no per-token scales, so its operands are scaled tokens and the scale 1.
+    # CUDA supports only signed products and has no `QGemm`.
     is_signed = g.target.quantized_operators == "weights"
     zero_point = g.emit_constant(0, "i8") if is_signed else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
@@ -151,7 +153,9 @@ def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tenso
 
 
 def _emit_token_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
-    """Emit the scale of each token, and the tokens divided by their scales, from -127 to 127."""
+    """Emit the scale of each token, and the tokens divided by their scales, in the range from -127
+    to 127.
+    """
     scale = g.emit_node("Div", _emit_token_maximum(g, x), g.emit_constant(127, x.dtype))
     return scale, g.emit_node("Div", x, scale)
 
@@ -160,8 +164,8 @@ def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last, dtype = x.rank - 1, x.dtype
     maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last, keepdims=True)
-    # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the operand's width instead of
-    # 1.
+    # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the width of the operand
+    # instead of 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
         maximum = emit_slice(g, maximum, last, 0, 1)
     return g.emit_node("Max", maximum, g.emit_constant(MIN_TOKEN_MAXIMUM, dtype))
@@ -295,7 +299,8 @@ def _emit_dequantized_matrix(
     dtype, block = scales.dtype, op.group_size
     if not block:
         codes = emit_cast(g, w, dtype)
-        # per-channel scales are along the last axis if stored by columns, else along the first axis
+        # per-channel scales are along the last axis if the matrix is stored by columns, otherwise
+        # along the first axis
         in_columns = op.layout == "columns"
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
         return g.emit_node("Mul", codes, per_output)
@@ -337,7 +342,7 @@ def _emit_dequantized_columns(
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Unpack bytes of two int4 values each, low nibble first."""
-    # Arithmetic replaces `BitwiseAnd`, which needs opset 18, because a model may use opset 17.
+    # Arithmetic replaces `BitwiseAnd`, which needs opset 18, because the model may use opset 17.
     sixteen = g.emit_constant(16, "u8")
     high = g.emit_node("Div", w, sixteen)
     low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))

@@ -45,12 +45,12 @@ class RecurrentBatchLayout:
 
     @property
     def padding_mask(self) -> str:
-        """Return the name of the padding mask; return "." if there is no padding."""
+        """Return the name of the padding mask, or "." if there is no padding."""
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
-        """Convert `[b, t, d]` to right-padded `[t, b, d]`; with `zero_padding`, padded positions
-        are zeros.
+        """Convert `[b, t, d]` to right-padded `[t, b, d]`. If `zero_padding`, padded positions are
+        zeros.
         """
         if known := _find_time_major_operand(self, x):
             return known
@@ -86,8 +86,8 @@ class RecurrentBatchLayout:
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Remove the positions that `pad_empty_axes` added; `shape` has the lengths of the leading
-        axes of `x`.
+        """Remove the positions that `pad_empty_axes` added; `shape` contains the lengths of the
+        leading axes of `x`.
         """
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
@@ -96,7 +96,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
-        """Pad `lengths` like `pad_empty_axes` pads the batch axis; CUDA has no `Pad` kernel for
+        """Pad `lengths` like `pad_empty_axes` pads the batch axis. CUDA has no `Pad` kernel for
         i32.
         """
         g = self.g
@@ -110,10 +110,10 @@ class RecurrentBatchLayout:
     def select_final_state(
         self, final: str, initial: Tensor | None, lengths: str | None, dtype: str
     ) -> str:
-        """Emit a final state; sequences of length 0 keep their initial state."""
+        """Emit a final state. Sequences of length 0 keep their initial state."""
         g = self.g
-        # The operator ran over the position that `pad_empty_axes` added, and ONNX leaves the result
-        # undefined for a sequence of length 0.
+        # The operator has processed the position that `pad_empty_axes` added, and ONNX leaves the
+        # result undefined for a sequence of length 0.
         if lengths is not None:
             has_positions = g.emit_node(
                 "Greater", emit_unsqueeze(g, lengths, 1), g.emit_constant(0, "i32")
@@ -168,7 +168,7 @@ def _emit_target_positions(layout: RecurrentBatchLayout) -> str:
 
 
 def _emit_source_positions(layout: RecurrentBatchLayout) -> str:
-    """Emit the source index of each position, the inverse of `_emit_target_positions`."""
+    """Emit the source index of each position, which is the inverse of `_emit_target_positions`."""
     g, shape = layout.g, (layout.batch, layout.length)
     indices = make_typed_tensor(emit_arange(g, layout.length), "i64", shape[1:])
     positions = emit_expand(g, indices, shape)
@@ -209,7 +209,7 @@ def emit_ordered_weights(
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> str | None:
-    """Emit both biases concatenated, as ONNX requires; zeros replace a missing bias."""
+    """Emit both biases concatenated, as ONNX requires. Zeros replace a missing bias."""
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
@@ -218,7 +218,7 @@ def _emit_joined_bias(
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
-    """Emit a weight with its gates, which are concatenated along `axis`, in ONNX's order."""
+    """Emit a weight whose gates, which are concatenated along `axis`, are in ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
         return weights.name
@@ -307,7 +307,9 @@ class _RecurrentLayer:
 def _emit_layer(
     layer: _RecurrentLayer, kind: str, feature: str, **attributes: object
 ) -> tuple[str, ...]:
-    """Emit the operator `kind`, or a loop if the target lacks the operator or its `feature`."""
+    """Emit the operator `kind`, or a loop if the target does not have the operator or its
+    `feature`.
+    """
     if layer.is_fusible(feature):
         return _emit_fused_layer(layer, kind, **attributes)
     op, scope = layer.op, layer.g.site.scope
@@ -318,14 +320,14 @@ def _emit_layer(
 
 
 def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
-    """Emit the operator `kind`; return all hidden states, then the final states."""
+    """Emit the operator `kind`. Return all hidden states, then the final states."""
     g, layout, x = layer.g, layer.layout, layer.operands
-    # the number of valid positions per sequence, i32[b], or None if all are valid
+    # the number of valid positions per sequence, i32[b], or None if all positions are valid
     lengths = emit_count_nonzero(g, x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
-    # ONNX states have a directions axis, here of length 1, because each direction is a separate
-    # layer.
+    # ONNX states have a directions axis, which has length 1 here, because each direction is a
+    # separate layer.
     states = [_emit_initial_state(layout, state) for state in initial_states]
     packed = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0

@@ -65,7 +65,7 @@ def lower_expansion(
     args: Sequence[Tensor | None],
     add_nodes: Callable[[Builder, Sequence[Value | None]], Sequence[Value]],
 ) -> tuple[str, ...]:
-    """Lower the IR nodes that `add_nodes` builds as the expansion of an op with these operands."""
+    """Lower the IR nodes that `add_nodes` builds as the expansion of an op with operands `args`."""
     b = Builder()
     inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
@@ -89,9 +89,7 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return the ends of the pieces of each axis that is completely partitioned by static
-    slices.
-    """
+    """Return the ends of the pieces of each axis that static slices partition completely."""
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

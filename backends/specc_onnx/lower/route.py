@@ -36,8 +36,9 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MAX_INLINE_ELEMENTS = 1 << 26
-"""Maximum total elements of unrolled expert weights (256 MiB in f32). Unrolled weights are in
-memory twice during loading, while a loop reads them from the file."""
+"""Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
+are in memory twice during loading, whereas a loop reads them from the file.
+"""
 
 MAX_INLINE_NODES = 24
 """Maximum number of nodes of an expert that is unrolled."""
@@ -87,8 +88,8 @@ def _can_inline_experts(
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> str:
-    """Emit the expert ids of each token, i64[n, k]; an id equal to the number of experts means no
-    expert.
+    """Emit the expert ids of each token, i64[n, k]. An id equal to the number of experts means that
+    no expert is selected.
     """
     no_expert = g.emit_length(op.num_experts)
     ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
@@ -120,7 +121,8 @@ class _ExpertEmitter:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
-        # the order is ascending, so that a token's summation order does not depend on other tokens
+        # the order is ascending, so that the summation order for a token does not depend on other
+        # tokens
         used_experts = g.emit_node("Squeeze", g.emit_node("NonZero", used_mask), [0])
         iterations = g.emit_node("Size", used_experts)
         return g.emit_node(
@@ -128,7 +130,7 @@ class _ExpertEmitter:
         )
 
     def _emit_iteration(self, used_experts: str) -> GraphProto:
-        """Return the loop body with inputs iteration, condition and sums so far."""
+        """Return the loop body with the inputs iteration, condition and partial sums."""
         g = self.g
         with g.open_body() as body:
             iteration, condition = g.new_loop_inputs("iteration")
@@ -154,8 +156,8 @@ class _ExpertEmitter:
         return total
 
     def _emit_used_experts(self) -> str:
-        """Emit bool[experts + 1], true for the experts that have tokens; the last element means no
-        expert.
+        """Emit bool[experts + 1], true for the experts that have tokens. The last element
+        represents tokens without an expert.
         """
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
@@ -190,7 +192,7 @@ class _ExpertEmitter:
         return token_ids, g.emit_node("Gather", token_gates, token_ids, axis=0)
 
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
-        """Lower the body of the expert for the tokens with these indices; return its output [m,
+        """Lower the body of the expert for the tokens with these indices. Return its output [m,
         o].
         """
         op, g = self.op, self.g

@@ -1,10 +1,10 @@
 """Find the sigmoids whose relative error matters.
 
 The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
-is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use it,
-because the result is added to values of ordinary size. Where the result is normalized, returned, a
-divisor, or multiplied by the result of a loop or of attention, which has any size, it is computed
-as `1 / (1 + exp(-x))` with a small relative error.
+is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use this
+kernel, because the result is added to values of moderate magnitude. A sigmoid whose result is
+normalized, returned, used as a divisor, or multiplied by the result of a loop or of attention,
+which may have any magnitude, is computed as `1 / (1 + exp(-x))` with a small relative error.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,17 +18,17 @@ SUMMING_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.MixtureOfExperts),
     *(ops.Softmax, ops.MaskedSoftmax, ops.Lstm, ops.Gru, ops.Rnn, ops.QuantizedLstm),
 )
-"""Ops that add their operands to others, or to the exponent of others."""
+"""Ops that add their operands to other values, or to the exponent of other values."""
 ELEMENT_OPS = (
     *(ops.Where, ops.Cast, ops.Concat, ops.Slice, ops.StridedSlice, ops.Index, ops.Last),
     *(ops.Dropout, ops.Delay, ops.Pad, ops.MaxPool, ops.AveragePool, ops.Reduce),
 )
-"""Ops whose results have the size of elements of their operands."""
+"""Ops whose results have the magnitude of elements of their operands."""
 ORDINARY_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.Embedding),
     *(ops.QuantizedEmbedding, ops.LayerNorm, ops.RMSNorm, ops.GroupNorm, ops.PatchEmbedding),
 )
-"""Ops whose results are of ordinary size."""
+"""Ops whose results have a moderate magnitude."""
 
 
 def find_accurate_sigmoids(graph: Graph) -> set[Value]:
@@ -49,8 +49,8 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
 
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
-    """Return True for a state that appends to an input of the graph. The next step uses the values
-    as the other users of the concatenation do now, so that a step and the full graph agree.
+    """Return True for a state that appends to an input of the graph. The next step uses the state
+    like the other users of the concatenation in this step, so a step and the full graph agree.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):
@@ -67,8 +67,8 @@ def _is_sigmoid(node: Node) -> bool:
 
 
 def _find_ordinary_values(graph: Graph) -> set[Value]:
-    """Return the parameters, the results of `ORDINARY_OPS`, and all values that are computed from
-    these elementwise.
+    """Return the parameters, the results of `ORDINARY_OPS`, and all values computed from these
+    values elementwise.
     """
     ordinary = set(graph.parameters.values())
     for node, results in graph.nodes:

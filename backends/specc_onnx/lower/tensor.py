@@ -74,7 +74,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """Lower to `Cast`; float to integer saturates."""
     source_dtype = x.dtype
-    # A weight stored in this type needs no cast.
+    # a weight that is stored in this type needs no cast
     stored = g.values.narrow_weights.get(x.name)
     if stored is not None and g.values.stored_types[stored].dtype == op.to:
         return stored
@@ -121,7 +121,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
-    # the name is a placeholder, which attention replaces with the updated buffer
+    # the name is a placeholder; attention replaces it with the updated buffer
     if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
@@ -170,7 +170,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
         return g.emit_node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
     indices = emit_cast(
         g, emit_checked_indices(g, ids), "i64", source_dtype=ids.dtype
-    )  # GatherND takes no other
+    )  # GatherND accepts no other type
     index_columns = emit_unsqueeze(g, indices, ids.rank)
     return g.emit_node("GatherND", table, index_columns, batch_dims=op.axis)
 
@@ -185,7 +185,9 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend `by` positions and drop as many at the end; the axis may be shorter than `by`."""
+    """Prepend `by` positions and drop the same number of positions at the end. The axis may be
+    shorter than `by`.
+    """
     if op.steps == 0:
         return x.name
     shape = list(x.shape)
@@ -249,7 +251,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed once neither a later operand nor the result has it.
+        # An axis is summed once neither a later operand nor the result has the axis.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _emit_term_product(g, product, term, later)
     product = _emit_unshared_axes_sum(g, product, set(out))
@@ -264,8 +266,8 @@ def _emit_term_product(
         _emit_unshared_axes_sum(g, a, later_axes | {*b.axes}),
         _emit_unshared_axes_sum(g, b, later_axes | {*a.axes}),
     )
-    # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` and `k` are rows and
-    # columns.
+    # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` is the row axis and `k` is
+    # the column axis.
     shared = [n for n in a.axes if n in b.axes]
     batch = [n for n in shared if n in later_axes]
     summed = [n for n in shared if n not in later_axes]

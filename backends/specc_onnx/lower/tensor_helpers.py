@@ -37,8 +37,8 @@ def emit_reshape(
 def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
-    """Return a constant shape operand for `Reshape`; return None if the shape must be computed at
-    run time.
+    """Return a constant shape operand for `Reshape`, or None if the shape must be computed at run
+    time.
     """
     target = _plan_target_shape(source_shape, shape)
     static = [n for n in target if n is not None]
@@ -54,7 +54,9 @@ def _find_constant_target(
 def _plan_target_shape(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> list[int | None]:
-    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, None is a dynamic length."""
+    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, and None represents a dynamic
+    length.
+    """
     is_unchanged = [
         axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
     ]
@@ -65,7 +67,7 @@ def _plan_target_shape(
 
 
 def emit_flatten(g: Emitter, x: Tensor) -> str:
-    """Merge all axes of `x` but the last: `[n, d]`."""
+    """Merge all axes of `x` except the last: `[n, d]`."""
     return emit_reshape(g, x, (multiply_dims(x.shape[:-1]), x.shape[-1]))
 
 
@@ -88,7 +90,7 @@ def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: Dim
 
 
 def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
-    """Emit a length, i64[1]; the model fails at run time if one of `nonnegative` is negative."""
+    """Emit a length, i64[1]. The model fails at run time if one of `nonnegative` is negative."""
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
@@ -129,7 +131,7 @@ def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Ope
 
 
 def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `MatMul`; operands are expanded first if a broadcast axis may be empty."""
+    """Emit `MatMul`. Operands are expanded first if a broadcast axis may be empty."""
     names = []
     for operand, other in ((x, y), (y, x)):
         leading, other_leading = operand.shape[-3::-1], other.shape[-3::-1]
@@ -228,14 +230,16 @@ def is_nonnegative_value(value: Value, g: Emitter) -> bool:
 
 @dataclass
 class SignAnalysis:
-    """Analysis of which integer values are nonnegative, based on the ops that compute them."""
+    """Analysis of which integer values are nonnegative, based on the ops that compute the
+    values.
+    """
 
     lengths: LengthResolver
     known_signs: dict[Value, bool] = field(default_factory=dict)
     depth: int = 0
 
     def are_nonnegative(self, *values: Value | None) -> bool:
-        """Return True if all these values are nonnegative."""
+        """Return True if all given values are nonnegative."""
         return all(v is not None and self._is_nonnegative(v) for v in values)
 
     def _is_nonnegative(self, value: Value) -> bool:
@@ -271,8 +275,8 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands that must be nonnegative so that the results of an op are nonnegative, or
-    [None] if unknown.
+    """Return the operands that must be nonnegative so that the results of an op are nonnegative.
+    Return [None] if they are unknown.
     """
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
@@ -293,5 +297,5 @@ def is_position_id_source(value: Value) -> bool:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True
         case ops.Sort() | ops.TopK():
-            return value.index == 1  # the first result contains values, the second indices
+            return value.index == 1  # the second result contains the indices
     return False

@@ -1,4 +1,4 @@
-"""Shape rules for contrib operators, additional checks for standard ones, and constant folding
+"""Shape rules for contrib operators, additional checks for standard operators, and constant folding
 of integers, which shape computations need.
 
 Each rule follows ONNX's documentation of the operator. Unlisted operators and unknown operands
@@ -30,7 +30,7 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # the result lengths depend on operand values
+    # the lengths of the result depend on operand values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
     # older onnx packages lack shape inference for these operators
@@ -46,7 +46,7 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorShapes:
-    """The signature of an operator: axis names of its operands and results. `compute_lengths`
+    """The signature of an operator: the axis names of its operands and results. `compute_lengths`
     computes lengths of named axes from attributes and known lengths. `result_types` are the element
     types of results, as operand indices or, unless `uses_operand_types`, type codes.
     `operand_types` are required element types by operand index; `required_attributes` are the
@@ -61,7 +61,7 @@ class OperatorShapes:
     uses_operand_types: bool = True
 
     def bind_lengths(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
-        """Return the lengths of each axis name, from operands and attributes. Raise
+        """Return the length of each axis name, from operands and attributes. Raise
         OperandMismatchError if they disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -113,13 +113,13 @@ def _bind_length(
 
 
 def _compute_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `MatMulNBits`, whose inputs are padded to whole blocks."""
+    """Return the lengths of `MatMulNBits`, whose inputs are padded to complete blocks."""
     count = -(-a["K"] // a["block_size"])
     return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
 
 
 def _compute_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `GatherBlockQuantized`, whose table rows consist of whole blocks."""
+    """Return the lengths of `GatherBlockQuantized`, whose table rows consist of complete blocks."""
     if "w" not in known:
         raise OperandMismatchError("the shape of its table is not static")
     width = known["w"] * 8 // a["bits"]
@@ -200,13 +200,13 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Checks that the shapes of input, weights and states of recurrent layers agree; ONNX's rule checks
+"""Checks that the shapes of input, weights and states of recurrent layers agree. ONNX's rule checks
 only the input.
 """
 
 
 def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer `TopK`, whose k may be data-dependent."""
+    """Infer the result types of `TopK`, whose k may be data-dependent."""
     x, k = node.input
     shape, count = inferred.get_shape(x), inferred.constants.get(k)
     element = inferred.get_element_type(x)
@@ -225,9 +225,7 @@ def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 def _check_reshape_count(
     inferred: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
-    """Check the number of elements, which ONNX's rule for `Reshape` checks only if a length is
-    -1.
-    """
+    """Check the number of elements. ONNX's rule for `Reshape` checks it only if a length is -1."""
     before, after = inferred.get_static_shape(node.input[0]), read_shape(types[0])
     if before is None or after is None:
         return
@@ -247,7 +245,7 @@ SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
         for kind in RECURRENT_SHAPES
     },
 }
-"""Checks that ONNX's shape inference lacks."""
+"""Checks that ONNX's shape inference does not perform."""
 
 
 ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
@@ -256,8 +254,8 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Compute the first result of `node` from constant operands or the first operand's shape;
-    return None if it is unknown.
+    """Compute the first result of `node` from constant operands or from the shape of the first
+    operand. Return None if it is unknown.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):
@@ -270,7 +268,7 @@ def fold_node(
 
 
 def read_constant_tensor(tensor: TensorProto) -> Array | None:
-    """Return the values of a small integer constant, else None."""
+    """Return the values of a small integer constant, otherwise None."""
     if tensor.data_type not in FOLDED_DTYPES or np.prod(tensor.dims) > MAX_FOLDED_ELEMENTS:
         return None
     array: Array = numpy_helper.to_array(tensor)
@@ -295,7 +293,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
     slices = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # To include index 0, a reversed slice ends at a large negative index in ONNX, and at None
+        # To include index 0, a reversed slice ends at a large negative index in ONNX, but at None
         # in NumPy.
         beyond = step < 0 and end < -data.shape[axis]
         slices[axis] = slice(int(start), None if beyond else int(end), int(step))
@@ -321,7 +319,7 @@ def _fold_cast(x: list[Array], a: Attributes) -> Array | None:
 
 
 def _fold_constant_of_shape(x: list[Array], a: Attributes) -> Array | None:
-    # ONNX's default value is the float 0.0, and floats are not folded
+    # the default value in ONNX is the float 0.0, and floats are not folded
     one = read_constant_tensor(a["value"]) if "value" in a else None
     if one is None or np.prod(x[0]) > MAX_FOLDED_ELEMENTS:
         return None
@@ -353,7 +351,7 @@ NUMPY_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Not": np.logical_not,
     "Where": np.where,
 }
-"""NumPy functions, which broadcast like ONNX."""
+"""NumPy functions with ONNX's broadcasting rules."""
 
 ARITHMETIC_RULES: Mapping[str, ArithmeticRule] = {
     **{kind: _make_numpy_rule(function) for kind, function in NUMPY_FUNCTIONS.items()},

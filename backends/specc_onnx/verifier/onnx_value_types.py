@@ -24,7 +24,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """The model is invalid, which is always a bug of specc; the message names the value."""
+    """The model is invalid, which is always a bug of specc. The message names the value."""
 
 
 class OperandMismatchError(Exception):
@@ -34,9 +34,9 @@ class OperandMismatchError(Exception):
 @dataclass(kw_only=True)
 class InferredTypes:
     """Inferred types of the values of a model at concrete `lengths`, and the values of small
-    integer `constants`. They must agree with `declared_types`. `unknown_lengths` are declared
-    lengths (value, axis, formula) without a value in `lengths`. `is_reached` is False in a branch
-    that may not run.
+    integer `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` are
+    declared lengths (value, axis, formula) without a value in `lengths`. `is_reached` is False in a
+    branch that may not run.
     """
 
     lengths: Mapping[str, int]
@@ -71,8 +71,8 @@ class InferredTypes:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Raise UnsoundModelError if an unknown symbol has two lengths or a length contradicts its
-        formula.
+        """Raise UnsoundModelError if an unknown symbol has two different lengths or a length
+        contradicts its formula.
         """
         lengths = dict(self.lengths)
         formulas = []
@@ -104,7 +104,7 @@ class InferredTypes:
         return code
 
     def get_static_shape(self, name: str) -> list[int] | None:
-        """Return the lengths of a value if all are known, else None."""
+        """Return the lengths of a value if all of them are known, otherwise None."""
         shape = self.get_shape(name)
         known = [d for d in shape or () if d is not None]
         return known if shape is not None and len(known) == len(shape) else None
@@ -128,7 +128,8 @@ def choose_distinct_lengths(
     primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
     lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
     if not lengths:
-        # With a short position embedding there may be too few valid lengths to make them distinct.
+        # With a small maximum position there may be too few valid lengths for each symbol to get a
+        # distinct length.
         small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
         lengths = find_valid_lengths(graph, small)
     if not lengths:
@@ -155,13 +156,13 @@ def _choose_primes(
         low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(low, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
-        # Only lengths with a high lower limit are large.
+        # Only lengths with a large lower limit are large.
         number = number if has_limit else primes[symbol]
     return primes
 
 
 def _find_prime(low: int, excluded: Collection[int]) -> int:
-    """Return the first prime from `low` on that is not in `excluded`."""
+    """Return the first prime >= `low` that is not in `excluded`."""
     while low in excluded or any(low % n == 0 for n in range(2, low)):
         low += 1
     return low
@@ -244,13 +245,15 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""The name of a symbolic dimension; names of carry axes whose length changes contain a dot:
+"""The name of a symbolic dimension. Names of carry axes whose length changes contain a dot:
 `state.2`.
 """
 
 
 def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
-    """Describe the conflict of a declared and an inferred type; return "" if there is none."""
+    """Describe the conflict between a declared and an inferred type, or return "" if there is
+    none.
+    """
     declared_element, inferred_element = (
         declared.tensor_type.elem_type,
         inferred.tensor_type.elem_type,

@@ -61,7 +61,7 @@ NODE_ERRORS = (
 def infer_model_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value at the input `lengths`; `scalars` are the values of scalar
+    """Infer the type of every value for the input `lengths`; `scalars` are the values of scalar
     inputs. Raise UnsoundModelError if a node has invalid operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
@@ -115,8 +115,8 @@ def _check_lengths_known(
 
 
 def _infer_results(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node by a rule for control flow or contrib ops, else by ONNX's
-    rule.
+    """Return the result types of a node by a rule for control flow or contrib ops, otherwise by
+    ONNX's rule.
     """
     if node.op_type in CONTROL_FLOW_RULES:
         return CONTROL_FLOW_RULES[node.op_type](inferred, node)
@@ -144,7 +144,7 @@ def _infer_by_schema(inferred: InferredTypes, node: NodeProto) -> list[TypeProto
 def _infer_body(
     inferred: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Infer a body whose inputs have these types; return the types of its outputs."""
+    """Infer a body whose inputs have the given types; return the types of its outputs."""
     inferred.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         inferred.add_value(value.name, type)
@@ -153,8 +153,8 @@ def _infer_body(
 
 
 def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer both branches; return the types of the branch taken, or, if unknown, the types common
-    to both.
+    """Infer both branches. Return the types of the selected branch, or, if it is unknown, the types
+    common to both branches.
     """
     condition = inferred.constants.get(node.input[0])
     taken = None if condition is None else bool(condition.all())
@@ -170,7 +170,7 @@ def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Scan`: carries keep their types; other outputs get a first axis with the scanned
+    """Infer a `Scan`. Carries keep their types; other outputs get a first axis with the scanned
     length.
     """
     count = get_node_attribute(node, "num_scan_inputs")
@@ -196,8 +196,9 @@ def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Loop` from its first iteration. Carries may grow, so only lengths that are equal
-    before and after the iteration are known. The carries bind the symbols of the body.
+    """Infer a `Loop` from its first iteration. The lengths of carries may increase, so only lengths
+    that are equal before and after the iteration are known. The carries bind the symbols of the
+    body.
     """
     body = get_node_attribute(node, "body")
     counters, initial_types = list(body.input)[:2], [inferred.types[n] for n in node.input[2:]]
@@ -223,7 +224,7 @@ def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _count_iterations(inferred: InferredTypes, node: NodeProto, body: GraphProto) -> int | None:
-    """Return the trip count of a `Loop` without early exit; return None for other loops."""
+    """Return the trip count of a `Loop` without early exit, or None for other loops."""
     trip_count = inferred.constants.get(node.input[0])
     condition = body.input[1].name
     is_constant = any(
@@ -276,7 +277,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
-    """Run all checks. Raise E0923 if ONNX Runtime cannot load the model, UnsoundModelError for
+    """Run all checks. Raise E0923 if ONNX Runtime cannot load the model, and UnsoundModelError for
     other failures.
     """
     model = make_weights_inputs(built_model)
@@ -334,7 +335,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
             )
     inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
-    # Long inputs may take different branches, so they are checked too.
+    # Long inputs may take different branches, so they are also checked.
     if built_model.branch_length_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
     ):
@@ -346,7 +347,7 @@ def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) ->
     graph = built_model.graph
     types = (*built_model.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
-    # Trial lengths must not exceed position embeddings.
+    # Trial lengths must not exceed the size of position embeddings.
     max_lengths = find_max_lengths(graph)
     return choose_distinct_lengths(dims, graph, lower_limits, max_lengths if lower_limits else None)
 

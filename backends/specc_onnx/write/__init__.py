@@ -1,4 +1,5 @@
 """Write models and packages to disk.
 
-Input: built models and weight values. Output: files, the `.onnx` or the package index last.
+Input: built models and weight values. Output: files, of which the `.onnx` file or the package index
+is written last.
 """

@@ -1,4 +1,4 @@
-"""Read a model file: its metadata, weights and memory use, and copies with extra outputs.
+"""Read a model file: its metadata, weights and memory usage, and copies with additional outputs.
 
 Model files are untrusted: their size is limited before they are read, and external weights are
 read only from regular files in or below the model's directory.
@@ -46,7 +46,7 @@ from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
     """Count the elements of all weights and their bytes on disk and in memory. ONNX Runtime applies
-    a `Cast` of a weight once, at load time, so such weights are widened in memory.
+    a `Cast` of a weight once, at load time, so such weights need more memory.
     """
     widened = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0
@@ -61,7 +61,7 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return the bits per element after the casts of a value, by its name."""
+    """Return the bits per element after the casts of each value, by the name of the value."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -96,7 +96,7 @@ class OnnxModelFile:
     pending_sessions: dict[int, "Future[OrtModel]"] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Sessions on the CPU that are being opened, by the number of threads."""
+    """CPU sessions that are being opened, by the number of threads."""
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ class OnnxModelFile:
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the external files with the minimum size of each in bytes, or -1 if a size is
+        """Return the external files with the minimum size of each file in bytes, or -1 if a size is
         invalid.
         """
         return _list_external_files(self.model)
@@ -150,7 +150,7 @@ class OnnxModelFile:
         return self._open_model(self.model, provider, threads)
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Open the model for the CPU on another thread; the next `open` returns the result."""
+        """Open the model for the CPU on a different thread; the next `open` returns the result."""
         executor = ThreadPoolExecutor(1)
         opened = executor.submit(self._open_model, self.model, "cpu", threads)
         self.pending_sessions[threads] = opened
@@ -219,7 +219,9 @@ class OnnxModelFile:
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
-        """Open a copy that also outputs attention weights, with output names by scope."""
+        """Open a copy of the model that also outputs attention weights; also return the output
+        names by scope.
+        """
         copy = _copy_model(self.model)
         # the caller computes missing attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
@@ -229,8 +231,8 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """Return the external files of a model with the minimum size of each in bytes, or -1 if a size
-    is invalid.
+    """Return the external files of a model with the minimum size of each file in bytes, or -1 if a
+    size is invalid.
     """
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
@@ -257,7 +259,7 @@ def _copy_model(model: ModelProto) -> ModelProto:
 
 
 def read_model(path: Path) -> OnnxModelFile:
-    """Read a model file. Raise E0802 if it is unreadable, E0926 if it is not an ONNX model."""
+    """Read a model file. Raise E0802 if it is unreadable, and E0926 if it is not an ONNX model."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
     except UnreadableFileError as error:
@@ -278,7 +280,7 @@ def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
 
 
 def parse_model(data: bytes, path: Path) -> OnnxModelFile:
-    """Parse the bytes of the file `path`. Raise E0926 if they are not an ONNX model."""
+    """Parse the contents of the file `path`. Raise E0926 if they are not an ONNX model."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -297,8 +299,8 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
-    """Yield every string of a message; yield bytes for a string that is not UTF-8, which protobuf
-    accepts.
+    """Yield every string of a message. Yield bytes for a string that is not UTF-8, because protobuf
+    accepts such strings.
     """
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
@@ -342,7 +344,7 @@ def _iterate_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def _parse_byte_count(text: str) -> int:
-    """Parse a decimal number of bytes; return -1 for invalid text."""
+    """Parse a decimal number of bytes. Return -1 for invalid text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 

@@ -1,7 +1,7 @@
 """Lower, verify and write graphs with their weights, tensor by tensor.
 
-Output is deterministic. Files get their final names once all are written; the `.onnx` file is last.
-`specc_onnx.write.package_writer` writes several graphs as a package.
+Output is deterministic. Files are renamed to their final names after all files have been written,
+the `.onnx` file last. `specc_onnx.write.package_writer` writes several graphs as a package.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +49,8 @@ def write_model(
 ) -> WrittenModel:
     """Write `graph` as the model `path`. `metadata` returns the metadata of the built model;
     `load=False` skips the load check in ONNX Runtime. The names of `side_files` (suffix, content)
-    contain their hash; they replace the side files of the previous model. Raise E0810 to E0815,
-    E0821, E0823, E0824 or E0923, and the errors of `values`.
+    contain a content hash; these files replace the side files of the previous model. Raise one of
+    E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `values`.
     """
     prepared = prepare_graphs(
         [graph],
@@ -90,7 +90,9 @@ def prepare_graphs(
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
-    """Plan weight storage for, lower and verify graphs that are written to `directory` together."""
+    """Plan the weight storage of graphs that are written to `directory` together, and lower and
+    verify the graphs.
+    """
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(
@@ -161,7 +163,7 @@ def write_prepared_graphs(
         facts = out.file_digests[data]
         new_file = {data: WeightFileMetadata(facts.bytes, facts.sha256)}
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
-    # Weights are written first: the model contains their file name and offsets.
+    # Weights are written first, because the model contains their file name and offsets.
     for built_model, (name, metadata) in zip(prepared.models, entries, strict=True):
         attach_weights(built_model, placement, values, data)
         if metadata:
@@ -179,7 +181,7 @@ def write_prepared_graphs(
 
 
 def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
-    """Return the facts about a built model that its metadata needs."""
+    """Return the facts about a built model that its metadata contains."""
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)
@@ -192,7 +194,9 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterValues
 ) -> str | None:
-    """Write weights that are neither inline nor linked; return the name of their file, if any."""
+    """Write weights that are neither inline nor linked. Return the name of their file, if there is
+    one.
+    """
     if placement.is_inline or not placement.plan.copied_tensors:
         return None
 
@@ -220,6 +224,6 @@ def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
 
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
-    """Serialize a model deterministically with a hash of its own bytes inside."""
+    """Serialize a model deterministically, including a hash of its own bytes."""
     add_metadata(model, {HASH_KEY: BLANK_HASH})
     return insert_model_hash(model.SerializeToString(deterministic=True))

@@ -1,8 +1,8 @@
 """Write a package: several graphs with shared weights and `specc.json`.
 
-Names of weight files and some extras contain a content hash; entry files have fixed names. Entry
-files are written last, and `specc.json` after them, so that a reader finds the old package, the new
-package, or a hash mismatch.
+Names of weight files and some extra files contain a content hash; entry files have fixed names.
+Entry files are written after all other files, and `specc.json` is written after them, so that a
+reader finds the old package, the new package, or a hash mismatch.
 """
 
 import hashlib
@@ -56,8 +56,8 @@ def write_package(
 ) -> WrittenModel:
     """Write `graphs` by role into `directory`, replacing the package there. `stem` is the prefix of
     the weight file's name; with `hash_on_every_load`, content hashes are compared on every load.
-    Raise E0833 for a file that specc did not write, unless `force`, E0814 for one of the
-    `input_paths`, and the errors of `write_model`.
+    Raise E0833 for a file that specc did not write (unless `force`), E0814 for one of the
+    `input_paths`, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
@@ -125,7 +125,7 @@ def _check_output_files(
     input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Check that output files may be written; return the extra files that exist with equal
+    """Check that output files may be written. Return the extra files that exist with equal
     content.
     """
     targets = [
@@ -144,7 +144,7 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Assert plain file names that are distinct even on case-insensitive file systems."""
+    """Assert that file names are plain and distinct, even on case-insensitive file systems."""
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package has a graph"
     assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"

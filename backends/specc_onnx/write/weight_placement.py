@@ -1,4 +1,5 @@
-"""Decide where each weight is stored: inline, external data file, or the checkpoint.
+"""Decide where each weight is stored: in the ONNX file (inline), in an external data file, or in
+the checkpoint.
 
 Graphs written together share one plan and store each parameter once. The plan is computed from
 checkpoint headers before lowering, because a weight that stays in the checkpoint keeps its element
@@ -39,9 +40,9 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """The placement of weights: `pieces` in storage order; `ties` map tied parameters to stored
-    ones; with `is_inline`, weights that are not linked are stored in each ONNX file; `weight_files`
-    are the external files once they are written.
+    """The placement of weights: `pieces` are in storage order; `ties` map tied parameters to stored
+    parameters. If `is_inline`, weights that are not linked are stored in each ONNX file.
+    `weight_files` are the external files after they have been written.
     """
 
     pieces: Mapping[str, TensorPiece]
@@ -119,7 +120,7 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
 
 
 def _choose_dtype(values: ParameterValues, name: str, dtype: str, matrix_dtype: str) -> str:
-    """Return the storage dtype of a parameter: vectors keep full precision."""
+    """Return the storage dtype of a parameter. Vectors keep full precision."""
     is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their type
     return (
@@ -148,7 +149,8 @@ def _make_piece(
     reasons: dict[Path, str],
 ) -> TensorPiece:
     """Return a weight in its storage dtype. The weight keeps the dtype of its file only if it may
-    stay in `directory`. `reasons` collects why files cannot be linked.
+    stay in the file, given the output `directory`. `reasons` collects the reasons why files cannot
+    be linked.
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)
