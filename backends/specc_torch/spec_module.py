@@ -186,7 +186,7 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the values; the values of `root` are those of a parameter that is tied to it."""
+    """Return `values`. If `root` is missing, add it with the value of a tied parameter."""
     if root in values:
         return values
     copies = [n for n in ties if n in values and _find_tie_root(n, ties) == root]

@@ -1,6 +1,6 @@
 """Check whether padded positions can reach an output (lint W0601).
 
-Input: a graph with padding masks, inputs declared `keep[batch, seq]`. For each such axis, the pass
+Input: a graph with padding masks, inputs declared `keep[batch, seq]`. For each masked axis, the pass
 checks whether a value at a valid position can depend on padded positions. Output: a warning for
 each op that causes such a dependence.
 

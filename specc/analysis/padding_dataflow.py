@@ -286,8 +286,8 @@ class PaddingWalk:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the first op that leaked, because every later value depends on padding. Also
-        return a roll whose positions are distinguished by this op.
+        """Return the first op that leaked, because every later value depends on padding, or a roll
+        whose positions this op distinguishes.
         """
         for facts in operand_facts:
             if facts.padding_source:

@@ -16,9 +16,9 @@ from specc.ir.op import Op
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
     """The op through which padded positions affect valid positions. If `is_counted`, only the
-    number of padded positions has an effect; if `is_shifted`, only their number before a stride.
-    `loop_body` is the body of the loop that contains the op, if any; `read` is the dependence that
-    reads the padded positions.
+    number of padded positions has an effect; if `is_shifted`, only their number before a stride has
+    an effect. `loop_body` is the body of the loop that contains the op, if any; `read` is the
+    dependence that reads the padded positions.
     """
 
     node: Node

@@ -219,7 +219,7 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand of the results. Of a cached value, only the new positions are computed."""
+    """Return the demand of the results; only the new positions of a cached value are computed."""
     rows: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():

@@ -194,8 +194,8 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Return the demand of every value if `cached` values are cached. An input whose earlier
-    positions are demanded is passed completely.
+    """Return the demand of every value if `cached_values` are cached. An input whose
+    earlier positions are demanded is passed completely.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)

@@ -269,7 +269,7 @@ def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
-    """Return `graph` with its defaults of inputs computed inside the graph."""
+    """Return `graph` with the defaults of its inputs computed inside the graph."""
     return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 

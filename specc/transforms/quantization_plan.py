@@ -318,8 +318,8 @@ class _FormatChooser:
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     """Return True if the groups of a weight cannot be stored in the column layout. A standard
-    runtime transposes this layout for every product that it does not fuse, which is slow for shared
-    tables and in loops. Standard ONNX also lacks slices of stacked 4-bit weights.
+    runtime converts this layout to the row layout for every product that it does not fuse, which is
+    slow for shared tables and in loops. Standard ONNX also lacks slices of stacked 4-bit weights.
     """
     parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or parts)

@@ -185,7 +185,7 @@ def _multiply_quantized_groups(
         # at this accuracy level the kernel quantizes activations too
         if attributes.get("accuracy_level") == 4:
             group = _quantize_dequantize_group(group)
-        # the last block of a weight is padded; the activations are not
+        # the last block of a weight is padded and may be longer than the group
         group_weights = w[:, n, : group.shape[1]].astype(np.float64) - zero_point
         for lane in range(0, group.shape[1], KERNEL_LANES):
             x_part = group[:, lane : lane + KERNEL_LANES].astype(np.float64)

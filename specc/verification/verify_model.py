@@ -232,9 +232,7 @@ def _check_half_rounding(
 
 
 def _raise_undecided(names: list[str]) -> NoReturn:
-    """Raise E0932 for results that are neither equal nor different because rounding decides
-    them.
-    """
+    """Raise E0932 for results whose agreement with the reference depends on rounding."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",

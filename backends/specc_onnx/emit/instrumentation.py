@@ -122,7 +122,9 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes that add the counts of all subgraphs to `terms`; return the name of the sum."""
+        """Add nodes that compute the sum of `terms` and the counts of all subgraphs; return the
+        name of the sum.
+        """
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
@@ -166,8 +168,8 @@ class _ExecutionCounter:
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
-        """Add nodes that add the counts of a subgraph and of its nested subgraphs to `terms`;
-        return the sum.
+        """Add nodes that compute the sum of `terms` and the counts of a subgraph and its nested
+        subgraphs; return the name of the sum.
         """
         new_nodes = list[NodeProto]()
         own_count = self._make_constant(self.subgraph_index, new_nodes)

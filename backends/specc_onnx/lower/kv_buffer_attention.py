@@ -274,8 +274,8 @@ def find_kv_buffers(
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return True if a state can be an in-place buffer. A sliding window, whose oldest positions
-    are evicted, and a cache with prefix positions, which is longer than `past`, cannot.
+    """Return True if a state can be an in-place buffer. Return False for a sliding window, whose
+    oldest positions are evicted, and for a cache with prefix positions, which exceeds `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 

@@ -185,9 +185,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend `by` positions and drop the same number of positions at the end. The axis may be
-    shorter than `by`.
-    """
+    """Prepend `by` positions and drop as many at the end; the axis may be shorter than `by`."""
     if op.steps == 0:
         return x.name
     shape = list(x.shape)

@@ -128,8 +128,8 @@ def choose_distinct_lengths(
     primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
     lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
     if not lengths:
-        # With a small maximum position there may be too few valid lengths for each symbol to get a
-        # distinct length.
+        # If `max_position_embeddings` is small, there may be too few valid lengths to assign a
+        # distinct length to each symbol.
         small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
         lengths = find_valid_lengths(graph, small)
     if not lengths:

@@ -46,7 +46,7 @@ from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
     """Count the elements of all weights and their bytes on disk and in memory. ONNX Runtime applies
-    a `Cast` of a weight once, at load time, so such weights need more memory.
+    a `Cast` of a weight once, at load time, so such weights have more bytes in memory.
     """
     widened = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0
