@@ -86,8 +86,8 @@ class _BatchAxis:
                 yield inside or (graph, node)
 
     def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
-        """Return True if a node passes values from one batch element to another, or if its result
-        depends on the batch size.
+        """Return True if a node passes values from one batch element to a different batch element,
+        or if its result depends on the batch size.
         """
         if any(map(self._has_mixed_axes, results)):
             return True

@@ -122,7 +122,7 @@ def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
 
 
 def can_be_nan(grid: QueryKeyGrid) -> bool:
-    """Return True if the grid may be NaN or infinite where another factor is zero."""
+    """Return True if the grid may be NaN or infinite where a different factor is zero."""
     return _BandSearch().can_divide_by_zero(grid)
 
 
@@ -210,7 +210,7 @@ class _BandSearch:
         return solve_memoized(grid, find_affine_index, self.known_affine_indices, self.budget, None)
 
     def can_divide_by_zero(self, grid: QueryKeyGrid) -> bool:
-        """Return True if the grid may be NaN where another factor is zero."""
+        """Return True if the grid may be NaN where a different factor is zero."""
         return solve_memoized(grid, solve_zero_divisor, self.known_zero_divisors, self.budget, True)
 
     def _solve_question(self, question: _BandKey) -> _BandSolver:

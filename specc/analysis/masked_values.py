@@ -120,7 +120,7 @@ def find_nonzero_interval(
 
 
 def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
-    """Return the constants of a grid from those of its operands."""
+    """Return the constants of a grid from the constants of its operands."""
     number = find_uniform_value(grid.value)
     node = grid.value.node
     if number is not None:

@@ -215,7 +215,9 @@ class SummaryNode:
         return (own + sum_dims(p.sum_parts(field_name) for p in self.parts.values())) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return the key by which scopes are compared; equal scopes are displayed as one."""
+        """Return the key by which scopes are compared; equal scopes are displayed as a single
+        scope.
+        """
         inner = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         own = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *own, inner)

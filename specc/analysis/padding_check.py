@@ -1,8 +1,8 @@
 """Check whether padded positions can reach an output (lint W0601).
 
-Input: a graph with padding masks, inputs declared `keep[batch, seq]`. For each masked axis, the pass
-checks whether a value at a valid position can depend on padded positions. Output: a warning for
-each op that causes such a dependence.
+Input: a graph with padding masks, inputs declared `keep[batch, seq]`. For each masked axis, the
+pass checks whether a value at a valid position can depend on padded positions. Output: a warning
+for each op that causes such a dependence.
 
 An op is unaffected if the values at padded positions are provably zero (or mask constants, for a
 maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does not
@@ -174,8 +174,8 @@ def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
-    """Return a label of the op that added positions next to the positions that are read, if it is
-    on another line.
+    """Return a label of the op that added positions next to the positions that are read, if the op
+    is on a different line.
     """
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()

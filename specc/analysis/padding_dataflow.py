@@ -231,7 +231,7 @@ class PaddingWalk:
         operand_facts: Sequence[PaddingFacts],
         padded_dependences: Sequence[Dependence],
     ) -> Mapping[int, PaddingSource]:
-        """Return the axes of a result that were rotated by `roll`, in this op or an earlier one."""
+        """Return the axes of a result that were rotated by `roll`, in this op or an earlier op."""
         match node.op:
             case ops.Roll(axis):
                 along = (k for k in padded_dependences if k.operand_axis == axis)

@@ -393,7 +393,7 @@ def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[fl
 
 def is_slice_to_end(node: Node) -> bool:
     """Return True if a strided slice extends to the end of the axis; its positions then correspond
-    to those of windows with that stride.
+    to the positions of windows with this stride.
     """
     op, x = node.op, node.first_operand
     return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]

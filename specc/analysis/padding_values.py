@@ -59,7 +59,7 @@ MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
 """Axes of an attention mask, [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
-"""Ops that may multiply a zero by an element of another operand."""
+"""Ops that may multiply a zero by an element of a different operand."""
 
 ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice, ops.Pad),
@@ -68,7 +68,7 @@ ZERO_MOVING_OPS = (
 """Ops that return zeros for zeros."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions over another axis that map zeros to zero; `all` of an empty axis is true."""
+"""Reductions over a different axis that map zeros to zero; `all` of an empty axis is true."""
 
 
 def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:

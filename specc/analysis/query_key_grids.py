@@ -89,7 +89,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 
 def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
-    """Return the operand of an op that moves axes or works along another axis, or None."""
+    """Return the operand of an op that moves axes or works along a different axis, or None."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
     if node is None or operand is None:

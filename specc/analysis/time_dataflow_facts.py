@@ -53,10 +53,10 @@ class Leak:
     """A node that reads positions after the position that it computes.
 
     `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, it reads every
-    position; `newest`, it combines the newest position with earlier ones; `length`, it needs the
-    final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read
-    the first position after them; `shape`, the result has an axis whose positions are not those of
-    the time axis. `body_leak`: the body of the loop `node` and the leak in it.
+    position; `newest`, it combines the newest position with earlier positions; `length`, it needs
+    the final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions
+    read the first position after them; `shape`, the result has an axis whose positions are not
+    those of the time axis. `body_leak`: the body of the loop `node` and the leak in it.
     """
 
     node: Node
@@ -69,8 +69,8 @@ class Leak:
 @dataclass(frozen=True)
 class TimeFlow:
     """The lattice values of all values along the time axis, and the ops that leak, in graph order.
-    `loop_bodies` contains the body of every loop over another axis, whose values have lattice
-    values too.
+    `loop_bodies` contains the body of every loop over a different axis; its values also have
+    lattice values.
     """
 
     time_axis: TimeAxis

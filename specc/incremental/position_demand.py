@@ -160,7 +160,7 @@ def compute_node_demand(
     fold = context.resumes_from_state(node, results)
     tracks = _collect_axis_layouts(context, node.args, operands)
     # This is the demand on the results before any operand is added: each dependence adds its range
-    # to this demand, not to the demand of another dependence.
+    # to this demand, not to the demand of a different dependence.
     given = dict(rows)
     for link in find_dependences(node, results):
         name = operands[link.operand].get(link.operand_axis)
@@ -279,7 +279,7 @@ def _count_window_inputs(
     node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
 ) -> float:
     """Return the number of positions that the windows need: `stride` for each needed window, plus
-    those of the windows that overlap with earlier positions.
+    the positions of windows that overlap with earlier positions.
     """
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"

@@ -102,7 +102,7 @@ class DemandContext:
 
 
 def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to whole chunks of a strided stream. A demand within one chunk is not
+    """Round a demand up to complete chunks of a strided stream. A demand within one chunk is not
     rounded.
 
     The number of positions is then a multiple of the chunk length, so that strided windows align

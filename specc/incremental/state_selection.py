@@ -208,7 +208,7 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
     sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
         # Graph inputs and carries of a loop cannot be recomputed; elements of scanned operands are
-        # free, because the whole operand is available.
+        # free, because the complete operand is available.
         again = estimate_recompute_cost(value.node, value) if value.node else inf
         again = 0.0 if value in sources.rows else again
         choices[value] = CutChoice(estimate_value_bytes(value), again, sources.find_sources(value))
@@ -218,7 +218,7 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
 def iterate_nodes_and_loop_bodies(
     graph: Graph, flow: TimeFlow
 ) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph, each loop over another axis before the nodes of its body."""
+    """Yield the nodes of a graph, each loop over a different axis before the nodes of its body."""
     for node, results in graph.nodes:
         yield node, results
         if node in flow.loop_bodies:

@@ -240,7 +240,7 @@ def _find_max_chunks(
 
 
 def _count_cached_first_positions(context: DemandContext) -> float:
-    """Return 1 if the first position of any value is cached, else 0."""
+    """Return 1 if the first position of any value is cached, otherwise 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
     clock = context.flow.time_axis
     return float(

@@ -29,7 +29,7 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Generates unique names; `body_input_names` are those of the inputs of a loop body."""
+    """Generates unique names; `body_input_names` are the names of the inputs of a loop body."""
 
     graph: Graph
     node_origins: Mapping[Node, NodeOrigin]

@@ -47,7 +47,8 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
-    # Any of the scanned values may be the cell's input; other outputs read the remaining ones.
+    # Any of the scanned values may be the cell's input; other outputs read the remaining scanned
+    # values.
     for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
         # No two cells compute the same function, so at most one pattern matches.
@@ -278,7 +279,7 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: the concatenated parts, or the whole weight that was
+        """Return the weight of all gates: the concatenated parts, or the complete weight that was
         split.
         """
         if first_part is None or other_part is None:

@@ -16,8 +16,8 @@ RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | Non
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """Rewrite `graph` in one pass from inputs to outputs, each node by the first rule that
-    applies.
+    """Rewrite `graph` in one pass from inputs to outputs. Each node is replaced by the first rule
+    that applies.
     """
     builder = Builder()
     return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)

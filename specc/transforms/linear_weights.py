@@ -88,7 +88,7 @@ def _iterate_other_operands(
 ) -> Iterator[Value | None]:
     """Yield the operands of a node that it neither transposes nor reads as a transposed matrix."""
     over = node.op == MATRIX_TRANSPOSE
-    # a weight that is also read as stored, or whose transpose has another use, is excluded
+    # a weight that is also read as stored, or whose transpose has a different use, is excluded
     kept = 0 if over else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != kept or (operand in transposed and not over):

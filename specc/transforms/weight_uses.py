@@ -151,7 +151,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
     }
     walk.collect_graph(graph, seen, _find_token_inputs(graph), "")
     stacks = {view.name for view in seen.values() if view.is_stacked}
-    # other weights of rank 3, such as those of convolutions, are not matrices
+    # other weights of rank 3, such as weights of convolutions, are not matrices
     return {n: u for n, u in walk.uses_by_weight.items() if n not in stacks or u.is_in_experts}
 
 

@@ -56,7 +56,7 @@ def select_codes_at_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
     """Return the codes of `x / scale`: `model_codes` where they differ by 1 from `reference_codes`
-    and `x` is a rounding tie within float32 accuracy, else `reference_codes`.
+    and `x` is a rounding tie within float32 accuracy, otherwise `reference_codes`.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)

@@ -1,4 +1,4 @@
-"""Build an ONNX model from an IR graph: lower nodes, remove unused ones, name values, add doc
+"""Build an ONNX model from an IR graph: lower nodes, remove unused nodes, name values, add doc
 strings.
 
 Nodes get their final names after unused nodes are removed, so that the first attention of a

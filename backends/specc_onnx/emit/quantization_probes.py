@@ -150,7 +150,7 @@ def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
 
 
 def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
-    """Return the element type of every initializer by name, including those of subgraphs."""
+    """Return the element type of every initializer by name, including initializers of subgraphs."""
     return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
 

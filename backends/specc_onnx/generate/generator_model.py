@@ -1,8 +1,9 @@
 """Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
 
-The first iteration processes the whole prompt, later iterations one token per sequence. Caches are
-carries whose length increases: a loop body cannot update a buffer in place, so fixed-size buffers
-would be copied for every token. The body reads weights and encoder outputs from the main graph.
+The first iteration processes the complete prompt; later iterations process one token per sequence.
+Caches are carries whose length increases: a loop body cannot update a buffer in place, so
+fixed-size buffers would be copied for every token. The body reads weights and encoder outputs from
+the main graph.
 """
 
 from collections.abc import Mapping

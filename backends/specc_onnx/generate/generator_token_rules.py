@@ -201,7 +201,7 @@ def emit_token_rules(
 
 
 def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
-    """Emit scores f32[1, vocabulary] that are -inf for all tokens but one."""
+    """Emit scores f32[1, vocabulary] that are -inf for all tokens except one."""
     only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
     return g.emit_constant(only, "f32")
 

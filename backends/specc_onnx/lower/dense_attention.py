@@ -56,8 +56,8 @@ class AttentionParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """Result of an attention, `[b, t, h·e]` if `is_packed`, else `[b, h, t, e]`. `weights` is "" if
-    the attention weights are not computed; `notes` name values from which instrumentation can
+    """Result of an attention, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`. `weights` is
+    "" if the attention weights are not computed; `notes` name values from which instrumentation can
     compute them.
     """
 

@@ -140,7 +140,7 @@ class LayoutCache:
 class GraphFacts:
     """Facts about the graph before lowering: padding sides of masks, use counts, ends of the pieces
     into which axes are split, upper bounds of lengths. `branch_length_thresholds` collects the
-    lengths above which the model takes another branch.
+    lengths above which the model takes a different branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)

@@ -212,7 +212,7 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
 
 
 def _emit_at_valid_positions(g: Emitter, position_mask: Tensor, new: Tensor, old: str) -> str:
-    """Emit `new` where the mask `[b]` of one position is true, else `old`."""
+    """Emit `new` where the mask `[b]` of one position is true, otherwise `old`."""
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new.rank - position_mask.rank))
     return emit_where(g, new.dtype, emit_reshape(g, position_mask, shape), new, old)
 

@@ -147,7 +147,7 @@ def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
-    """Emit the number of padding positions, i64[1]: 1 if a length is 0, else 0."""
+    """Emit the number of padding positions, i64[1]: 1 if a length is 0, otherwise 0."""
     return g.emit_node("Max", g.emit_node("Sub", [1], g.emit_shape([length])), [0])
 
 

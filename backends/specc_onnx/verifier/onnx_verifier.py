@@ -1,4 +1,4 @@
-"""Verify a built ONNX model: ONNX's checker, the type of every value, a load in ONNX Runtime.
+"""Verify a built ONNX model: ONNX's checker, the type of every value, and loading in ONNX Runtime.
 
 The verifier checks a copy in which weights are inputs, so models of any size can be checked. The
 cause of a failure is a bug of specc, or a runtime that is too old for the requested opset.
