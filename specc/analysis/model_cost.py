@@ -352,8 +352,8 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
-    """Yield scopes from the root down. A scope with a single child is merged with it: `h.0 …
-    11`.
+    """Yield scopes from the root down. A scope with a single child is merged with it:
+    `h.0 … 11`.
     """
     shown = part
     while (

@@ -318,8 +318,8 @@ def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(padded_result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot make the result NaN: true for `max`, false for `inf -
-    inf` and `0 * inf`.
+    """Return True if infinite operands cannot make the result NaN: true for `max`, false for
+    `inf - inf` and `0 * inf`.
     """
     node, signs = padded_result.node, [r.infinity_signs for r in padded_result.operand_facts]
     match node.op:

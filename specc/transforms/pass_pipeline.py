@@ -5,8 +5,8 @@
                                                         └─ prove ─ step ─ encode
 
 A pass maps a `PassState` to a new `PassState`. With `VERIFY_AFTER_PASSES`, graphs are verified
-(`specc.ir.ir_verifier`) after each pass, to find the pass that produces an invalid graph. `specc
-show --ir --print-after PASS` prints the result of a pass.
+(`specc.ir.ir_verifier`) after each pass, to find the pass that produces an invalid graph.
+`specc show --ir --print-after PASS` prints the result of a pass.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

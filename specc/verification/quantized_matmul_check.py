@@ -198,8 +198,8 @@ def _multiply_quantized_groups(
 
 
 def _quantize_dequantize_group(group: Array) -> Array:
-    """Quantize and dequantize the values of a group in float32, like the kernel. If the factor `127
-    / absmax` overflows float32 (absmax < 1e-36), the group is zero.
+    """Quantize and dequantize the values of a group in float32, like the kernel. If the factor
+    `127 / absmax` overflows float32 (absmax < 1e-36), the group is zero.
     """
     absmax = np.abs(group).max(-1, keepdims=True)
     scale, factor = absmax / np.float32(127), np.zeros_like(absmax)

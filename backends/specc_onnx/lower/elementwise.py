@@ -137,8 +137,8 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
-    """Emit `//` or `%` of floats. The remainder has the sign of the divisor, and `a // 0` is `a /
-    0`.
+    """Emit `//` or `%` of floats. The remainder has the sign of the divisor, and `a // 0` is
+    `a / 0`.
     """
     dtype = x.dtype
     zero = g.emit_constant(0, dtype)
