@@ -23,7 +23,7 @@ from specc.decode.token_choice import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The lowest score of a sequence; -inf marks an unused beam."""
+"""The minimum score of a sequence; -inf marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
 """Predicate on the tokens of a sequence, true if the newest token completes a stop string."""
@@ -95,7 +95,7 @@ def search_beams(
     while True:
         position = _get_decode_position(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
-        # A finished search is removed from the batch with its beams: if search 1 of [0, 1, 2] is
+        # A finished search and its beams are removed from the batch: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
@@ -174,7 +174,7 @@ def _advance_beams(
         for flat_index in flat_indices:
             row, token = divmod(int(flat_index), vocab)
             if sums[row, token] == -np.inf:
-                break  # probability zero; the remaining candidates are not better
+                break  # the probability is zero, and the remaining candidates are not better
             parent = search.beams[row]
             beam = _Beam(
                 tokens=(*parent.tokens, token),
@@ -234,7 +234,7 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 
 
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
-    """Return True if a full list of finished hypotheses is final.
+    """Return True if the list of finished hypotheses is full and final.
 
     With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when
     the best beam cannot enter it at its current length, or, with "never" and a length penalty above

@@ -38,10 +38,10 @@ def decode_steps(
 ) -> Iterator[DecodeStep]:
     """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
-    `padding_mask` bool[batch n] is the padding mask; the stepper has its own. The last token of
-    each sequence is never fed. Log-probabilities are computed by the raw model, before penalty,
-    temperature and filters. The seed and the batch index, or the index in `sample_indices`,
-    determine the sampling of a sequence.
+    `padding_mask` bool[batch n] is the padding mask of the prompt; the stepper has its own padding
+    mask. The last token of each sequence is never fed. Log-probabilities are those of the model's
+    logits, before penalty, temperature and filters. The seed and the batch index, or the index in
+    `sample_indices`, determine the sampling of a sequence.
 
     `settings.strategy` is greedy or sample (`specc.decode.beam_search` implements beam).
     """

@@ -16,7 +16,7 @@ that are kept as context when older tokens are dropped.
 
 
 class Detokenizer:
-    """Incremental detokenizer of one sequence; `feed` returns text that is final.
+    """The incremental detokenizer of one sequence; `feed` returns text that cannot change any more.
 
     `stopped` is true after a stop string; no more text follows. A possible prefix of a stop string
     or part of a character is held back until more tokens arrive; `flush` returns the rest.
@@ -49,7 +49,7 @@ class Detokenizer:
         return self._emit_pending(new)
 
     def _trim_history(self) -> None:
-        """Drop old tokens, unless that would split a character."""
+        """Drop old tokens, unless this would split a character."""
         kept = self._tokens[-CONTEXT:]
         text = self._decode(kept)
         if text and REPLACEMENT_CHARACTER not in text:
@@ -76,7 +76,9 @@ class Detokenizer:
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
-    """Return the start of the stop string that ends first (of the longest if several end there)."""
+    """Return the start of the stop string that ends first; if several end there, of the longest
+    one.
+    """
     ends = [(at + len(stop), at) for stop in stop_strings if (at := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
 

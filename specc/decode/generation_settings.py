@@ -1,4 +1,6 @@
-"""Generation settings: types for Python callers, and merging and checking of spec and caller."""
+"""Generation settings: types for Python callers, and functions that merge and check the settings of
+spec and caller.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -65,7 +67,7 @@ LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_toke
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
 DEFAULT_NUM_BEAMS = 4
-"""Default number of beams; the number of requested sequences is used if it is larger."""
+"""Default number of beams. If more sequences are requested, their number is used instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
 def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Merge the settings of spec and caller by Python name; values are already checked."""
+    """Merge the checked settings of spec and caller by Python name."""
     kind, inside = parse_strategy(spec_settings.get("strategy") or "greedy")
     strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or kind
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
@@ -176,7 +178,7 @@ def _merge_values(
         values |= _rename_settings(STRATEGY_OPTIONS[str(kind)], inside)
     values |= {**given_settings, "strategy": strategy}
     if strategy == "beam":
-        # five requested sequences without further settings need five beams
+        # if five sequences and no beams are requested, the default is five beams
         values.setdefault(
             "num_beams", max(DEFAULT_NUM_BEAMS, int(values.get("num_return_sequences", 1)))
         )
@@ -191,7 +193,7 @@ def _rename_settings(
 
 
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
-    """Return the strategy that the given options imply if it is unique.
+    """Return the strategy that the given options imply, or None if they imply none or several.
 
     A seed alone implies no strategy. Neither does `renormalize_logits`, which has no effect outside
     beam search.
@@ -224,7 +226,7 @@ def _find_conflicts(
 
 
 def _to_plain_values(name: str, value: Any) -> Any:
-    """Convert a checked value for `GenerationSettings`."""
+    """Convert a checked value to a field value of `GenerationSettings`."""
     setting_type = _SETTING_TYPES[name]
     if name == "start":
         return tuple(map(int, convert_to_list(value)))

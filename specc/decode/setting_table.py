@@ -1,4 +1,4 @@
-"""The table of generation settings: names, ranges, and whether a spec can set them."""
+"""The table of generation settings: names, valid values, and names in specs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,19 +8,19 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""Minimum temperature and penalty: division of logits by smaller values overflows float32."""
+"""Minimum temperature and penalty: dividing logits by smaller values overflows float32."""
 MAX_FACTOR = 1e6
 """Maximum temperature and penalty: larger values have no further effect."""
 MAX_BEAMS = 1024
 """Maximum number of beams: each step ranks beams × vocabulary scores and keeps every beam's state
 in memory."""
 MAX_LENGTH_PENALTY = 20
-"""Maximum length penalty: with it, no power of a length overflows float64."""
+"""Maximum length penalty: `length ** length_penalty` does not overflow float64."""
 MAX_STOP_TOKENS = 1024
 """Maximum number of stop tokens: each adds one candidate per beam to beam search."""
 PREFILL_CHUNK_SIZE = 512
-"""Default maximum of new positions per run. A longer prompt is read in chunks, so that its
-activations need the memory of one chunk. Larger chunks took as much CPU time.
+"""Default maximum number of new positions per run. A longer prompt is processed in chunks, so that
+its activations need the memory of one chunk. Larger chunks were not faster on a CPU.
 """
 
 
@@ -36,8 +36,8 @@ class SettingValues:
 class GenerationOption:
     """One setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are the strategies that it belongs to; if empty, it applies to all. `foreign_names`
-    are its names in other programs, for suggestions.
+    `strategies` are the strategies that the setting belongs to; a setting without strategies
+    applies to all. `foreign_names` are the names of the setting in other programs, for suggestions.
     """
 
     name: str
@@ -121,7 +121,7 @@ def _make_count_values(minimum: int) -> SettingValues:
 
 
 def _make_optional_count_values(zero_meaning: str) -> SettingValues:
-    """Return the values of an integer setting for which 0 means `zero_meaning`."""
+    """Return the valid values of an integer setting for which 0 means `zero_meaning`."""
     return SettingValues(
         f"an integer from 1 to 2**53, or 0 for {zero_meaning}", lambda v: is_int_in_range(v, 0)
     )

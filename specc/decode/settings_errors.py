@@ -37,7 +37,7 @@ def make_unknown_setting_error(
     setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `noun` names the kind of name."""
-    # the equivalent of a different program's name is more helpful than a similar name
+    # the equivalent of a name in another program is more helpful than a similar name
     named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
         setting_name
@@ -56,7 +56,7 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, known: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Suggest where an option belongs; a strategy option may belong to a different strategy."""
+    """Suggest the strategy or the section that an option belongs to."""
     owners = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if owners and not is_strategy_option:
         return (f"`{setting_name}` is an argument of the strategy: {owners[0]}({setting_name}=…)",)
@@ -67,7 +67,7 @@ def _suggest_owner(
 
 
 def _has_option(strategy: str, setting_name: str) -> bool:
-    """Return True if a strategy has an option with that spec name or Python name."""
+    """Return True if a strategy has an option with this spec name or Python name."""
     return any(setting_name in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 
@@ -79,7 +79,7 @@ def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = No
 def find_sequence_count_error(
     sequence_count: int, beam_count: int, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0733 if more sequences are requested than beams."""
+    """Return E0733 if more sequences than beams are requested."""
     if sequence_count <= beam_count:
         return None
     return make_conflict_error(
@@ -97,7 +97,7 @@ TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
 
 @dataclass(frozen=True, slots=True)
 class VocabularySizes:
-    """Vocabulary sizes of the input and of the logits, or None if unknown."""
+    """The vocabulary sizes of the input and of the logits; each is None if unknown."""
 
     input_size: int | None = None
     output_size: int | None = None
@@ -124,7 +124,9 @@ class VocabularySizes:
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
-        """Return the vocabulary size that a setting refers to, or None if it names no token."""
+        """Return the vocabulary size that limits the tokens of a setting, or None if the setting
+        names no token.
+        """
         if setting_name in ("start", "pad"):
             return self.input_size
         return self.output_size if setting_name in TOKEN_SETTINGS else None
@@ -142,8 +144,8 @@ def check_spec_settings(
 ) -> list[Diagnostic]:
     """Return every error in a spec's `generate` settings, given as plain data.
 
-    `spans` maps "stop" to the span of a setting's value and "stop name" to the span of its name;
-    "strategy.num_beams" and "strategy.num_beams name" do the same for strategy options.
+    `spans` maps e.g. "stop" to the span of the setting's value and "stop name" to the span of its
+    name. The keys of strategy options are e.g. "strategy.num_beams" and "strategy.num_beams name".
     """
     span_by_name = spans or {}
     found: list[Diagnostic | None] = []
@@ -202,7 +204,7 @@ def _find_option_error(
 ) -> Diagnostic | None:
     """Return the error of one option of the strategy `kind`, or None."""
     known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
-    if setting_name == "args":  # positional: beam(4)
+    if setting_name == "args":  # the option is positional: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` must be named"
         helps = (f"write {kind}({example})",)
@@ -225,7 +227,7 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Suggest a fix for a value that probably should disable the setting."""
+    """Suggest a fix for a value that was probably meant to disable the setting."""
     off = {
         "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "leave `top_p` out, or use 1, to keep all tokens",

@@ -1,4 +1,4 @@
-"""Choose the next token: banned and forced tokens, temperature, and filters such as top-k and
+"""Select the next token: banned and forced tokens, temperature, and filters such as top-k and
 top-p.
 """
 
@@ -70,7 +70,7 @@ def check_logits(
     """
     logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"expected logits [batch, vocab], got {logits.shape}"
-    maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the row is NaN
+    maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the sequence is NaN
     is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
     if is_invalid.any():
         row = int(np.flatnonzero(is_invalid)[0])
@@ -80,7 +80,7 @@ def check_logits(
 
 
 def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
-    """Return E0961, because the sequence `sequence_index` cannot continue."""
+    """Return E0961 for the sequence `sequence_index`, whose maximum logit is not finite."""
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
@@ -92,8 +92,8 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePosition:
     """The decode position: `step` is the number of generated tokens per sequence, `prompt_lengths`
-    i64[batch] are the numbers of prompt tokens, and `sequences` are all tokens if a rule needs
-    them.
+    i64[batch] are the numbers of prompt tokens, and `sequences` are all tokens, or None if no rule
+    needs them.
     """
 
     step: int
@@ -141,7 +141,9 @@ def mask_disallowed_tokens(
 
 
 def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Set all other scores to -inf; a single token, which is certain, gets score 0."""
+    """Set the scores of all other tokens to -inf. If only one token is allowed, set its score
+    to 0.
+    """
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return made
@@ -171,7 +173,9 @@ def _find_banned_tokens(
 
 
 def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
-    """Return tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
+    """Return the tokens that would repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec.
+    2.5).
+    """
     if not size or len(tokens) + 1 < size:
         return []
     newest = list(tokens[len(tokens) - size + 1 :])
@@ -185,7 +189,7 @@ def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
 def _find_banned_completions(
     tokens: Sequence[int], banned_sequences: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the tokens that would complete one of these sequences."""
+    """Return the tokens that would complete any of these sequences."""
     return [
         banned[-1]
         for banned in banned_sequences
@@ -196,12 +200,12 @@ def _find_banned_completions(
 def find_penalized_tokens(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
-    """Return the tokens that are penalized from the start, or None for a penalty of 1."""
+    """Return the tokens that are penalized from the first step, or None if the penalty is 1."""
     return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
-    """Return bool[batch vocab], true for the tokens that each prompt contains without padding."""
+    """Return bool[batch vocab], true for the tokens of each prompt, excluding padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids that the model never generates
@@ -214,8 +218,8 @@ def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = No
 def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Floats:
     """Penalize repeated tokens: `x / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, only divide. Negative logits are multiplied
-    like in later implementations, since division would increase them.
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, only divide. Like later implementations,
+    multiply negative logits, because division would increase them.
     """
     if penalty == 1:
         return logits
@@ -224,15 +228,18 @@ def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Flo
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Compute `x / temperature`: below 1 sharpens the distribution, above 1 flattens it."""
+    """Compute `x / temperature`. A temperature below 1 sharpens the distribution, above 1 flattens
+    it.
+    """
     return logits if temperature == 1 else logits / np.float32(temperature)
 
 
 Float64s: TypeAlias = NDArray[np.float64]
 
 SORTED_CANDIDATES = 1000
-"""Number of candidates for top-p and min-p without top-k: sorting a whole vocabulary takes nine
-times longer."""
+"""Number of candidates for top-p and min-p without top-k. Sorting the whole vocabulary takes nine
+times as long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +259,14 @@ def find_top_k_indices(values: Floats, k: int) -> Ints:
     order.
     """
     k = min(k, values.shape[1])
-    # Sorting all values is faster than selecting a quarter of them first.
+    # Sorting all values is faster than first selecting a quarter or more of them.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
-    # All values that are at least the k-th largest, of which there may be more than k.
+    # all values greater than or equal to the k-th largest, possibly more than k
     thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     found = np.empty((len(values), k), np.int64)
     for row, threshold in enumerate(thresholds):
-        # ascending, so that a stable sort keeps the first index if several values are equal
+        # ascending, so that the stable sort keeps the first index if several values are equal
         candidates = np.flatnonzero(values[row] >= threshold)
         found[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
     return found
@@ -314,15 +321,15 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
 
 
 def _filter_by_distribution(probabilities: Float64s, settings: GenerationSettings) -> Float64s:
-    """Apply filters on the whole distribution to f64[batch k], most probable first; the last two
-    filters always keep the first token.
+    """Apply the typical, epsilon and eta filters to f64[batch k], most probable first. Epsilon and
+    eta always keep the first token.
     """
     if settings.typical_p < 1:
         probabilities = _filter_typical_tokens(probabilities, settings.typical_p)
     if settings.epsilon_cutoff:
         probabilities = _drop_small_probabilities(probabilities, settings.epsilon_cutoff)
     if settings.eta_cutoff:
-        # the minimum probability to keep in a flat distribution
+        # the minimum probability that is kept in a flat distribution
         bound, _ = _compute_entropy(probabilities)
         eta = settings.eta_cutoff
         probabilities = _drop_small_probabilities(
@@ -341,8 +348,8 @@ def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
-    """Keep the locally typical tokens whose probabilities reach `mass` (Meister et al. 2022,
-    arXiv:2202.00666, eq. 9 to 11).
+    """Keep the most typical tokens whose cumulative probability reaches `mass` (Meister et al.
+    2022, arXiv:2202.00666, eq. 9 to 11).
     """
     entropy, surprisal = _compute_entropy(probabilities)
     distance = np.abs(surprisal - entropy)
@@ -355,7 +362,7 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the most likely token and the tokens with a probability above the bound (Hewitt,
+    """Keep the most likely token and the tokens whose probability is at least the bound (Hewitt,
     arXiv:2210.15191, sec. 4).
     """
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
@@ -364,9 +371,11 @@ def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) 
 
 
 def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
-    """Return one token per sequence: the first whose cumulative probability exceeds `u · sum`."""
+    """Sample one token per sequence: the first token whose cumulative probability exceeds `u ·
+    sum`.
+    """
     sums = np.cumsum(candidates.probabilities, axis=1)
-    # `u` is multiplied by the sum, because the remaining probabilities sum to less than 1.
+    # `u` is multiplied by the sum, because the probabilities of the kept tokens sum to less than 1.
     exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 

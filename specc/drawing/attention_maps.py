@@ -10,7 +10,8 @@ from specc.drawing.drawing_marks import Bytes, Doubles
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
 """The role of the positions of an axis: generated tokens, input tokens, audio frames, patches, or
-unnamed."""
+unknown.
+"""
 
 UNITS_BY_ROLE: dict[Role, str] = {
     "generated": "tokens",
@@ -32,8 +33,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MapAxis:
-    """The query or key axis of a map: a label per position, the duration of audio in seconds, and
-    the patch grid of an image.
+    """The query or key axis of a map, with a label per position, the duration of audio in seconds,
+    and the patch grid of an image.
     """
 
     role: Role
@@ -44,7 +45,7 @@ class MapAxis:
     @property
     def caption(self) -> str:
         """Format the caption of the axis, e.g. `generated, 14 tokens`."""
-        # a token before the patches is not a patch
+        # tokens before the patches are not patches
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -69,12 +70,14 @@ class AttentionMap:
 
     @property
     def layer(self) -> int | None:
-        """Return the layer index, the first number in the scope, or None if there is none."""
+        """Return the layer index, which is the first number in the scope, or None if the scope has
+        no number.
+        """
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the weights with -inf at masked zeros."""
+        """Return the weights, with -inf where a zero weight is masked."""
         # nonzero weights are shown even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 

@@ -45,7 +45,9 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the block size of max-pooling for which all maps together have at most MAX_CELLS."""
+    """Return the block size of max-pooling with which all maps together have at most MAX_CELLS
+    cells.
+    """
     step = 1
     while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
@@ -58,7 +60,7 @@ def _count_cells(attention: AttentionMap, step: int) -> int:
 
 
 def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
-    """Convert a map to JSON; append its axes to `axes` unless they are already there."""
+    """Convert a map to JSON. Append its axes to `axes` unless the list already contains them."""
     axis_indices = []
     for axis in (attention.query_axis, attention.key_axis):
         if axis not in axes:
@@ -89,7 +91,7 @@ def _axis_to_json(axis: MapAxis) -> Json:
 
 
 def _image_to_json(plot: AttentionMaps) -> Json:
-    """Convert the image to JSON with base64 RGB bytes, or return None without an image."""
+    """Convert the image to JSON with base64 RGB bytes, or return None if there is no image."""
     if plot.image is None:
         return None
     pixels = scale_image(plot.image, 1, MAX_PIXELS)

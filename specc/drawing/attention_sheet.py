@@ -1,4 +1,4 @@
-"""Draw attention maps: a panel per head, or attention overlaid on the input image."""
+"""Draw attention maps with one panel per head, or overlaid on the input image."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -36,9 +36,9 @@ from specc.drawing.drawing_marks import (
 
 PANEL_GAP = 6
 COLORBAR_WIDTH = 12
-MAX_CELLS = 1024  # per side; larger maps show the maximum weight of each block of cells
-MIN_LEGIBLE = 9.0  # row height in points at which the label is readable
-MAX_LEGIBLE = 48  # rows that get as much space as their labels need
+MAX_CELLS = 1024  # maximum number of cells per side; larger maps are max-pooled
+MIN_LEGIBLE = 9.0  # row height in points at which a label is readable
+MAX_LEGIBLE = 48  # maximum number of rows that are as high as their labels
 LABEL_SIZE = 10.5
 
 
@@ -58,7 +58,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     for block in blocks:
         marks += block.get_moved_marks(MARGIN, top)
         top += block.height + MARGIN
-    # the colorbar next to the first block may be taller than a single small map
+    # the color bar next to the first block may be taller than a single small map
     height = max(top, first + 150)
     has_masked = any(m.is_masked.any() for m in plot.maps)
     marks += _draw_color_bar(scale, right + MARGIN, first, has_masked=has_masked)
@@ -88,7 +88,7 @@ def _describe_plot(plot: AttentionMaps) -> str:
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
-    """Return the weights that are not masked, which determine the color scale."""
+    """Return the unmasked weights, which determine the color scale."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return [weights for _, weights in iterate_attention_panels(attention)]
     return [attention.get_masked_weights()]
@@ -142,7 +142,7 @@ class _AxisLayout:
 
 
 def _get_ordinal_suffix(number: int) -> str:
-    """Return the ordinal suffix of a number; 11 to 13 have `th`."""
+    """Return the ordinal suffix of a number (`th` for 11 to 13)."""
     if 10 <= number % 100 <= 20:
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -240,7 +240,7 @@ def _draw_key_labels(side: _AxisLayout, x: float, y: float, *, is_rotated: bool)
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the cell size in points, chosen for panel size and readable labels."""
+    """Return the cell size in points, chosen so that panels fit and labels are readable."""
     # width of a panel in points, which decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
@@ -277,8 +277,8 @@ MAX_PIXELS = 384
 
 
 def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
-    """Draw the image with overlaid attention: per head (of the class token, or averaged over
-    patches), or per generated token (averaged over heads).
+    """Draw the image with overlaid attention: one panel per head (attention of the class token, or
+    the average over patches), or one panel per generated token (averaged over heads).
     """
     maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
@@ -317,16 +317,16 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
 
 
 def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
-    """Yield every panel with its title and its weights f[rows, columns]."""
+    """Yield every panel with its title and its weights f[grid height, grid width]."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
     if attention.query_axis.role != "image":
-        # a panel per token: with a panel per head and token the page would be too large
+        # one panel per token, because one panel per head and token would make the page too large
         for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
-    # classification reads the class token if there is one, and otherwise the patches
+    # classification uses the class token if there is one, and otherwise the patches
     of_query = attention.query_axis.grid
     rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
@@ -336,5 +336,7 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
 
 
 def reshape_to_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
-    """Reshape the weights of patches `f[prefix_tokens + rows·columns]` to the image grid."""
+    """Reshape the weights of patches `f[prefix_tokens + grid height · grid width]` to the image
+    grid.
+    """
     return np.asarray(weights[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

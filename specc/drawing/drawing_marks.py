@@ -1,4 +1,4 @@
-"""Marks of a drawing (text, boxes, lines, cells) and panels of marks in rows."""
+"""Marks of a drawing (text, boxes, lines, cells), and panels of marks that are arranged in rows."""
 
 import math
 import unicodedata
@@ -45,7 +45,7 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, a color outside the colormap, so that masked pairs differ from zeros."""
+"""Light gray, which is not in the colormap, so that masked pairs differ from zeros."""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight on a logarithmic scale."""
@@ -53,7 +53,7 @@ LOG_DECADES = 4
 
 @dataclass(frozen=True, slots=True)
 class ColorScale:
-    """The values at the ends of the color scale."""
+    """A color scale from `low` to `high`."""
 
     low: float
     high: float
@@ -61,8 +61,8 @@ class ColorScale:
 
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
-        """Return the scale from 0 (or the minimum, if negative) to the maximum; a logarithmic scale
-        has four decades.
+        """Return the color scale from 0 (or the minimum, if negative) to the maximum. A logarithmic
+        scale covers four decades.
         """
         finite = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite if v.size), default=0.0)
@@ -81,7 +81,7 @@ class ColorScale:
         return np.clip(shares, 0, 1)
 
     def compute_colors(self, values: Doubles) -> Bytes:
-        """Map values `f[*s]` to colors `u8[*s 3]`; -inf is masked."""
+        """Map values `f[*s]` to colors `u8[*s 3]`; -inf gets the color of masked cells."""
         hidden = np.isneginf(values)
         result = apply_colormap(self.normalize_values(np.where(hidden, 0.0, values)))
         result[hidden] = MASKED_COLOR
@@ -100,8 +100,8 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of weights `f[rows, columns]` over the grayscale image; large weights are
-    opaque.
+    """Blend the colors of weights `f[grid height, grid width]` over the grayscale image. Large
+    weights are opaque.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -173,7 +173,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellsMark:
-    """A table of colors `u8[rows, columns, 3]`, scaled to a rectangle with sharp cell edges."""
+    """A table of colors `u8[height, width, 3]`, scaled to a rectangle with sharp cell edges."""
 
     x: float = 0
     y: float = 0
@@ -200,11 +200,11 @@ class Drawing:
 
 
 NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
-"""Characters that are about half as wide as others."""
+"""Characters that are about half as wide as other characters."""
 
 
 def estimate_text_width(text: str, size: float) -> float:
-    """Return an upper estimate of the width of a string; the font is not known."""
+    """Return an upper estimate of the width of a string in an unknown font."""
     return sum(map(_measure_width_in_ems, text)) * size
 
 
@@ -219,8 +219,8 @@ def _measure_width_in_ems(character: str) -> float:
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL) -> str:
-    """Return a label of at most `max_length` characters, with visible control characters, leading
-    spaces and trailing spaces.
+    """Return a label of at most `max_length` characters in which control characters, leading spaces
+    and trailing spaces are visible.
     """
     shown = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
@@ -238,8 +238,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelBlock:
-    """Panels and their labels as marks relative to the top left corner. `first_column` and
-    `first_row` are the corners of the leftmost and of the topmost panels.
+    """Panels and their labels as marks relative to the top left corner. `first_column` are the
+    corners of the leftmost panels, and `first_row` are the corners of the topmost panels.
     """
 
     width: float
@@ -250,7 +250,7 @@ class PanelBlock:
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
     def get_moved_marks(self, x: float, y: float) -> list[Mark]:
-        """Return the marks moved to a corner."""
+        """Return the marks, moved so that the top left corner is at (x, y)."""
         return [move_mark(mark, x, y) for mark in self.marks]
 
 
@@ -270,8 +270,8 @@ def arrange_panels(
     title_height: float,
     title: str,
 ) -> PanelBlock:
-    """Arrange panels of one size (width, height) in rows below a title, with margins `left` and
-    `top` for labels.
+    """Arrange panels of the same size (width, height) in rows below a title, with margins `left`
+    and `top` for labels.
     """
     count = len(panels)
     # up to four in one row, then about as many rows as columns

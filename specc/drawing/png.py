@@ -55,7 +55,7 @@ def _make_chunk(kind: bytes, data: bytes) -> bytes:
 
 PIXELS_PER_POINT = 2
 MAX_PIXELS = 64_000_000
-"""Maximum number of pixels, as for input images."""
+"""Maximum number of pixels; the limit for input images is the same."""
 
 SYSTEM_FONTS = (
     "DejaVuSans.ttf",

@@ -29,7 +29,7 @@ GENERATOR_MARK = "<!-- specc -->"
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MAX_PATHS = 40_000
-"""Maximum number of cells that are drawn as paths; larger tables are embedded as a PNG."""
+"""Maximum number of cells that are drawn as paths. Larger tables are embedded as a PNG."""
 
 
 def render_svg(drawing: Drawing) -> str:
@@ -41,7 +41,7 @@ def render_svg(drawing: Drawing) -> str:
 
 
 def render_inline_svg(drawing: Drawing) -> str:
-    """Render a drawing as an SVG element without a background, for a page."""
+    """Render a drawing as an SVG element without a background, for use in a page."""
     size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
     return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
 
@@ -110,7 +110,7 @@ def _(mark: LineMark) -> str:
 
 
 def _format_attributes(**values: float | str) -> str:
-    """Format SVG attributes, with `-` for `_`; omit empty attributes."""
+    """Format SVG attributes: replace `_` by `-` in names, and omit empty attributes."""
     return " ".join(
         f'{name.replace("_", "-")}="{escape(v) if isinstance(v, str) else _format_number(v)}"'
         for name, v in values.items()
@@ -134,7 +134,7 @@ def _render_path(mark: LineMark) -> str:
 def _point_towards(
     start: tuple[float, float], end: tuple[float, float], distance: float
 ) -> tuple[float, float]:
-    """Return the point at a distance from `start` towards `end`, at most the midpoint."""
+    """Return the point at `distance` from `start` towards `end`, but not beyond the midpoint."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = (dx * dx + dy * dy) ** 0.5
     share = min(distance, length / 2) / length if length else 0.0
@@ -176,7 +176,9 @@ def _(mark: CellsMark) -> str:
 
 
 def _group_cells_by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
-    """Yield each color with the SVG path of its cells; adjacent cells of a row are merged."""
+    """Yield each color with the SVG path of its cells. Adjacent cells of the same row are
+    merged.
+    """
     codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
     found: dict[int, list[str]] = {}
     for y, row in enumerate(codes):

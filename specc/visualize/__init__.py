@@ -1,1 +1,3 @@
-"""Architectures as trees and drawings: blocks with data flow, cost, and differences."""
+"""Visualization of architectures as trees and drawings: blocks with data flow, cost, and
+differences.
+"""

@@ -20,7 +20,7 @@ MIN_COMMON_SHARE = 0.2
 """Minimum fraction of common blocks of two comparable architectures."""
 
 MAX_LINES = 400
-"""Maximum number of printed lines per kind of change; further lines are only counted."""
+"""Maximum number of printed lines per kind of change. Further lines are only counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -45,7 +45,9 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B; `reason` explains why unrelated architectures are not compared."""
+    """All changes from A to B. If the architectures are unrelated, `reason` explains why they are
+    not compared.
+    """
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -136,7 +138,7 @@ def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield an operation with its attributes, and for attention also its heads and its visible
+    """Yield an operation with its attributes. For attention, also yield its heads and its visible
     keys.
     """
     attributes = {
@@ -200,13 +202,13 @@ def _iterate_outermost_scopes(
 
 
 def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
-    """Return a scope and its enclosing scopes, outermost first: `h`, `h.0`, `h.0.attn`."""
+    """Yield a scope and its enclosing scopes, outermost first: `h`, `h.0`, `h.0.attn`."""
     parts = scope.split(".")
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
 def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
-    """Yield the changes of the scopes that both graphs have, as pairs of path and change."""
+    """Yield (path, change) pairs of the scopes that both graphs have."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change

@@ -45,7 +45,7 @@ MAX_SOURCE = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """The content of a page: graphs by name, the complete one first. `sizes` are the fixed lengths,
+    """The content of a page: graphs by name, the full graph first. `sizes` are the fixed lengths,
     `parameter_count_text` is the formatted parameter count.
     """
 
@@ -123,7 +123,7 @@ def _render_head(view: ArchitectureView) -> str:
 
 
 def _render_tabs(names: Sequence[str]) -> str:
-    """Render one tab per graph, or nothing for a single graph."""
+    """Render one tab per graph, or return "" if there is only one graph."""
     if len(names) < 2:
         return ""
     tabs = "".join(_render_tab(n, name) for n, name in enumerate(names))

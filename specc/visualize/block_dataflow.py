@@ -45,7 +45,9 @@ def _find_build_scope(graph: Graph, node: Node) -> str:
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node, or an empty list for a result of the graph."""
+    """Return the consumers of each node, or an empty list if the node computes a result of the
+    graph.
+    """
     found: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -89,7 +91,7 @@ VIEW_OPERATIONS = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
     ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.DownsamplePaddingMask,
 )  # fmt: skip
-"""Operations that are not drawn: views of a tensor, constants, positions."""
+"""Operations that are not drawn: views of a tensor, constants and position ids."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
 """Operations that read only the length of a tensor."""
@@ -115,7 +117,7 @@ class BlockFlow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""The order of items in a cycle."""
+"""The order of items in a cycle, by role."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()
@@ -167,7 +169,7 @@ class _FlowBuilder:
         return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """Return the tensor that scalar arithmetic outside the scope is applied to."""
+        """Return the tensor to which scalar arithmetic outside the scope is applied."""
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
             around = is_inside(self.scope, self.node_scopes[node])
@@ -192,7 +194,7 @@ class _FlowBuilder:
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.node_scopes[node]
         if drawn and is_inside(home, self.scope):
-            # arithmetic with a constant and operations on weights alone are not drawn
+            # arithmetic with a constant and operations on weights only are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             drawn = is_shown or bool(self.get_block(home))
             if drawn:
@@ -203,8 +205,8 @@ class _FlowBuilder:
             self.sources[result] = frozenset([result]) if drawn else sources
 
     def _collect_sources(self, node: Node, result: Value) -> Values:
-        """Return the drawn values that a node depends on; masks only if computed from
-        activations.
+        """Return the drawn values that a node depends on, including masks only if they are computed
+        from activations.
         """
         if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
@@ -242,13 +244,15 @@ def get_operation_label(node: Node) -> str:
 def build_flow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockFlow:
-    """Return the flow inside a scope; `get_block` maps a scope inside it to its block, or ""."""
+    """Return the flow inside a scope; `get_block` maps a scope inside it to the path of its block,
+    or to "".
+    """
     builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block)
     builder.visit_graph()
     for name, value in _iterate_results(graph, node_scopes, scope):
         number = builder.get_item_index(FlowItem(role="result", name=name))
         read = builder.sources.get(value, NO_VALUES)
-        # masks and positions are drawn between blocks only if computed from activations
+        # masks and positions are drawn between blocks only if they are computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
         builder.add_edges(floats, number)
     return _order_items(builder.items, builder.edges)

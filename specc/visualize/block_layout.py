@@ -68,8 +68,8 @@ def draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _PiecePlacement:
-    """A piece at its position: its corner, the top and bottom of its row, and `is_leftmost` for the
-    first piece of its row.
+    """A piece at its position: its corner, the top and bottom of its row, and whether it is the
+    first piece of its row (`is_leftmost`).
     """
 
     piece: DrawingPiece
@@ -89,7 +89,9 @@ class _PiecePlacement:
 
 
 def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = False) -> DrawingPiece:
-    """Draw the data flow of a block; if framed, a single input or output is a line to the frame."""
+    """Draw the data flow of a block. If the block has a frame, a single input or output is drawn as
+    a line to the frame.
+    """
     flow = block.flow
     frame_ports = _find_port_indices(flow) if framed else set()
     empty_piece = DrawingPiece(width=0, height=0)
@@ -137,7 +139,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockFlow) -> set[int]:
-    """Return the external inputs and outputs."""
+    """Return the indices of the external inputs and outputs."""
     found = set()
     for role in ("port", "result"):
         placed = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -158,7 +160,7 @@ def _move_ports_to_own_rows(
 
 
 def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
-    """Arrange items in rows, each below its inputs; items without inputs are directly above their
+    """Arrange items in rows, each below its inputs; place items without inputs directly above their
     first consumer.
     """
     depth = _compute_depths(flow)
@@ -197,7 +199,7 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
         used_lanes = {
             lane for other, lane in lanes.items() if _do_ranges_overlap(spans[other], spans[edge])
         }
-        # as many lanes as there are skip edges are always enough
+        # one lane per skip edge is always enough
         lanes[edge] = next(n for n in range(len(skip_edges)) if n not in used_lanes)
     return lanes
 
@@ -216,7 +218,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
-    """Draw the line between two pieces; with `side`, the line runs around other pieces at that
+    """Draw the line between two pieces. If `side` is set, the line passes the other pieces at this
     x.
     """
     start, end = a.exit_point, b.entry_point
@@ -232,7 +234,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     route = [start, (start[0], below), (side, below)]
     is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
     if is_sign and b.is_leftmost:
-        # an edge enters an operation symbol from the side, like in drawings of residual connections
+        # an edge enters an operation symbol from the side, as in drawings of residual connections
         middle = b.corner[1] + b.piece.height / 2
         route += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:
@@ -317,7 +319,7 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
 
 
 def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
-    """Draw a block with its content."""
+    """Draw a block with its contents."""
     inner = _draw_flow(block, is_expanded, framed=True)
     name = make_printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""

@@ -94,7 +94,7 @@ class _BlockBuilder:
 
     def build_block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
         """Build the block of a part of the summary; `outer` is the outermost scope that belongs to
-        it.
+        the block.
         """
         inner: dict[str, Block] = {}
         names: dict[str, str] = {}

@@ -70,7 +70,7 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
 def _make_curves(
     graph: Graph, work: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
-    """Yield the cost curves of a graph at some sizes."""
+    """Yield the cost curves of a graph at the given sizes."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     saved_work = _compute_saved_multiply_adds(graph, sizes_by_length)
@@ -96,8 +96,8 @@ def _make_curves(
 def _compute_saved_multiply_adds(
     graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> list[float]:
-    """Return the multiply-adds that blocked attention saves. A sequence that is shorter than its
-    blocks is computed at once, so each length is evaluated.
+    """Return the multiply-adds that blocked attention saves. A sequence that is shorter than a
+    block is not split, so each length is evaluated separately.
     """
     return [
         _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_multiply_adds"), sizes)
@@ -213,7 +213,7 @@ def _draw_grid_line(power: int, y: float) -> Iterator[Mark]:
 
 
 def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Mark]:
-    """Draw the axis of lengths."""
+    """Draw the x-axis, which shows sequence lengths."""
     yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
