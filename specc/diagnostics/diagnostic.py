@@ -72,7 +72,7 @@ class Diagnostic:
 
 
 def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge identical diagnostics into the first one, with their count."""
+    """Merge identical diagnostics into the first one, and set its count."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
         unique = replace(diagnostic, count=1)
@@ -111,12 +111,12 @@ class Failed(Exception):
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
-        """Pickle the diagnostics, not the messages in `args`."""
+        """Return the arguments for pickling: the diagnostics, not the messages in `args`."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:
         """Return the complete message, as the command line prints it."""
-        # the renderer imports diagnostics, so it cannot be imported at module level
+        # imported here, because the renderer imports this module
         from specc.diagnostics.render import render_diagnostics
 
         return render_diagnostics(self.diagnostics).rstrip("\n")
@@ -140,7 +140,7 @@ def raise_error(
 
 
 class ErrorFamily(Enum):
-    """The cause of an error; the value of a member is the exit status."""
+    """The cause of an error. The value of each member is the exit status."""
 
     WARNING = 0
     GIVEN = 1
@@ -173,7 +173,7 @@ CODES_BY_FAMILY = {
     ErrorFamily.INCONCLUSIVE: {"E0932", "E0933"},
     ErrorFamily.BUG: {"E0986"},
 }
-"""Codes whose family differs from that of their first letter."""
+"""The codes whose family differs from the family of their first letter, by family."""
 
 
 def find_error_family(code: str) -> ErrorFamily:
@@ -185,8 +185,8 @@ def find_error_family(code: str) -> ErrorFamily:
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
-    """Return the exit status for errors: 0 without errors; 2 or 3 if all errors concern the command
-    line or the environment; otherwise the status of `verify`, if set, or 1.
+    """Return the exit status for these errors: 0 if there are none, 2 or 3 if all of them concern
+    the command line or the environment, otherwise the status of `verify` if it is set, or 1.
     """
     families = set(map(find_error_family, errors))
     if not families:

@@ -1,4 +1,4 @@
-"""Render diagnostics as text for people: in full with source excerpts and underlines, or one
+"""Render diagnostics as human-readable text: in full with source excerpts and underlines, or on one
 line each. Control characters from files are escaped.
 """
 
@@ -53,7 +53,7 @@ MAX_EXCERPT_WIDTH = 160
 """Maximum number of columns of a displayed source line; a longer line is cut around the label."""
 
 LONG_LINE_LENGTH = 1000
-"""Length from which only the part of a line near the labels is processed."""
+"""Length from which on only the part of a line near the labels is processed."""
 
 ANSI_COLORS = {
     "error": "1;31",
@@ -73,12 +73,12 @@ class Colorizer:
     is_enabled: bool
 
     def __call__(self, role: str, text: str) -> str:
-        """Color a text by its role."""
+        """Return a text in the color of its role."""
         return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.is_enabled and text else text
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
-    """Group labels by file, the file of the primary label first."""
+    """Group labels by file; the file of the primary label comes first."""
     labels = [
         label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
     ]
@@ -111,7 +111,7 @@ def render_excerpt(
     previous = None
     for number in sorted(by_line):
         skipped = number - previous - 1 if previous is not None else 0
-        # a `...` in place of one line takes as much space as the line
+        # a `...` that replaces a single line takes as much space as the line
         if skipped == 1:
             between = SourceLineView.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, margin, paint))
@@ -128,8 +128,8 @@ def render_excerpt(
 
 
 def locate_mark(span: Span) -> tuple[int, int, int]:
-    """Return the line number of a span's first line, and the underlined columns `start` to `end`
-    in it.
+    """Return the line number of the first line of a span, and the underlined columns `start` to
+    `end` in that line.
     """
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
@@ -155,7 +155,7 @@ class SourceLineView:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
-        """Return the complete view of a short line, or the view of a long line around its first
+        """Return a view of the complete line if it is short, or of the part around its first
         mark.
         """
         mark = min(a[1] for a in anchors)
@@ -167,7 +167,7 @@ class SourceLineView:
         return cls(text, columns, first, start, len(part) < len(line) - first)
 
     def column(self, character: int) -> int:
-        """Return the 0-based column at which a character is shown."""
+        """Return the 0-based column in which a character is shown."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_cut_before, MAX_EXCERPT_WIDTH + 1))
 
@@ -206,7 +206,7 @@ def render_underlines(
     suffix = " " + render_label_text(final, primary, paint) if final.text else ""
     out = [render_underline_row(underlines, primary, paint) + suffix]
     # the rightmost label is on the line of its marker; the other labels are below, from right to
-    # left, with bars down to the labels that follow
+    # left, connected to their markers by bars
     for n in range(len(underlines) - 2, -1, -1):
         first, _, label = underlines[n]
         if label.text:
@@ -221,7 +221,7 @@ def render_underline_row(
 ) -> str:
     """Render the line of underlines `(first column, last column + 1, label)`."""
     row: list[str] = []
-    # the primary label is on top
+    # the primary label is drawn over the other labels
     for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         row += [" "] * (last - len(row))
@@ -240,8 +240,8 @@ SYNTAX_CODE_PREFIX = "E01"
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """Render diagnostics in full, separated by empty lines. Repeated messages are rendered at
-    their first location.
+    """Render diagnostics in full, separated by empty lines. A repeated message is rendered once, at
+    its first location.
     """
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
@@ -309,7 +309,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
     for found in diagnostics:
         label = found.primary.text if found.primary else ""
         message = (found.code, found.title, found.notes, found.helps, label, found.severity)
-        # without a location they cannot be distinguished
+        # diagnostics without a location cannot be distinguished
         is_unique = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
         key = found if is_unique else message
         first = firsts.setdefault(key, found)
@@ -349,7 +349,7 @@ def format_port_types(types: Mapping[str, object]) -> str:
 
 
 def format_thousands(count: int) -> str:
-    """Format a number with thousands separators, such as `85 798 656`."""
+    """Format a number with thousands separators, e.g. `85 798 656`."""
     return f"{count:,}".replace(",", " ")
 
 

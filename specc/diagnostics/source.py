@@ -7,7 +7,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A named text. `name` is what messages print: a path as the user gave it, or `<input>`."""
+    """A named text. Messages print `name`, which is a path as the user gave it, or `<input>`."""
 
     name: str
     text: str = field(repr=False)
@@ -31,10 +31,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters `start` up to, not including, `end` of `source`.
+    """The characters of `source` from `start` to `end` (exclusive).
 
-    For text of the standard library, `caller` is the user's code that calls it; for values that
-    a normalizer computes, `normalizer` is its name.
+    `caller` is the span of the user's call if the text is in the standard library. `normalizer` is
+    the name of the normalizer if the text computes its values.
     """
 
     source: Source

@@ -51,8 +51,8 @@ def format_suggestion(name: str) -> str:
 
 
 def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
-    """Return the help for an unknown name: the most similar known name; if no name is similar,
-    `default_help`, unless it is empty.
+    """Return the help for an unknown name, which suggests the most similar known name. If no name
+    is similar, return `default_help`, or nothing if it is empty.
     """
     near = find_similar_name(word, names)
     help_ = format_suggestion(near) if near else default_help

@@ -172,7 +172,7 @@ def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
     strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
     _draw_runs(runs, (0, base), 255, ImageDraw.Draw(strip))
     rotated = strip.transpose(Image.Transpose.ROTATE_90)
-    # Rotated text starts at the bottom, so that its anchor is at the lower end.
+    # rotated text starts at the bottom, so its anchor is the lower end
     top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
     image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), rotated)
 

@@ -83,7 +83,9 @@ def is_builtin_spec(spec: str) -> bool:
 
 
 def make_explicit_path(name: str) -> str:
-    """Return an explicit path, `./llama`, for a path that is the name of a built-in spec."""
+    """Return an explicit path such as `./llama` for a path that equals the name of a built-in
+    spec.
+    """
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
@@ -127,7 +129,7 @@ WEIGHT_FILES = {
         "specc reads safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
     ),
 }
-"""Help for a weights file given as a spec, by suffix."""
+"""The help for a weights file that is given as a spec, by suffix."""
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
@@ -139,7 +141,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     list_help = f"`specc list specs` lists the {len([*models])} built-in specs"
     helps = suggest_similar_name(spec, models, list_help)
     if len(Path(spec).parts) > 1:
-        # a path; no built-in spec has such a name
+        # the name is a path, because no built-in spec has such a name
         helps = ["check the path, which is relative to the working directory"]
     if hub_help := safe_read.suggest_for_hub_name(spec):
         helps.append(hub_help)
@@ -147,7 +149,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
 
 
 def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path:
-    """Resolve a path. Raise E0802 for circular links."""
+    """Resolve a path. Raise E0802 if symbolic links form a cycle."""
     try:
         return resolve_links(path)
     except UnreadableFileError as error:
@@ -162,7 +164,7 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse a source text. The result is cached, because trees are immutable."""
+    """Parse a source text. The result can be cached, because trees are immutable."""
     return parse_spec(Source(name, text))
 
 
@@ -186,7 +188,7 @@ class SpecLibrary:
         return _load_std()
 
     def find_standard_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """Return the std block or definition of a name."""
+        """Return the std block or definition with this name."""
         return self._std.get(name)
 
     def list_standard_names(self) -> tuple[str, ...]:
@@ -212,14 +214,14 @@ class SpecLibrary:
         """Return the module of a source text; its paths are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
-        # a key that is not a file name
+        # this key cannot be a file name
         self.modules[module.directory / "\0"] = module
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
         """Return the module of a file. The result is cached."""
         key = _resolve_spec_path(path, spec, span)
-        # keyed by resolved path: `./a.specc` and `a.specc` are the same module
+        # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
         if key not in self.modules:
             text = self.unsaved_texts.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
@@ -248,7 +250,7 @@ class SpecLibrary:
                 raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
             path, target = existing[0], Path(existing[0])
         resolved = _resolve_spec_path(user.directory / target, path, span)
-        # links are resolved first, because a link could point outside the directory
+        # symbolic links are resolved first, because a link could point outside the directory
         if target.is_absolute() or not resolved.is_relative_to(user.directory):
             helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
@@ -272,5 +274,7 @@ def find_error_pages() -> dict[str, Path]:
 
 
 def read_page_title(page: str) -> str:
-    """Return the title of the page of a diagnostic code, whose heading is `# CODE: title`."""
+    """Return the title of the documentation page of a diagnostic code, whose heading is `# CODE:
+    title`.
+    """
     return page.partition("\n")[0].partition(": ")[2]

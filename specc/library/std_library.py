@@ -31,7 +31,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
     """Read a spec file. Raise E0802 if it cannot be read."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            # one byte more than the limit suffices to report E0109
+            # one byte more than the limit is enough to detect E0109
             data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
@@ -45,7 +45,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the hash of a source text. The hash detects edits, but is not cryptographic."""
+    """Return the hash of a source text, which is not cryptographic but detects edits."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
@@ -89,7 +89,7 @@ class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
     @cached_property
     def _trees(self) -> dict[str, Any]:
         """Return the table entries of files that have not changed."""
-        # without the table (in a checkout) files are parsed, which is slower
+        # without the table (in a checkout) the files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
         data = json.loads(self.table_path.read_text(encoding="utf-8"))
@@ -132,13 +132,13 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # not recursive, because the depth of the tree depends on the text
+    # not recursive, because a long text can produce a deep tree
     while stack:
         node, ready = stack.pop()
         # a node may have several parents, such as the shared empty `Comments`
         if id(node) in node_numbers:
             continue
-        # the table records the field order of each class; a table with a different order is
+        # the table records the field order of each class, and a table with a different order is
         # rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if ready:

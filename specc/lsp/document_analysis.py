@@ -57,7 +57,7 @@ class DocumentAnalysis:
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """Return the block or definition with a name, from the spec or std, and its module."""
+        """Return the block or definition with this name from the spec or std, and its module."""
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_standard_item(name)
@@ -69,7 +69,7 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The types of source spans with symbolic lengths; elaborations without errors take
+        """The types of source spans with symbolic lengths. Elaborations without errors take
         precedence.
         """
         symbolic = [r for r in self.elaborations if r.is_symbolic]
@@ -93,7 +93,7 @@ class DocumentAnalysis:
     def is_in_document(self, span: Span) -> bool:
         """Return True if a span is in this document, not in a file that it uses."""
         source = span.source
-        # a cached tree has a separate source with the same name and text
+        # a cached tree has a different source object with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
@@ -119,7 +119,7 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """Yield the analysis of a text at `path`, after each of its graphs, the default one first.
+    """Yield the analysis of a text at `path` after each of its graphs, the default graph first.
     `unsaved` are other open texts by resolved path. An invalid text raises no error.
     """
     library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
@@ -218,15 +218,15 @@ class NameBinding:
 
 
 def find_node_span(node: ast.Node) -> Span | None:
-    """Return the location of a node, or None for a generated one."""
+    """Return the location of a node, or None if the node was generated."""
     if isinstance(node, NO_NODE) or not isinstance(node, NODE_CLASSES):
         return None
     return node.span
 
 
 def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset, the innermost last; the end of a word is part of
-    it.
+    """Return the nodes that contain an offset, innermost last. The end of a word is part of the
+    word.
     """
     found: list[tuple[int, ast.Node]] = []
     stack = [root]
@@ -238,15 +238,15 @@ def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None:
             found.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
-    # longest first; for equal spans the parent was visited first, and stays first
+    # longest span first; among equal spans the parent was visited first and stays first
     return [node for _, node in sorted(found, key=itemgetter(0))]
 
 
 def iterate_visible_bindings(
     item: ast.Node, end_offset: int | None = None
 ) -> Iterator[NameBinding]:
-    """Yield the names in scope in a block or definition, bound before a character if one is
-    given.
+    """Yield the names in scope in a block or definition. If an offset is given, yield only names
+    that are bound before it.
     """
     for node in walk_tree(item):
         for found in _iterate_bindings(node):
@@ -287,8 +287,8 @@ def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
 def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ast.Block | ast.Definition | None:
-    """Return the block or definition around a character; if the text is newer than the items
-    (`is_incomplete`), the last one before it.
+    """Return the block or definition around a character. If the text is newer than the items
+    (`is_incomplete`), return the last item before the character.
     """
     before = _list_blocks_before(items, offset)
     if not before or before[-1].span is None:
@@ -297,6 +297,6 @@ def find_enclosing_item(
 
 
 def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Block | ast.Definition]:
-    """Return the blocks and definitions that begin before a character or at it."""
+    """Return the blocks and definitions that begin at or before a character."""
     blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
     return [item for item in blocks if item.span and item.span.start <= offset]

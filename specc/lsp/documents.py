@@ -11,7 +11,7 @@ from specc.lsp.fix_trial import FixEdit
 from specc.lsp.quick_fixes import find_quick_fixes
 
 MAX_FIXED_MESSAGES = 20
-"""Maximum number of diagnostics of a document whose quick fixes are tried."""
+"""Maximum number of diagnostics of a document for which quick fixes are tried."""
 
 DiagnosticWithFixes = tuple[Diagnostic, tuple[FixEdit, ...]]
 
@@ -40,7 +40,7 @@ class OpenDocument:
 ResultsCallback = Callable[[str, int], None]
 """Callback of the analysis thread for available results, with URI and version."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""Callback of the analysis thread for an exception of the analysis, which is a bug in specc."""
+"""Callback of the analysis thread for an exception during the analysis, which is a bug in specc."""
 
 
 class OpenDocuments:
@@ -53,7 +53,7 @@ class OpenDocuments:
         self._queue: dict[str, None] = {}
         self._closed = False
         self._condition = threading.Condition()
-        # a daemon thread: a running check does not keep the process alive
+        # a daemon thread, so that a running check does not keep the process alive
         self._thread = threading.Thread(target=self._run_worker, daemon=True)
         self._thread.start()
 
@@ -88,8 +88,8 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `seconds` for the first analysis of a version; if `is_complete`, for all
-        analyses.
+        """Wait up to `seconds` for the first analysis of a version, or for all its analyses if
+        `is_complete` is set.
         """
 
         def is_analyzed() -> bool:
@@ -169,7 +169,7 @@ class OpenDocuments:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Resolve a path; return it unchanged if that is not possible."""
+    """Resolve a path, or return it unchanged if it cannot be resolved."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -48,7 +48,7 @@ class CompletionItem:
 
 
 def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """Complete at a character; the text may be newer than its analysis."""
+    """Return the completions at a character. The text may be newer than its analysis."""
     start = _find_word_start(text, offset)
     if start and text[start - 1] == ".":
         return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
@@ -70,8 +70,8 @@ def _find_word_start(text: str, offset: int) -> int:
 def complete_terminals(
     analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
-    """Return completions for terminals of the grammar. `is_incomplete`: the text is newer than the
-    tree, so the block may be longer.
+    """Return completions for terminals of the grammar. If `is_incomplete` is set, the text is newer
+    than the tree, so the block may be longer.
     """
     found: list[CompletionItem] = []
     last = expected.preceding[-1].kind if expected.preceding else ""
@@ -86,7 +86,7 @@ def complete_terminals(
         found += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
     elif "NAME" in expected.terminals:
         found += _complete_entries(analysis, expected.preceding)
-    # keywords come last: where a name is allowed, users more often want a name
+    # keywords come last, because users want a name more often where one is allowed
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(found)
 
@@ -99,7 +99,9 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate_items(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Drop later items with the same text: a variable shadows a block with that name."""
+    """Drop later items with the same text, because a variable shadows a block with the same
+    name.
+    """
     seen: dict[str, CompletionItem] = {}
     for offer in offers:
         seen.setdefault(offer.text, offer)
@@ -108,7 +110,7 @@ def _deduplicate_items(offers: Iterable[CompletionItem]) -> list[CompletionItem]
 
 def _get_dotted_name(text: str, end: int) -> str:
     """Return the dotted name that ends at a character."""
-    # the text before the cursor is usually incomplete, so there is no tree to find its beginning
+    # the text before the cursor is usually incomplete, so no tree contains the start of the name
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
         start -= 1
@@ -127,7 +129,7 @@ def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[Complet
 
 
 def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
-    """Complete inside quotes after `use`: built-in specs."""
+    """Complete the names of built-in specs inside quotes after `use`."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
         yield from (
@@ -142,7 +144,7 @@ def _complete_options(
     bracket = _find_open_bracket(tokens)
     if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return
-    # after `name =` a value is expected, not an option
+    # a value is expected after `name =`, not an option
     if tokens[-1].kind == "EQUAL":
         return
     existing = _find_set_options(tokens[bracket:])
@@ -152,7 +154,7 @@ def _complete_options(
 
 
 def _find_set_options(tokens: Sequence[Token]) -> set[str]:
-    """Return the names before `=`."""
+    """Return the names of the options that a call already sets."""
     return {token.text for token, after in pairwise(tokens) if after.kind == "EQUAL"}
 
 
@@ -171,7 +173,7 @@ def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 
 def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the names of a mask, bias or score at the character."""
+    """Yield the names that the mask, bias or score definition at the character can use."""
     # the last item that begins before the cursor contains it
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     head = tokens[begins[-1] :] if begins else ()
@@ -183,7 +185,7 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
 
 
 def _complete_parameters(head: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the parameters of a definition, which are between its name and the equals sign."""
+    """Yield the parameters of a definition, which stand between its name and the equals sign."""
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
     for token in head[2:ends]:
         if token.kind == "NAME":
@@ -244,7 +246,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 def complete_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
     found = analysis.find_item(called)
-    # a built-in function shadows the std block of its name, but not the user's block
+    # a built-in function shadows a std block with the same name, but not a block of the user
     if found is not None and not (found[1].is_standard and called in BUILTINS):
         for param in found[0].params or ():
             kind = format_type_name(param.type) if param.type else ""
@@ -264,7 +266,7 @@ def _complete_builtin_options(name: str) -> Iterator[CompletionItem]:
 def _complete_scope(
     analysis: DocumentAnalysis, offset: int, *, is_incomplete: bool
 ) -> Iterator[CompletionItem]:
-    """Yield every value and callable in scope, the innermost scope first."""
+    """Yield every value and callable in scope, innermost scope first."""
     item = find_enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
     for bound in reversed(list(iterate_visible_bindings(item, offset)) if item else []):
         types = analysis.shapes.get((bound.span.start, bound.span.end), (bound.kind,))

@@ -29,7 +29,7 @@ class FixEdit:
 
 @dataclass
 class FixTrial:
-    """A check of edits against one diagnostic of a document."""
+    """A trial that checks whether edits remove one diagnostic of a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
@@ -43,7 +43,7 @@ class FixTrial:
         if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):
             return False
         # the suggested code may contain names that this document does not define; errors elsewhere
-        # existed before but were hidden by the removed one
+        # existed before but were hidden by the removed diagnostic
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in before
@@ -52,8 +52,8 @@ class FixTrial:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a document up to the graph with the diagnostic, or up to the first graph if it
-        has fewer graphs.
+        """Analyze a document up to the graph with the diagnostic, or up to the first graph if the
+        document has fewer graphs.
         """
         results = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(results, self._graph_index, None), None) or next(

@@ -1,4 +1,4 @@
-"""Find the hover of the name at a position: signature, documentation, types, location of the
+"""Find the hover of the name at a position: signature, documentation, types and the location of the
 definition.
 """
 
@@ -47,7 +47,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "load": ast.Load,
     "share": ast.Share,
 }
-"""Keywords, and the AST class whose documentation explains them."""
+"""The AST class whose docstring explains each keyword."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class HoverInfo:
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
     """Return the hover of the name at a character, or None if it is unknown."""
     nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
-    # the innermost node with documentation
+    # the hover of the innermost node that has documentation
     for depth in range(len(nodes), 0, -1):
         found = _find_node_hover(analysis, nodes[:depth], offset)
         if found is not None:
@@ -80,7 +80,7 @@ def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None
 def _find_node_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
 ) -> HoverInfo | None:
-    """Return the hover of the innermost of nested nodes at an offset."""
+    """Return the hover of the innermost node at an offset."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
@@ -160,7 +160,9 @@ def _find_option_hover(
 def _find_record_key_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
 ) -> HoverInfo | None:
-    """Return the hover of a key of `text: { layers: 2 }` of an instance, a config value."""
+    """Return the hover of a key of a record such as `text: { layers: 2 }` in an instance, which is
+    a config value.
+    """
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
@@ -175,7 +177,7 @@ def _find_name_hover(
 ) -> HoverInfo | None:
     """Return the hover of a dotted name up to the part that contains the offset."""
     span = node.span
-    assert span is not None  # as the caller checked
+    assert span is not None  # the caller has checked this
     called = _is_called(nodes, node)
     path = _truncate_path(node.path, offset - span.start)
     here = _make_binding_hover(analysis, path, span)
@@ -200,9 +202,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Return a dotted name up to the part at an offset: with the cursor on `v` of `v.encode`, the
-    used file.
-    """
+    """Return a dotted name up to the part at an offset: `v` of `v.encode` names the used file."""
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 
@@ -255,8 +255,7 @@ def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> H
 def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     """Return the hover of a block, a definition or a built-in function."""
     found = analysis.find_item(name)
-    # std's definition applies where a normalizer is expected; elsewhere the built-in function
-    # applies
+    # the std definition is used where a normalizer is expected, the built-in function elsewhere
     if found is not None and not (found[1].is_standard and name in BUILTINS):
         return make_item_hover(found[0])
     if name not in BUILTINS:
@@ -303,7 +302,7 @@ def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | 
     for found in IDENTIFIER.finditer(text, start):
         if found.start() > offset:
             return None
-        # in YAML a keyword is a key at the start of a line; elsewhere it is a regular key
+        # in YAML a word is a keyword only if it is the key at the start of a line
         first = not text[start : found.start()].strip(" -\"'")
         if analysis.syntax == "yaml" and not first:
             return None
@@ -331,14 +330,14 @@ def format_hover(hover: HoverInfo) -> str:
         parts.append(escape_markdown(hover.doc))
     if hover.symbolic_types:
         parts.append("here: " + _join_alternatives(hover.symbolic_types))
-    # numbers add no information if no length is a config value
+    # concrete shapes add no information if no length is a config value
     if hover.concrete_types and hover.concrete_types != hover.symbolic_types:
         parts.append(f"with this config: {_join_alternatives(hover.concrete_types)}")
     return "\n\n".join(parts)
 
 
 def _join_alternatives(codes: Sequence[str]) -> str:
-    """Join code fragments to a text such as `f32[n]` or `f32[m]`."""
+    """Join code fragments into a text such as "`f32[n]` or `f32[m]`"."""
     return " or ".join(f"`{escape_code(code)}`" for code in codes)
 
 

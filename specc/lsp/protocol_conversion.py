@@ -74,13 +74,13 @@ class DocumentLines:
         return start, end
 
     def _count_units(self, text: str) -> int:
-        # a document may contain a lone surrogate
+        # a document may contain an unpaired surrogate
         return len(text.encode(self.encoding, "surrogatepass")) // self.unit
 
 
 @lru_cache(maxsize=16)
 def split_document_lines(text: str, encoding: str) -> DocumentLines:
-    """Split a text into lines. Cached for all requests."""
+    """Split a text into lines. The result is cached for all requests."""
     return DocumentLines(text, encoding)
 
 
@@ -104,7 +104,7 @@ SYMBOL_KINDS = {
     "generate": lsp.SymbolKind.Event,
     "stream": lsp.SymbolKind.Event,
 }
-"""Symbol kinds; all others are functions."""
+"""Symbol kinds by item kind; items of all other kinds are functions."""
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
@@ -116,8 +116,8 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. A diagnostic of a different file is located where this document refers
-    to that file.
+    """Convert a diagnostic. The location of a diagnostic in a different file is the place where
+    this document refers to that file.
     """
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
@@ -191,7 +191,7 @@ def to_location(
 def to_completion_items(
     offers: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
-    """Return completions that replace a word, with sort keys that keep their order."""
+    """Return completions that replace a word, with sort keys that preserve their order."""
     place = to_range(lines, start, end)
     return [
         lsp.CompletionItem(
@@ -210,7 +210,7 @@ def to_completion_items(
 def to_document_symbols(
     analysis: DocumentAnalysis, lines: DocumentLines
 ) -> Iterator[lsp.DocumentSymbol]:
-    """Yield the items of a spec that have a name."""
+    """Yield a symbol for each item of a spec that has a name."""
     for item in analysis.items:
         described = _get_symbol_fields(item)
         if described is not None and item.span is not None:
@@ -255,8 +255,8 @@ def to_code_action(
 def to_inlay_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, visible_range: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
-    """Yield the shapes of the names that a range binds without a type. The hint is after the name;
-    in YAML, where a key has its own colon, at the end of the line.
+    """Yield the shapes of the names that a range binds without a type. The hint follows the name;
+    in YAML, where a key has its own colon, the hint is at the end of the line.
     """
     start, end = lines.get_offset(visible_range.start.line, 0), lines.get_offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():

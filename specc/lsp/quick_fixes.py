@@ -1,4 +1,6 @@
-"""Quick fixes: edits derived from the help of a diagnostic, offered if they remove it."""
+"""Quick fixes: edits derived from the help of a diagnostic, which are offered if they remove the
+diagnostic.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
 """`x` in advice is a placeholder for an expression of the spec."""
-MAX_WORDS = 3  # maximum names of a suggestion that are replaced by it
+MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
 def replace_span(span: Span, text: str) -> FixEdit:
@@ -34,7 +36,7 @@ def propose_placements(
     """Yield possible edits for a suggested piece of code, the most likely first; `spans[0]` is the
     span of the error.
     """
-    # `… @ name` appends a name to existing code; other ellipses have no known content
+    # `… @ name` appends a name to existing code; the content of any other ellipsis is unknown
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
         return
@@ -56,8 +58,8 @@ def propose_placements(
 
 
 def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """Yield edits that remove the text of a span: only the text, with a comma, or the whole
-    line.
+    """Yield edits that remove the text of a span: the text alone, the text and a comma, or the
+    whole line.
     """
     for span in spans:
         source, title = span.source.text, f"leave out `{span.text}`"
@@ -107,9 +109,9 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 
 
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
-    """Return the nodes around an offset, the innermost first, then the nodes inside them."""
+    """Return the nodes around an offset, innermost first, then the nodes inside them."""
     nodes = find_nodes_at(file, offset)
-    # the offset may be that of a statement or of the call in it
+    # the offset may be the start of a statement or of the call in it
     inside = [n for node in nodes[-2:] for n in walk_tree(node)]
     return [*reversed(nodes), *inside]
 
@@ -213,8 +215,8 @@ def _propose_mask_edits(
 
 
 def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[FixEdit]:
-    """Yield edits at the label of a diagnostic: replace its text, append to it, insert a line above
-    it.
+    """Yield edits at the label of a diagnostic: replacements of its text, text appended to it, and
+    lines inserted above it.
     """
     if not is_addition and not code.startswith("@ "):
         yield replace_span(span, code)
@@ -238,7 +240,9 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
-    """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
+    """Yield edits such as `last(x)`, with `x` replaced by the text at the error or by the argument
+    there.
+    """
     if not spans or not PLACEHOLDER_NAME.search(code):
         return
 
@@ -280,25 +284,25 @@ QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
 CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
-"""Advice that ends with code to write."""
+"""The pattern of advice that ends with code to write."""
 REMOVAL_START = re.compile(
     r"(?:delete it|leave out one of the two|(?:leave|remove) (?:it|one of the two))\b"
 )
-"""Beginnings of advice to remove code."""
+"""The pattern of the beginning of advice to remove code."""
 ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
     r"(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
-"""Advice for a syntax error that consists only of code to write."""
+"""The pattern of advice for a syntax error that consists only of code to write."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""Beginnings of advice about code to write."""
+"""The pattern of the beginning of advice about code to write."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
-MAX_TRIED = 16  # maximum edits of one message that are tried
-MAX_INSPECTED = 64  # maximum edits of one message that are generated
-MAX_SUGGESTIONS = 4  # maximum edits of one message that are offered
+MAX_TRIED = 16  # maximum number of edits of one message that are tried
+MAX_INSPECTED = 64  # maximum number of edits of one message that are generated
+MAX_SUGGESTIONS = 4  # maximum number of edits of one message that are offered
 
 
 def find_quick_fixes(
@@ -311,7 +315,7 @@ def find_quick_fixes(
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
     }
     for edit in islice(tried.values(), MAX_TRIED):
-        # the first successful edit of each title is the most likely one
+        # for each title, the first edit that removes the diagnostic is the most likely one
         if edit.title not in found and trial.removes_diagnostic(edit):
             found[edit.title] = edit
         if len(found) == MAX_SUGGESTIONS:
@@ -359,8 +363,8 @@ def _follow_advice(
 
 
 def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield each piece of code in a line of advice, with True if it is to be added instead of
-    replacing text.
+    """Yield (code, is_addition) for each piece of code in a line of advice; `is_addition` is False
+    if the code replaces text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
@@ -370,13 +374,13 @@ def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str
         yield from (
             (piece, advice.startswith("add"))
             for piece in QUOTED_PIECE.findall(advice)
-            # a single word is usually only mentioned
+            # a single word is usually mentioned, not suggested as code
             if is_direct or CODE_CHARACTER.search(piece)
         )
 
 
 def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[FixEdit]:
-    """Yield edits that replace a misspelled name by the suggested one."""
+    """Yield edits that replace a misspelled name by the suggested name."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield replace_span(span, suggestion)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):

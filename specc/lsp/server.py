@@ -43,8 +43,8 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after its first analysis, or if `is_complete`, after all of
-        them.
+        """Return an open document after its first analysis, or after all its analyses if
+        `is_complete` is set.
         """
         document = self.documents.get_document(uri)
         if document is None:
@@ -97,7 +97,8 @@ class RequestHandlers:
         # no completions for a document over the size limit; its only diagnostic is E0109
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # names of the last valid version are known, so the request waits only for the first version
+        # the names of the last valid version are known, so the request waits only for the first
+        # version
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
         analysis = document.latest_analysis
@@ -117,7 +118,9 @@ class RequestHandlers:
         return lsp.CompletionList(False, items)
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
-        """Return the edit to the canonical form, or None for a text that does not parse."""
+        """Return the edits that convert a text to the canonical form, or None if the text does not
+        parse.
+        """
         document = self.documents.get_document(params.text_document.uri)
         if document is None:
             return None
@@ -132,12 +135,12 @@ class RequestHandlers:
         return [lsp.TextEdit(protocol_conversion.to_range(lines, 0, len(document.text)), text)]
 
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        """Return the shapes of the names that a range of a text binds."""
+        """Return inlay hints: the shapes of the names that a range of a text binds."""
         read = await self._wait_for_document(params.text_document.uri)
         return list(protocol_conversion.to_inlay_hints(*read[1:], params.range)) if read else []
 
     async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
-        """Return the items of a text."""
+        """Return the document symbols: the items of a text."""
         read = await self._wait_for_document(params.text_document.uri)
         return list(protocol_conversion.to_document_symbols(*read[1:])) if read else []
 
@@ -166,7 +169,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """An input stream that ends at a message above MAX_BYTES."""
+    """An input stream that ends at a message of more than MAX_BYTES bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -179,7 +182,7 @@ class BoundedInput(io.BytesIO):
         return b"" if self.ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the body of a message, or "" if it is too long."""
+        """Return the body of a message, or "" if the message is too long."""
         count = -1 if size is None else size
         if not 0 <= count <= MAX_BYTES:
             self.ended = True
@@ -244,7 +247,7 @@ class SpeccLanguageServer:
             return "the editor closed the connection without `shutdown`"
         return "stdin ended before the first message; this command is started by an editor"
 
-    # --- texts ------------------------------------------------------------------------
+    # --- documents ------------------------------------------------------------------------
 
     def _on_start(self, params: lsp.InitializedParams) -> None:
         self.loop = asyncio.get_running_loop()
@@ -329,7 +332,7 @@ class SpeccLanguageServer:
 def _run_safely(
     handler: Callable[[Params], Awaitable[Result]],
 ) -> Callable[[Params], Awaitable[Result | None]]:
-    """Wrap a request handler so that an internal error is logged and the answer is None."""
+    """Wrap a request handler so that it logs an internal error and returns None."""
 
     @wraps(handler)
     async def handle_request(params: Params) -> Result | None:
@@ -343,8 +346,8 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Return a notification handler that logs errors; it must be a function, because pygls sets
-    attributes on it.
+    """Return a notification handler that logs errors. The handler must be a function, because pygls
+    sets attributes on it.
     """
 
     @wraps(handler)

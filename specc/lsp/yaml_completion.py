@@ -26,7 +26,7 @@ def load_schema() -> Schema:
 
 
 def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """Complete at a character; the text may be newer than its analysis."""
+    """Return the completions at a character. The text may be newer than its analysis."""
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
     above = text[:start].splitlines()
@@ -61,7 +61,7 @@ def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
     """Return True if the key of a line, after blanks and dashes, encloses a column."""
     at = len(dashes)
-    # entries of a list may be in the column of its key
+    # the entries of a list may start in the column of its key
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
     return at < column or (at == column and "-" not in dashes and has_list)
 
@@ -74,7 +74,7 @@ def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 
 
 def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
-    """Complete the words allowed as value at a path."""
+    """Complete the words that are allowed as a value at a path."""
     if tuple(path) == ("extends",):
         yield from (
             CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()
@@ -146,7 +146,7 @@ def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _applies_to_text(condition: object, text: str) -> bool:
-    """Return True if a condition on `extends` is true for this text; other conditions count as
+    """Return True if a condition on `extends` is true for this text. Other conditions count as
     true.
     """
     text_of_condition = json.dumps(condition)
@@ -159,7 +159,7 @@ def _applies_to_text(condition: object, text: str) -> bool:
 def _complete_expression(
     analysis: DocumentAnalysis, path: Sequence[str], value: str, offset: int
 ) -> Iterator[CompletionItem]:
-    """Complete a value if the enclosing keys expect one."""
+    """Complete an expression if the enclosing keys expect one."""
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
         return
     if value.startswith(("{", "[")):
