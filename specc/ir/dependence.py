@@ -45,8 +45,8 @@ __all__ = [
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
-    """Return all dependences between the operands and the results of a node. `results` are inferred
-    if absent.
+    """Return all dependences between the operands and the results of a node. If `results` are
+    absent, they are inferred.
     """
     result_types = node.infer_types() if results is None else tuple(r.type for r in results)
     return find_op_dependences(
@@ -63,7 +63,9 @@ def get_read_length(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the dependences of an op applied to these types. Cached, because layers repeat."""
+    """Return the dependences of an op applied to these types. The result is cached, because layers
+    repeat.
+    """
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)
@@ -71,13 +73,13 @@ def find_op_dependences(
     )
 
 
-# A loop reads its own axis in order; dependences along other axes are traced through the body.
+# a loop reads its own axis in order; dependences along other axes are traced through the body
 
 
 @dataclass
 class AxisTrace:
-    """The positions of one axis that a value depends on: intervals along axes of the value,
-    or all.
+    """The positions of one axis that a value depends on: intervals along axes of the value, or all
+    positions.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class AxisTrace:
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, reach in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
-        # a trace of all positions includes every other trace
+        # a trace of all positions includes all other traces
         if self.is_fully_read:
             self.axes.clear()
         return before != (self.axes, self.is_fully_read)
@@ -111,7 +113,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
         for link in find_dependences(node, results):
             operand = node.args[link.operand]
             source = found.get(operand) if operand else None
-            # The length of an axis does not determine its values.
+            # the length of an axis does not determine its values
             if source is None or not source.is_read or link.kind == "extent":
                 continue
             into = found.setdefault(results[link.result], AxisTrace())
@@ -163,14 +165,14 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
     """Yield the dependences along the axis of the loop."""
     for r in range(count):
         if r < op.carry_count:
-            # The final carry depends on all positions; the newest position is the last one only in
-            # forward direction.
+            # the final carry depends on all positions; the newest position is the last position
+            # only in forward direction
             if op.reverse:
                 yield make_dependence(operand, axis, r, None, "all")
             else:
                 yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
-            # A collected position depends on all positions that the loop has read so far.
+            # a position of a scan output depends on all positions that the loop has read so far
             yield make_dependence(
                 operand,
                 axis,
@@ -208,8 +210,8 @@ def _iterate_body_dependences(
         if not any(changed):
             break
         iteration += 1
-        # A dependence that still grows after three iterations grows with every iteration, for
-        # example if each position of a carry reads its left neighbor.
+        # a dependence that still grows after three iterations grows with every iteration, e.g. if
+        # each position of a carry reads its left neighbor
         if iteration >= 3:
             for v, grew in zip(carried, changed, strict=True):
                 start[v].join(AxisTrace(is_fully_read=grew))

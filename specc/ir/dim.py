@@ -20,11 +20,11 @@ TOO_LARGE = "a length of 2^53 or more; the limit is 2^53 - 1"
 
 
 class DimError(Exception):
-    """An operation on lengths that is undefined; the message describes it."""
+    """An error for an undefined operation on lengths, which the message describes."""
 
 
 class DimLimitError(DimError):
-    """A length of 2^53 or more, or with more than 64 terms."""
+    """An error for a length of 2^53 or more, or with more than 64 terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 class Dim:
     """A symbolic length: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
-    below. `origin` is the place where the user set its value, for messages; comparisons ignore it.
+    below. `origin` is the place where the user set its value, for messages; comparisons ignore
+    `origin`.
     """
 
     __slots__ = ("_hash", "origin", "terms")
@@ -105,7 +106,7 @@ class Dim:
         return None
 
     def symbols(self) -> frozenset[str]:
-        """Return all symbols, including nested ones."""
+        """Return all symbols, including those inside opaque functions."""
         if self.number is not None:
             return frozenset()
         names = {a for monomial, _ in self.terms for a, _ in monomial if isinstance(a, str)}
@@ -113,7 +114,7 @@ class Dim:
         return frozenset(names).union(*inner)
 
     def iterate_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque functions in its terms, without nested ones."""
+        """Yield the opaque functions in its terms, excluding nested ones."""
         for monomial, _ in self.terms:
             for atom, _ in monomial:
                 if isinstance(atom, DimFunction):
@@ -176,7 +177,7 @@ class Dim:
         return self.map_atoms(substitute_atom).with_origin(self.origin)
 
     def map_atoms(self, function: Callable[[Atom], "Dim"]) -> "Dim":
-        """Replace each symbol and each opaque function by `function` of it."""
+        """Replace each symbol and each opaque function by the result of `function`."""
         total = Dim.from_value(0)
         for monomial, c in self.terms:
             factor = Dim.from_value(c)
@@ -229,14 +230,14 @@ class Dim:
 
 @lru_cache(maxsize=4096)
 def _make_constant_dim(value: int) -> Dim:
-    """Return a constant dim. Cached, because few different integers are used."""
+    """Return a constant dim. The result is cached, because few different integers are used."""
     return Dim({(): value})
 
 
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """Return the exact quotient `p / q`. Raise DimError if it has a remainder."""
     p, q = Dim.from_value(p), Dim.from_value(q)
-    # exact division is tried before an opaque quotient is built, so that `(a * b) / b` is `a`
+    # exact division is tried before an opaque quotient is built, so that `(a * b) / b` becomes `a`
     if (whole := _try_divide(p, q)) is not None:
         return whole
     a, b = p.number, q.number
@@ -252,13 +253,13 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     p, number = Dim.from_value(p), Dim.from_value(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
-            # `(x // m + r) // n` is `(x + r · m) // (m · n)`, so that a length after several
-            # strides has one normal form.
+            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`, so that a length after several
+            # strides has one normal form
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
-    # `(3 x + 4) // 6` is `(x + 1) // 2`: a common factor of the variable terms is cancelled. For
-    # negative constants the remainder would be rounded the other way.
+    # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the variable terms is cancelled;
+    # the remainder of a negative constant would be rounded the other way
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (shared := gcd(number, *factors)) > 1:
         return floor_divide_dims(Dim({m: c // shared for m, c in p.terms}), number // shared)
@@ -312,7 +313,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
         if b is not None and b > 1:
             whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
-                # (2n + 3) // 2 is n + 1 + 1 // 2: the remainder has no coefficient of 2 or more
+                # `(2n + 3) // 2` is `n + 1 + 1 // 2`: the remainder has no coefficient of 2 or more
                 left = _make_function_dim(fn, evaluate, p - whole * b, q)
                 return whole + left if fn == "//" else left
     elif p == q:
@@ -349,7 +350,7 @@ def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
-    """Return the terms of the product of two monomials; `b · (a / b)` becomes `a`."""
+    """Return the terms of the product of two monomials, e.g. `a` for `b · (a / b)`."""
     if not left or not right:
         return ((left or right, 1),)
     powers = dict(left)
@@ -362,7 +363,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
 
 def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
     """Cancel an exact quotient in a term with its other factors; return None if there is none."""
-    # Floors do not cancel: `b * (a // b)` is not `a`.
+    # floor divisions do not cancel: `b * (a // b)` is not `a`
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":
             p, q = atom.args
@@ -381,7 +382,7 @@ def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
 
 
 def _get_monomial_sort_key(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """Return the sort key of a term: higher degrees first, then by name, the constant last."""
+    """Return the sort key of a term: by descending degree, then by name."""
     monomial, _ = term
     return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
 

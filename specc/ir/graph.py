@@ -18,7 +18,7 @@ from specc.ir.types import Type
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """A tensor with its type and the node that computes it (None for inputs and parameters).
-    `index` is the number of the node's result.
+    `index` is the index among the results of the node.
     """
 
     type: Type
@@ -87,8 +87,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight: full name, type, initializer, source location, and the function that declares it.
-    `tied_to` names the weight that it is tied to.
+    """A weight with its full name, type, initializer and source location, and the function that
+    declares it. `tied_to` names the weight that it is tied to.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input; `padding_side` is set for a padding mask, `upper_bound` is the exclusive upper
+    """An input. `padding_side` is set for a padding mask. `upper_bound` is the exclusive upper
     bound of ids.
     """
 
@@ -126,7 +126,7 @@ class NodeOrigin:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """A graph: nodes in topological order, with ordered `inputs`, `parameters` and `outputs`.
+    """A graph of nodes in topological order, with ordered `inputs`, `parameters` and `outputs`.
     `names` maps scope paths (`encoder.layers.3.self_attn:weights`) to values. `min_lengths` are
     lower bounds of symbols, `length_equations` are equations `symbol = dim` that all inputs
     satisfy.
@@ -160,7 +160,7 @@ class Graph:
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def map_users(self) -> dict[Value, list[tuple[Node, int]]]:
-        """Return the nodes that read each value, with the index of the operand."""
+        """Return the users of each value: the nodes that read it, with the operand index."""
         users: dict[Value, list[tuple[Node, int]]] = {}
         for node, _ in self.nodes:
             for n, value in enumerate(node.args):
@@ -201,7 +201,7 @@ class Builder:
         return self.inputs[name]
 
     def add_parameter(self, facts: Parameter) -> Value:
-        """Add a parameter, or return the existing one of the same name and type."""
+        """Add a parameter, or return the existing parameter with the same name and type."""
         if facts.name not in self.parameters:
             self.parameter_facts[facts.name] = facts
             self.parameters[facts.name] = Value(facts.type)
@@ -214,7 +214,7 @@ class Builder:
     ) -> NodeResults:
         """Add a node and return its results. Raise ShapeError for invalid operands."""
         node = Node(op, args)
-        # equal nodes are shared, such as the mask of all layers
+        # equal nodes are shared, e.g. the mask that all layers use
         if (results := self.nodes.get(node)) is None:
             results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
             self.node_indices[node] = len(self.nodes)
@@ -261,7 +261,7 @@ class Builder:
         new_values: dict[Value, Value],
         only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add copies of the nodes of `graph` (`only_nodes` if given), and add their results to
+        """Add copies of the nodes of `graph` (or of `only_nodes`), and add their results to
         `new_values`.
         """
         for node, results in graph.nodes:
@@ -300,8 +300,8 @@ class Builder:
         length_equations: Mapping[str, Dim] | None = None,
     ) -> Graph:
         """Build the graph that computes `outputs`, without dead nodes and unused parameters."""
-        # Nodes that no output needs are dropped, so that their weights are not required in a
-        # checkpoint.
+        # nodes that no output needs are dropped, so that their weights are not required in a
+        # checkpoint
         live = collect_needed_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
@@ -336,9 +336,11 @@ def collect_needed_nodes(
     values: Iterable[Value],
     get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,
 ) -> set[Node]:
-    """Return every node that `values` need, following the operands that `get_operands` returns."""
+    """Return every node that `values` depend on, following the operands that `get_operands`
+    returns.
+    """
     live: set[Node] = set()
-    # An explicit stack: graphs are thousands of nodes deep.
+    # an explicit stack, because graphs are thousands of nodes deep
     todo = [v.node for v in values]
     while todo:
         node = todo.pop()

@@ -1,4 +1,4 @@
-"""Functions shared by the graph interpreters: bind inputs, iterate over live nodes, run loops."""
+"""Functions that the graph interpreters share: bind inputs, evaluate live nodes, run loops."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class HasShape(Protocol):
-    """An array or tensor."""
+    """The protocol of arrays and tensors: an object with a shape."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,8 +48,8 @@ def evaluate_live_nodes(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of the last node that reads it. Requested values are read at the
-    end.
+    """Map each value to the index of the last node that reads it. Requested values count as read at
+    the end.
     """
     last = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last | dict.fromkeys(requested, len(nodes))
@@ -108,7 +108,8 @@ def run_scan(
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a loop. Return the final carries, and the scan outputs of each executed iteration.
-    `select_value` returns the new value, or, at padding, the old value (zeros if None).
+    `select_value` returns the new value, or at padded positions the old value (zeros if the old
+    value is None).
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())

@@ -1,8 +1,8 @@
 """Parse graphs from the textual IR.
 
 The text is untrusted: size and nesting are limited, only known ops with attributes of the declared
-types are built, every node is checked by its shape rule, and nothing is executed. Raises E0927 for
-a text with an unsupported version or size, and E0928 for an invalid line.
+types are built, the shape rule of each op checks its nodes, and nothing is executed. The parser
+raises E0927 for a text with an unsupported version or size, and E0928 for an invalid line.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,9 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""Exceptions that ops raise for invalid attributes or operands, which a text may contain."""
+"""Exceptions that ops raise for invalid attributes or operands, both of which a text may
+contain.
+"""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
@@ -86,7 +88,7 @@ class _GraphParser:
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()
-        # the order of the printer, so that printing a parsed text returns the same text
+        # the order of the printer, so that printing the parsed graph returns the same text
         for word, reader in (
             ("least ", self.read_min_length),
             ("fact ", self.read_length_equation),
@@ -173,7 +175,9 @@ class _GraphParser:
         self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
-        """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body if it ends in `body`."""
+        """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and the body of the node if the line ends
+        in `body`.
+        """
         lines = self.lines
         lines.node_count += 1
         if lines.node_count > MAX_IR_NODES:
@@ -184,7 +188,8 @@ class _GraphParser:
             recorded_types.append(self.parse_result(len(recorded_types)))
         lines.expect_word(" = ")
         node, types, scopes = self.parse_node(span)
-        # the type in the text is compared with the inferred type, which locates corrupted lines
+        # the type in the text is compared with the inferred type, in order to locate corrupted
+        # lines
         if [str(t) for t in types] != recorded_types:
             gives = ", ".join(map(str, types))
             lines.raise_error_here(f"{node.op.name} returns {gives}", span)
@@ -233,13 +238,13 @@ class _GraphParser:
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Consume `%n: ` with the expected number."""
+        """Consume `%n: `, where n is the expected number."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
 
     def read_known_value(self) -> Value:
-        """Read a value that is already defined."""
+        """Read a reference to a value that is already defined."""
         number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
@@ -300,7 +305,9 @@ EXACT_TYPE_PAIRS = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build_op(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """Build an op. Raise ShapeError for a missing or unknown attribute or one of the wrong type."""
+    """Build an op. Raise ShapeError for an attribute that is missing, unknown or of the wrong
+    type.
+    """
     kind = OPS_BY_NAME.get(name)
     if kind is None:
         raise ShapeError("unknown op")
@@ -317,7 +324,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
-        # texts of earlier versions lack attributes that were added later
+        # texts of earlier versions do not contain attributes that were added later
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):
@@ -344,7 +351,7 @@ def _has_type(value: object, type: object) -> bool:
 
 
 def _is_dim_integer(value: object) -> bool:
-    """Return True for an integer (not a boolean) in the range of lengths."""
+    """Return True for an integer (not a boolean) whose absolute value is below MAX_DIM_INTEGER."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return abs(value) < MAX_DIM_INTEGER

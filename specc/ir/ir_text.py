@@ -1,4 +1,4 @@
-"""The textual IR: print graphs, one node per line, and read tokens of the text.
+"""The textual IR: printer of graphs, one node per line, and reader of the tokens of the text.
 
     specc-ir 1
     graph "main"
@@ -12,8 +12,8 @@ Values are numbered in order. An absent operand is `_`. The body of a scan is pr
 scan's line, which ends in `body`, and the next line; its values are numbered separately.
 `specc.ir.ir_parser` is the inverse.
 
-Source positions are not kept. Everything is checked when read; an error raises E0928 with its
-location.
+The text contains no source positions. The parser checks everything and raises E0928 with the
+location of an error.
 """
 
 import json
@@ -229,7 +229,7 @@ class _DimParser:
         return Dim.symbol(token)
 
     def parse_binary_call(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
-        """Parse the two arguments of `fn` and the closing bracket."""
+        """Parse the two arguments of `fn` and the closing parenthesis."""
         left = self.parse_sum(depth + 1)
         self.expect_token(",")
         right = self.parse_sum(depth + 1)
@@ -268,7 +268,7 @@ class IrLineReader:
         self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
 
     def advance_line(self) -> None:
-        """Go to the next line. Raise E0928 unless the current line is consumed."""
+        """Go to the next line. Raise E0928 unless the current line is completely consumed."""
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))

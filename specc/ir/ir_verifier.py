@@ -1,4 +1,4 @@
-"""Verify the invariants of a graph. Used by tests, between passes and after parsing."""
+"""Verify the invariants of a graph, in tests, between passes and after parsing."""
 
 from collections.abc import Iterator, Mapping
 
@@ -46,7 +46,7 @@ def _iterate_undefined(
 def _iterate_input_errors(
     input_kind: str, values: Mapping[str, Value], types: Mapping[str, Type]
 ) -> Iterator[str]:
-    """Yield errors of inputs or parameters whose declared types are `types`."""
+    """Yield the errors of inputs or parameters with the declared types `types`."""
     if values.keys() != types.keys():
         differ = sorted(values.keys() ^ types.keys())
         yield f"the {input_kind}s and their declarations differ: {differ}"
@@ -58,7 +58,7 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Return True if a node returns a dynamic length or the indices below it."""
+    """Return True if a node returns a dynamic length, or the indices below a dynamic length."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None
@@ -79,7 +79,7 @@ def _iterate_node_errors(
 
 
 def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
-    """Yield errors of the results of a node, whose types are inferred again."""
+    """Yield the errors of the results of a node, whose types are inferred again."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"

@@ -14,7 +14,7 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""The table name of RoPE frequencies that hold up to a maximum length."""
+"""The table name of RoPE frequencies that are valid up to a maximum length."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PositionLimit:
 
 
 def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
-    """Yield the limits of position embeddings that are read at dynamic lengths."""
+    """Yield the limits of the position embeddings that are read at dynamic lengths."""
     for node, _ in graph.nodes:
         found = find_position_limit(node)
         if found is None:
@@ -41,7 +41,9 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
-    """Return the table limit of a node, or None if it has none or the limit is unknown."""
+    """Return the position limit of a node, or None if the node has no limit or the limit is
+    unknown.
+    """
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
@@ -115,7 +117,7 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A length that must be defined. It must be non-negative if it counts positions."""
+    """A length that must evaluate without error, and be non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool
@@ -135,7 +137,7 @@ def find_valid_lengths(
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
     """Return lengths near `preferred_lengths` that satisfy all constraints, `max_lengths` and the
-    bounds of the graph, or None. A length is not changed to a number in `excluded`.
+    bounds of the graph, or None. Lengths are not changed to numbers in `excluded`.
     """
     open_ = [
         d
@@ -146,8 +148,8 @@ def find_valid_lengths(
         return dict(preferred_lengths)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
-    # The radius grows for all symbols together, so that near lengths of all symbols are tried
-    # before far lengths of any.
+    # the radius grows for all symbols together, so that near lengths of all symbols are tried
+    # before far lengths of any symbol
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
@@ -164,7 +166,7 @@ def find_valid_lengths(
 def _exclude_lengths(
     lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
 ) -> list[int]:
-    """Return the lengths that are not excluded, and the preferred length."""
+    """Return the preferred length and all lengths that are not excluded."""
     return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
@@ -187,8 +189,8 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
 
 @lru_cache(maxsize=8)
 def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
-    """Return all length constraints of a graph in terms of free symbols. Cached, because many
-    lengths are chosen for one graph.
+    """Return all length constraints of a graph in terms of free symbols. The result is cached,
+    because many lengths are chosen for one graph.
     """
     found = {
         LengthConstraint(d, True) for d in graph.length_equations.values()
@@ -211,7 +213,7 @@ def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
     for node, results in iterate_nested_nodes(graph):
         made = [d for r in results for d in r.shape]
         found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
-        # an attribute may be negative, but must be defined
+        # an attribute may be negative, but must evaluate (no division by zero, no remainder)
         found |= {LengthConstraint(d, False) for d in node.op.iterate_lengths()}
     return found
 
@@ -255,8 +257,8 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
 def _list_spare_lengths(
     op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the difference of each axis length and the kernel extent. The time axis is axis 1,
-    image axes are axes 2 and 3.
+    """Return the difference between each axis length and the kernel extent. The time axis is axis
+    1, image axes are axes 2 and 3.
     """
     moved = shape[len(op.kernel) :]
     return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
@@ -284,8 +286,8 @@ def _search_lengths(
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
     """Return the first lengths that satisfy all constraints, or None after too many attempts."""
-    # A constraint is checked as soon as all its symbols have values, so that rejected values are
-    # not combined with values of later symbols.
+    # a constraint is checked as soon as all its symbols have values, so that rejected values are
+    # not combined with values of later symbols
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[LengthConstraint]] = [[] for _ in symbols]
     for demand in open_constraints:
@@ -311,8 +313,8 @@ MAX_BOUND_STEPS = 200
 
 
 def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
-    """Return True if a length is provably at least 0 for all symbols at or above `min_lengths` (or
-    0). Subtracted terms are bounded from above, added terms from below.
+    """Return True if a length is provably at least 0 when each symbol is at least its entry in
+    `min_lengths` (default 0). Subtracted terms are bounded from above, added terms from below.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MAX_BOUND_STEPS:
@@ -354,14 +356,14 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
             return None if b is None else 0
     if a is None or b is None:
         return None
-    # a quotient by a number has a better bound than 0
+    # a quotient by a number may have a larger lower bound than 0
     return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
     """Yield lower bounds of a length, each with one opaque function replaced by its bound."""
     for monomial, c in length.terms:
-        # one function at a time, because a bound of a product needs bounds of all factors
+        # one function at a time, because a bound of a product requires bounds of all its factors
         match monomial:
             case ((DimFunction() as part, 1),):
                 for bound in _bound_function(part, c):
@@ -369,8 +371,8 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
 
 
 def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
-    """Return a bound of an opaque function: a lower bound if it is added, an upper bound if it is
-    subtracted.
+    """Return a bound of an opaque function: a lower bound if the function is added, an upper bound
+    if it is subtracted.
     """
     a, b = function.args
     if count > 0:
@@ -378,14 +380,16 @@ def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
     match function.fn:
         case "min":
             return a, b
-        # quotients and remainders are bounded only if both operands are valid lengths
+        # quotients and remainders have bounds only if both operands are valid lengths
         case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
             return (a,) if function.fn == "//" else (a, b - 1)
     return ()
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """Replace each exact quotient `a / b` by `a // b`, which is equal if the former is defined."""
+    """Replace each exact quotient `a / b` by `a // b`, which has the same value wherever `a / b` is
+    defined.
+    """
 
     def replace_atom(atom: Atom) -> Dim:
         if isinstance(atom, str):

@@ -1,5 +1,5 @@
-"""The compiler's representation of a model: its graph, defaults of inputs, and the `generate` and
-`stream` sections.
+"""The compiler's representation of a model: graphs, input defaults, and the `generate` and `stream`
+sections.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -53,9 +53,10 @@ class StreamSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """A model. `graph` computes the outputs, and `defaults` computes absent inputs.
-    `input_readings`, `result_displays` and `config` are plain data for the manifest.
-    `shared_scopes` maps each scope whose weights several calls may share to whether they do.
+    """The definition of a model. `graph` computes the outputs, and `defaults` computes absent
+    inputs. `input_readings`, `result_displays` and `config` are plain data for the manifest.
+    `shared_scopes` maps each scope whose weights several calls may share to whether several calls
+    share them.
     """
 
     name: str
@@ -81,10 +82,10 @@ StateRole = Literal["key", "value", "carry", "rows"]
 class DecodeState:
     """A decode state: input `name` and output `next_output` of a decode step.
 
-    `batch_axis` is None without a batch axis. `time_axis` is None for a state of fixed shape; a
-    time axis has at most `max_positions` positions. `initial_output` names the encoder output with
-    the initial value, or is "" for zeros. `role` and `layer` identify its attention, loop or
-    cumulative sum.
+    `batch_axis` is None if the state has no batch axis. `time_axis` is None if the state has a
+    fixed shape; otherwise this axis has at most `max_positions` positions. `initial_output` names
+    the encoder output with the initial value, or is "" for zeros. `role` and `layer` identify its
+    attention, loop or cumulative sum.
     """
 
     name: str
@@ -104,8 +105,8 @@ class DerivedGraphs:
     there is no encoder. `step` takes new positions of `sequence_input`, the `static_inputs`
     (outputs of `encode`, or inputs of the spec), inputs along the time axis (`full_length_inputs`
     include earlier positions), and the states. `initial_logits_output` names the output of `encode`
-    with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a
-    sequence begins with a token.
+    with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; or is
+    "" if a sequence begins with a token.
     """
 
     encode: Graph | None
@@ -118,8 +119,8 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the past length. It is a state if no other input has that length; with
-in-place buffers the caller passes it.
+"""The name of the input with the past length. It is a decode state if no other input has this
+length. With in-place buffers, the caller passes it.
 """
 
 
@@ -135,14 +136,14 @@ class KVCache:
 
 @dataclass(frozen=True)
 class KVBufferGraph:
-    """A decode step, and its KV caches that are buffers."""
+    """A decode step whose KV caches are in-place buffers."""
 
     graph: Graph
     caches: tuple[KVCache, ...]
 
     @property
     def buffer_names(self) -> tuple[str, ...]:
-        """The inputs that are buffers."""
+        """The names of the inputs that are buffers."""
         return tuple(n for c in self.caches for n in (c.key, c.value))
 
 
@@ -150,13 +151,14 @@ class KVBufferGraph:
 class DecodingConfig:
     """Decoding settings of a standalone decode graph.
 
-    Each sequence starts with `start_token_ids` (none if a prompt is given) and ends with one of
+    Each sequence starts with `start_token_ids` (empty if a prompt is given) and ends with one of
     `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses; a
-    finished one has the score `sum(log_probs) / length ** length_penalty`. `early_stopping` stops
-    as soon as `num_beams` hypotheses are finished, "never" only when no hypothesis can improve.
-    `min_length` counts the prompt, `min_tokens` does not; `first_token_choices` lists the allowed
-    tokens of each first position; with `has_repetition_penalty` the graph has an input for the
-    penalty. The other settings are those of transformers.
+    finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. With
+    `early_stopping` the search stops as soon as `num_beams` hypotheses are finished; with "never"
+    it stops when no hypothesis can improve. `min_length` counts the prompt, `min_tokens` does not;
+    `first_token_choices` lists the allowed tokens of each of the first positions. If
+    `has_repetition_penalty` is set, the graph has an input for the penalty. The other settings are
+    those of transformers.
     """
 
     logits_output: str
@@ -230,7 +232,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_needed_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults use this default unless the input was added before
+        # later defaults use this default unless its input was added before
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -238,8 +240,8 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
 
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
-    """Return a default that depends on no pending default. In a cycle, return the first default;
-    the inputs it depends on are then added to the graph.
+    """Return a default that depends on no pending default. If there is no such default, return the
+    first pending default; the inputs that it depends on are then added to the graph.
     """
     ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
     return next(ready, pending_names[0])
@@ -260,8 +262,8 @@ TOKENWISE_OPS = (
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
-    """Return the default of `name` if it is token-wise (each position depends only on its own
-    token).
+    """Return the graph of the default of `name` if it is token-wise (each position depends only on
+    its own token).
     """
     value = defaults.outputs[name]
     if find_default_sources(defaults, name) != {sequence_input}:
@@ -307,7 +309,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 def _zero_padding_ids(
     builder: Builder, graph: Graph, new_values: dict[Value, Value], keep: Value
 ) -> None:
-    """Replace negative ids at padded positions by 0."""
+    """Replace negative token ids at padded positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
         if facts.upper_bound is None or ids not in new_values or ids.shape != keep.shape:

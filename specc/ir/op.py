@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""All op classes by their printed name. Complete after `specc.ir.ops` is imported."""
+"""All op classes by their printed name. The table is complete after `specc.ir.ops` is imported."""
 
 
 @dataclass_transform(frozen_default=True)
 class Op:
     """Base class of ops: frozen dataclasses of compile-time attributes. `is_heavy` ops are never
-    recomputed in a derived graph; `is_view` ops move no data; `spec_name` is its name in specs.
+    recomputed in a derived graph. `is_view` ops move no data. `spec_name` is the name of the op in
+    specs.
     """
 
     name: ClassVar[str]
@@ -54,24 +55,26 @@ class Op:
         OPS_BY_NAME[cls.name] = cls
 
     def get_signature(self) -> Signature:
-        """Return the signature. Ops whose signature depends on attributes override this method."""
+        """Return the signature. An op whose signature depends on attributes overrides this
+        method.
+        """
         return self.signature
 
     def get_first_variadic_rank(self) -> int | None:
-        """Return the number of axes that the first of two spreads (`*a`) covers."""
+        """Return the number of axes that the first of two variadic groups (`*a`) covers."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
-        """Infer the result types. Called when a node is built, and by the verifier."""
+        """Infer the result types. The builder and the verifier call this method for each node."""
         rule = self.get_signature()
         axes = rule.bind_axes(args, self.get_first_variadic_rank())
         self.bind_result_axes(axes)
         return rule.build_results(axes)
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        """Bind result axes that the signature does not determine, and check constraints that it
-        cannot express.
+        """Bind result axes that the signature does not determine, and check constraints that the
+        signature cannot express.
         """
 
     def get_attributes(self) -> dict[str, object]:
@@ -132,7 +135,7 @@ class Operand:
         return node.get_operand(self.index)
 
     def select(self, per_operand: Sequence[T]) -> T:
-        """Return the entry for this operand of a per-operand list."""
+        """Return the entry of a per-operand list for this operand."""
         return per_operand[self.index]
 
 
@@ -147,5 +150,5 @@ class OptionalOperand:
         return self.select(node.args)
 
     def select(self, per_operand: Sequence[T | None]) -> T | None:
-        """Return the entry for this operand of a per-operand list, or None."""
+        """Return the entry of a per-operand list for this operand, or None."""
         return per_operand[self.index] if self.index < len(per_operand) else None

@@ -34,8 +34,9 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 
 @dataclass(frozen=True, slots=True)
 class DependenceGate:
-    """A condition: positions are read only where `operand` may be true or nonzero. Its `query_axis`
-    becomes `result_axis`; its `key_axis` are the positions read.
+    """A mask operand that limits a dependence to positions where the operand may be true or
+    nonzero. Its `query_axis` corresponds to `result_axis`, and its `key_axis` indexes the positions
+    that are read.
     """
 
     operand: int
@@ -48,11 +49,11 @@ class DependenceGate:
 class Dependence:
     """A read of axis `operand_axis` of operand `operand` by result `result`.
 
-    `same`: position t of `result_axis` reads position t. `window`: it reads positions `t -
-    max_offset` to `t - min_offset`. `strided`: it reads positions `t · stride - max_offset` to `t ·
-    stride - min_offset`. `band`: it reads positions where all `gates` may be nonzero. `newest`: the
-    result has no such axis and reads the last position (with `max_offset` > 0 also earlier ones).
-    `extent`: it reads only the length. `all`: it reads all positions.
+    For each kind, position t of `result_axis` reads: `same`: position t. `window`: positions `t -
+    max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset` to `t · stride -
+    min_offset`. `band`: positions where all `gates` may be nonzero. `newest`: the last position
+    (and earlier positions if `max_offset` > 0); the result has no such axis. `extent`: only the
+    length. `all`: all positions.
     """
 
     operand: int
@@ -108,7 +109,7 @@ keys.
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
-"""The axis names of one operand, each with the axes that it covers."""
+"""The axis names of one operand, each with the axes that the name covers."""
 
 
 ResultAxes: TypeAlias = Mapping[str, range]
@@ -116,7 +117,7 @@ ResultAxes: TypeAlias = Mapping[str, range]
 
 
 def _find_axis(axes: ResultAxes, name: str) -> int | None:
-    """Return the axis of a name that denotes one axis."""
+    """Return the axis that a name covers, or None if no result axis has this name."""
     return axes[name].start if name in axes else None
 
 
@@ -151,10 +152,10 @@ def _iterate_operand_axes(
     """Yield every operand axis that a result may read."""
     for n, marked in enumerate(operand_marks):
         if isinstance(op, Attend) and (n, result) == (op.values.index, op.weights_result):
-            continue  # the weights do not depend on the values
+            continue  # attention weights do not depend on the values
         for mark, dims in marked:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # the values of the operand are not read
+                continue  # only the length of the operand is read
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -185,7 +186,7 @@ class _OperandAxis:
     result: int
 
     def find_result_axis(self) -> int | None:
-        """Return the result axis of the same name, or None."""
+        """Return the result axis with the same name, or None."""
         found = self.result_axes.get(self.mark.name)
         if found is None:
             return None
@@ -217,8 +218,8 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
         return _interpret_mark(operand_axis, to)
     if to is not None:
         return operand_axis.make_dependence(to, "same", SAME_POSITION)
-    # all positions of an axis without a result axis are read; in a sum of products, those where no
-    # factor is zero
+    # all positions of an axis without a result axis are read; in a sum of products, only the
+    # positions where no factor is zero
     if isinstance(operand_axis.op, Einsum):
         gates = _find_contraction_gates(
             operand_axis.operand_marks, mark.name, operand_axis.result_axes
@@ -229,7 +230,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
 
 
 def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Interpret a mark of the rule."""
+    """Return the dependence that a mark of the signature defines."""
     mark = operand_axis.mark.mark
     match mark[0]:
         case "@":
@@ -239,7 +240,8 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
         case "~":
             return operand_axis.make_dependence(None, "all")
         case ">":
-            # reads all positions up to this one, or up to the newest if the result has no such axis
+            # reads all positions up to this position, or up to the newest position if the result
+            # has no such axis
             return operand_axis.make_dependence(
                 result_axis, "newest" if result_axis is None else "window", PAST_POSITIONS
             )
@@ -260,7 +262,7 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
 
 
 def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Interpret the mark `[low:high]` or `[low:high:stride:axis]`."""
+    """Return the dependence of a mark `[low:high]` or `[low:high:stride:axis]`."""
     low, high, *moved = operand_axis.mark.mark[1:-1].split(":")
     reach = Interval(_evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high))
     if not moved:
@@ -298,8 +300,8 @@ def _find_gates(
 def _find_contraction_gates(
     operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
 ) -> tuple[DependenceGate, ...]:
-    """Return the gates of all operands of a contraction that have both axes, and may be zero
-    outside a band.
+    """Return the gates of all operands of a contraction that have both axes and may be zero outside
+    a band.
     """
     gates = []
     for operand, found in enumerate(operand_marks):

@@ -33,7 +33,7 @@ def expand_to_scan(
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
     made = b.add_node(scan, *kept, rows, *starts, *captures.values(), scope=scope)
-    # a loop returns final states before outputs, layers return outputs first
+    # a loop returns the final states before the outputs; layers return the outputs first
     return (made[-1], *made[:-1])
 
 
@@ -65,7 +65,7 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal parts. The shape rules ensure that it is
+        """Split the last axis into `count` equal parts. The shape rules ensure that its length is
         divisible.
         """
         axis = x.rank - 1
@@ -89,14 +89,14 @@ def _build_body(
 def compute_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states of a cell; `input` is the input projection of one position."""
+    """Return the next states of the cell; `input` is the input projection of one position."""
     match op:
         case ops.Rnn(activation):
             from_h = f.add_linear(states[0], w["u"], w.get("c"))
             return [f.add_op(activation, f.add_op("add", input, from_h))]
         case ops.Gru():
             z, new = compute_gru_gates(f, op, input, states[0], w)
-            # equals `z · old + (1 - z) · new` with one multiplication less
+            # equals `z · old + (1 - z) · new`, with one multiplication fewer
             kept, other = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
     return _compute_lstm_cell(f, input, states, w)
@@ -105,8 +105,8 @@ def compute_cell(
 def _split_gru_weights(
     b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Split the weights into those of the gates and of the new state if the reset gate is applied
-    before the recurrent projection.
+    """Split the weights into the weights of the gates and of the new state, if the reset gate is
+    applied before the recurrent projection.
     """
     if op.reset == "after":
         return {"u": u, "c": c}
@@ -123,7 +123,8 @@ def compute_gru_gates(
 ) -> tuple[Value, Value]:
     """Return the update gate and the new state of a GRU."""
     r_x, z_x, n_x = f.split_last_axis(input, 3)
-    # the joint product includes the new state only if the reset gate is applied after it
+    # the joint matrix product includes the new state only if the reset gate is applied after the
+    # product
     count = 3 if op.reset == "after" else 2
     from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
     r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
@@ -148,8 +149,8 @@ def _compute_lstm_cell(
     taken = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
     kept = f.add_op("mul", f.add_op("sigmoid", forget), c)
     c = f.add_op("add", kept, taken)
-    # The output gate reads the new cell state, the other gates the old one (Gers and Schmidhuber,
-    # 2000).
+    # the output gate reads the new cell state, and the other gates read the old cell state (Gers
+    # and Schmidhuber, 2000)
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
     out = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))

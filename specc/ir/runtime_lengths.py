@@ -1,4 +1,6 @@
-"""Lengths, slices and windows at run time, and checks that the lengths of the inputs allow them."""
+"""Evaluation of lengths, slices and windows at run time, with checks that they are valid for the
+lengths of the inputs.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -10,7 +12,7 @@ from specc.ir.dim import Dim, DimError
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a length. Raise E0912 if it has no value for these inputs."""
+    """Evaluate a length. Raise E0912 if the length is undefined for these inputs."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:
@@ -25,7 +27,7 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
     """Raise E0913 unless `min_index` and `max_index` are valid indices of a table with `bound`
-    rows.
+    entries.
     """
     if min_index < 0 or max_index >= bound:
         wrong = min_index if min_index < 0 else max_index
@@ -169,7 +171,7 @@ def count_window_elements(
     """Count the valid positions of every window, along each axis."""
     found = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # explicit padding counts with `count_include_pad`; positions that only ceil mode adds never
+        # with `count_include_pad` explicit padding counts; positions that only ceil mode adds never
         # count
         least, most = 0, size
         if op.count_include_pad:
@@ -189,9 +191,7 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Return the axes of each operand and of the result as integers, with one integer per axis
-    name.
-    """
+    """Return the axes of each operand and of the result as integers, one integer per axis name."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

@@ -1,5 +1,5 @@
-"""Bind the symbolic lengths of a graph to input shapes, and find the run-time source of each
-length.
+"""Bind the symbolic lengths of a graph to the shapes of inputs, and find the run-time source of
+each length.
 
 Every axis of every input is an equation `dim = size`. An equation that is linear in its only
 unknown symbol is solved; all equations are checked at the end.
@@ -40,7 +40,7 @@ def bind_symbols(
     env: dict[str, int] = {}
     source: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # repeated, because an equation may determine a symbol of another equation
+    # repeated, because an equation may determine a symbol of a different equation
     while _apply_length_equations(length_equations, env) or _apply_equations(
         equations, env, source
     ):
@@ -187,9 +187,9 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return the sources of all symbols that have a source. A symbol that is the length of an axis
-    is read from the first such axis. Other symbols are computed by `length_equations`, then from an
-    axis such as `past + new` of which the other terms are known. `known_symbols` need no source.
+    """Return the sources of all symbols that have a source. If a symbol is the length of an axis,
+    its source is the first such axis. Other symbols are computed by `length_equations`, or else
+    from an axis such as `past + new` whose other terms are known. `known_symbols` need no source.
     """
     found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -206,7 +206,7 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return a symbol that the known symbols determine, with its source, or None."""
+    """Return a symbol that the known symbols determine and its source, or None."""
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length
@@ -218,8 +218,8 @@ def _find_next_source(
 
 
 def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
-    """Yield each symbol with which `length` has the form `factor * symbol + offset`, with factor
-    and offset.
+    """Yield (symbol, factor, offset) for each symbol such that `length` is `factor * symbol +
+    offset`.
     """
     for monomial, factor in length.terms:
         match monomial:

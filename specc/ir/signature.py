@@ -2,16 +2,16 @@
 
 A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of quantized
 weights, `a` any. A letter stands for the same element type everywhere in a signature. A name stands
-for an axis and its length, `*s` for any number of axes, `#d` for an axis whose length may also be
-1, `#*s` for axes that are aligned from the right, may have length 1 and may be missing. `?` after
-an operand makes it optional; `...` lets it occur any number of times. In a term with two spreads,
-`*a t *b`, the op's attribute `axis` is the number of axes of the first.
+for an axis and its length, and `*s` stands for any number of axes. `#d` is an axis whose length may
+also be 1. `#*s` are axes that are aligned from the right, may have length 1 and may be missing. `?`
+after an operand makes it optional; `...` lets it occur any number of times. In a term with two
+variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
 
-Marks on the axes of operands declare which of their positions a result position reads
+Marks on the axes of operands declare which operand positions a result position reads
 (`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
 `t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
 positions up to t. `k|q`: positions of `k` that are visible to `q`. `t$`: the newest position. `t@`:
-the length only. `t~`: all positions. All positions of an axis that no result has are read. Shape
+the length only. `t~`: all positions. If no result has an axis, all its positions are read. Shape
 inference, checks, messages, dependence analysis and generated test inputs use the same signature.
 """
 
@@ -31,7 +31,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """An error in a rearrange pattern. The message is the end of a sentence."""
+    """An error in a rearrange pattern. The message completes a sentence of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ SOLVED_OPERAND = -1
 
 @dataclass(frozen=True, slots=True)
 class SignatureAxis:
-    """One axis of a term, e.g. `#k|q`. `mark` is the text after the name."""
+    """An axis of a term, e.g. `#k|q`. `mark` is the text after the name."""
 
     name: str
     mark: str = ""
@@ -105,7 +105,7 @@ class SignatureAxis:
 
 @dataclass(frozen=True, slots=True)
 class SignatureTerm:
-    """One operand or result, e.g. `f[*s d]`."""
+    """An operand or result of a signature, e.g. `f[*s d]`."""
 
     kind: str
     axes: tuple[SignatureAxis, ...]
@@ -148,12 +148,12 @@ class AxisBindings:
         """Broadcast the axes that may have length 1 or be missing."""
         for name, found in self.broadcastable.items():
             if fixed := self.dims.get(name):
-                # an operand without `#` determines the axes
+                # operands without `#` determine the axes
                 start = [(d, fixed[1]) for d in fixed[0]]
                 _broadcast_variadic_axes(name, found, start, is_rank_fixed=True)
                 continue
-            # among operands with `#` the one with the most axes determines them; others are padded
-            # on the left, as in NumPy's broadcasting
+            # if all operands have `#`, the operand with the most axes determines the axes; the
+            # others are padded on the left, as in NumPy broadcasting
             rank = max(len(dims) for dims, _ in found)
             joined = _broadcast_variadic_axes(
                 name, found, [(Dim.from_value(1), SOLVED_OPERAND)] * rank
@@ -168,9 +168,7 @@ def _broadcast_variadic_axes(
     *,
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
-    """Broadcast the axes of all operands. Return each length with the operand that determines
-    it.
-    """
+    """Broadcast the axes of all operands. Return each length and the operand that determines it."""
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
         if len(dims) > rank:
@@ -201,7 +199,7 @@ def _broadcast_length(
 def make_length_mismatch(
     name: str, a: Dim, first_operand: int, b: Dim, second_operand: int
 ) -> ShapeError:
-    """Make the error for two lengths that must be equal."""
+    """Make the error for two different lengths that must be equal."""
     title = (
         f"axis `{name}` is {a} in operand {first_operand + 1} but {b} in operand "
         f"{second_operand + 1}"
@@ -270,13 +268,13 @@ def assign_axis_marks(
     """Return the axes of a tensor of rank `rank` that each mark of `term` covers."""
     spreads = sum(a.is_variadic for a in term.axes)
     named = len(term.axes) - spreads
-    # the number of axes that the wildcards share
+    # the total number of axes that the wildcards cover
     extra = rank - named
     if extra < 0 or (extra and not spreads):
         least = "at least " if spreads else ""
         title = f"operand {operand + 1} has {rank} axes, expected {least}{named}"
         raise ShapeError(title, (operand,))
-    # the attribute `axis` is the index of the axis between two wildcards
+    # the attribute `axis` is the index of the axis between the two wildcards
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
         title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))
@@ -287,7 +285,7 @@ def assign_axis_marks(
 def _assign_consecutive_axes(
     term: SignatureTerm, wildcard_widths: Sequence[int]
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the axes of each mark, given how many axes each wildcard covers."""
+    """Return the axes that each mark covers, given the number of axes that each wildcard covers."""
     widths = iter(wildcard_widths)
     found, start = [], 0
     for mark in term.axes:
@@ -300,8 +298,8 @@ def _assign_consecutive_axes(
 def assign_result_axes(
     term: SignatureTerm, rank: int, widths: Mapping[str, int]
 ) -> dict[str, range]:
-    """Return the axes of each name of a result. A spread of unknown width covers the remaining
-    axes.
+    """Return the axes that each name of a result covers. A variadic group of unknown rank covers
+    the remaining axes.
     """
     known = sum(widths.get(a.name, 0) if a.is_variadic else 1 for a in term.axes)
     axes: dict[str, range] = {}
@@ -335,7 +333,7 @@ def _bind_axis(
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
-    """Return the type of `term` for these bindings. Unbound kinds have their default element
+    """Return the type of `term` for these bindings. An unbound kind has its default element
     type.
     """
     usual = {"f": "f32", "i": "i64", "b": "bool"}

@@ -29,7 +29,7 @@ class Target:
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
     """The element types that `Attention` supports, and whether it returns its `weights`."""
     missing_kernels: frozenset[str] = frozenset()
-    """Operators without a kernel (`MaxPool`), or without a kernel for an element type (`Equal
+    """Operators without any kernel (`MaxPool`), or without a kernel for one element type (`Equal
     bf16`).
     """
     in_place_cache_dtypes: frozenset[str] = frozenset()
@@ -47,13 +47,13 @@ class Target:
     loop_operator: Literal["scan", "loop"] = "scan"
     """The ONNX operator for a loop over all time steps."""
     supports_decode_loop: bool = True
-    """Whether the runtime supports a `Loop` whose carried KV caches grow."""
+    """Whether the runtime supports a `Loop` whose loop-carried KV caches grow."""
     max_unrolled_experts: int = 16
-    """Maximum number of experts that are unrolled; more are lowered to a loop."""
+    """Maximum number of experts that are unrolled; a larger number is lowered to a loop."""
     quantized_operators: Literal["", "rows", "weights"] = ""
-    """Whether quantized products use ONNX Runtime's contrib operators, with weights in PyTorch's
-    layout: `rows` also quantizes activations per token, `weights` is weight-only; "" uses standard
-    operators.
+    """The use of ONNX Runtime's contrib operators for quantized matrix products, with weights in
+    PyTorch's layout: `rows` also quantizes activations per token, `weights` is weight-only, and ""
+    uses standard operators.
     """
     compute_dtypes: frozenset[str] = frozenset()
-    """The 16-bit types in which the runtime computes if weights have that type."""
+    """The 16-bit element types in which the runtime computes if the weights have that type."""

@@ -1,6 +1,6 @@
 """Tensor types (element type and symbolic length per axis), and intervals of position offsets.
 
-An interval expresses which positions are read: `t_result - t_operand` lies in the interval.
+An interval describes which positions are read: `t_result - t_operand` is in the interval.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ FLOAT32_INTEGER_RANGES = {
     "i64": (-(2.0**63), 2.0**63 - 2.0**39),
     "i32": (-(2.0**31), 2.0**31 - 2.0**7),
 }
-"""The smallest and largest integer of each integer type that float32 represents exactly."""
+"""The smallest and the largest integer of each integer type that float32 represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ShapeError(Exception):
     """An error for incompatible operands of an op.
 
     `title` is the complete message. `operands` are the indices of the conflicting operands, `dims`
-    the conflicting lengths, `name` is the axis name in the signature.
+    are the conflicting lengths, and `name` is the axis name in the signature.
     """
 
     title: str
@@ -75,7 +75,7 @@ class ShapeError(Exception):
 
 
 CAST_HINT = "`cast(x, to=float)` converts integers"
-"""The hint for integers where floats are expected."""
+"""The help for an integer operand where a float is expected."""
 
 
 @dataclass(frozen=True, slots=True)

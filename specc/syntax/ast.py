@@ -655,7 +655,7 @@ Node: TypeAlias = (
 NODE_CLASSES: tuple[type[Node], ...] = get_args(Node)
 NODE_SET = frozenset(NODE_CLASSES)
 FIELD_NAMES = {c: tuple(f.name for f in fields(c)) for c in NODE_CLASSES}
-"""All fields of each tree class, in order."""
+"""All fields of each AST class, in order."""
 SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
 CONTENT_FIELDS = {
     c: tuple(n for n in names if n not in SPAN_FIELDS) for c, names in FIELD_NAMES.items()
@@ -683,8 +683,8 @@ def walk_tree(node: Node) -> Iterator[Node]:
 
 
 def flatten_binary_chain(expr: Binary) -> tuple[Expr, list[Binary]]:
-    """Return the leftmost operand of `a + b - c` and the operations that follow it, left to
-    right.
+    """Return the leftmost operand of a chain such as `a + b - c`, and the operations that follow
+    it, from left to right.
     """
     operations: list[Binary] = []
     left: Expr = expr

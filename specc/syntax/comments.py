@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The children of a body with their comments, the comments at its end, and the comment after
-    its opening brace or key.
+    """The children of a body with their comments, the comments at the end of the body, and the
+    comment after its opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """Helper that attaches each comment of one file to one node."""
+    """A helper that attaches each comment of a file to one node."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -62,8 +62,8 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """Builder of a body, child by child. `previous_end` is the end of the last child, or of the
-    opening bracket.
+    """A builder that creates a body child by child. `previous_end` is the end of the last child, or
+    of the opening bracket.
     """
 
     def __init__(self, text: str, start: int) -> None:
@@ -79,8 +79,8 @@ class BodyBuilder(Generic[T]):
         above: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
-                # a comment inside the child is after its header, `repeat i in n {  # this`, or
-                # moves above
+                # a comment inside the child either follows its header, `repeat i in n {  # this`,
+                # or moves above it
                 if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:
@@ -115,7 +115,7 @@ class BodyBuilder(Generic[T]):
 
     def _attach_trailing(self, comment: Comment) -> bool:
         """Attach a trailing comment to the last child, or to the opening of a body without
-        children; return False if the opening already has a comment.
+        children. Return False if the opening already has a comment.
         """
         if self.children:
             self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
@@ -163,14 +163,14 @@ def get_node_span(node: ast.CommentedNode) -> Span:
 
 
 def has_header_line(node: ast.CommentedNode) -> bool:
-    """Return True if a node has a header line: `repeat … {`, `d: record {`."""
+    """Return True if a node has a header line, e.g. `repeat … {` or `d: record {`."""
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
     )
 
 
 def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_above: bool) -> T:
-    """Add comments above a node, and above them a blank line if `has_blank_line_above` is set."""
+    """Add comments above a node, preceded by a blank line if `has_blank_line_above` is set."""
     if not leading and not has_blank_line_above:
         return node
     old = node.comments
@@ -199,7 +199,7 @@ def add_trailing_comment(node: T, text: str) -> T:
             return replace(node, else_end=(*node.else_end, text))
         return replace(node, end=(*node.end, text))
     if node.comments.trailing:
-        # the line already has a comment, so the new one moves above
+        # the line already has a comment, so the new comment moves above the node
         comments = replace(node.comments, leading=(*node.comments.leading, text))
         return replace(node, comments=comments)
     return add_header_comment(node, text)

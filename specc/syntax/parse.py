@@ -47,7 +47,7 @@ def detect_syntax(source: Source) -> Syntax:
     start = leading.end() if leading else 0
     by_name = SYNTAX_BY_SUFFIX.get(ending)
     by_content = _detect_syntax_of_start(source.text, start)
-    # `model: x` in a .specc file: parsing it would report the colon
+    # for `model: x` in a .specc file the parser would report only the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
@@ -97,13 +97,13 @@ def _is_about_yaml(diagnostic: Diagnostic) -> bool:
 
 
 def decode_spec(data: bytes, name: str) -> Source:
-    """Decode the bytes of a file. Raise E0109 for a file above 1 MiB, and E0112 for an encoding
-    other than UTF-8.
+    """Decode the bytes of a file. Raise E0109 for a file larger than 1 MiB, and E0112 for an
+    encoding other than UTF-8.
     """
     at_start = Span(Source(name, ""), 0, 0)
     if len(data) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(data)} bytes", at_start)
-    # the UTF-32 byte order mark begins with that of UTF-16, so it is checked first
+    # the UTF-32 byte order mark begins with the UTF-16 byte order mark, so UTF-32 is checked first
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise_error(

@@ -3,7 +3,7 @@
 Sequences are [batch, time, channels], images NCHW. Tuple attributes have one number per window
 axis; `pads` has all numbers before the axes, then all numbers after them. Position t of a result
 reads positions `t · stride - before + dilation · n` for n from 0 to `kernel - 1`. Positions outside
-of the axis are zero.
+the axis are zero.
 """
 
 from collections.abc import Sequence
@@ -75,8 +75,8 @@ class SlidingWindowOp(PaddedWindow):
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
-        """Return the smallest and largest offset of a position read, counted backwards from `t ·
-        stride`.
+        """Return the smallest and the largest offset of the positions that are read, counted
+        backward from `t · stride`.
         """
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
@@ -86,7 +86,8 @@ class SlidingWindowOp(PaddedWindow):
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
-        # an unchanged length is returned as it is; a quotient would hide that it is equal
+        # an unchanged length is returned as it is, because a quotient would hide that both lengths
+        # are equal
         if self.keeps_positions(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
@@ -95,7 +96,7 @@ class SlidingWindowOp(PaddedWindow):
         """Return a length that is negative if an axis is too short for a window, or an image is
         empty.
         """
-        # empty images are an error; an empty time axis has an empty result
+        # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
             return min_dims(self.compute_length(length, n), length) - 1
         return self.compute_length(length, n) - min_dims(length, 1)
@@ -108,7 +109,7 @@ class SlidingWindowOp(PaddedWindow):
         for n, (old, new) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             kept = self.keeps_positions(n)
-            # a result axis with other positions has its own name, which the mark of the operand
+            # a result axis with different positions has its own name, which the mark of the operand
             # axis contains
             marked_axes.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
@@ -192,7 +193,7 @@ class Conv(
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
-        # each group reads a part of the channels
+        # each group reads only a part of the channels
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
@@ -226,7 +227,8 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         for n, (old, new) in enumerate(self.pair_axis_names()):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.padding_before[n], span - self.padding_before[n]
-            # with a stride the offsets depend on the result position, so all positions may be read
+            # with a stride above 1 the offsets depend on the result position, so all positions may
+            # be read
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
         rest = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
@@ -282,12 +284,12 @@ class Pooling(SlidingWindowOp):
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
     def _find_missed_length(self, n: int) -> int:
-        """Return the largest axis length of which some dilated window reads no position, or 0."""
+        """Return the largest axis length at which some dilated window reads no position, or 0."""
         places = [
             self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
         ]
         missed = 0
-        # with at least `dilation` positions every window reads one of them
+        # every window reads at least one of `dilation` or more positions
         for rows in range(1, self.dilations[n]):
             made = self.compute_length(Dim.from_value(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):
@@ -341,12 +343,14 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
 
     @property
     def low(self) -> int:
-        """The smallest offset of a position read, counted backwards from `t · stride`."""
+        """The smallest offset of the positions that are read, counted backward from `t ·
+        stride`.
+        """
         return -max(self.lag, 0)
 
     @property
     def high(self) -> int:
-        """The largest offset of a position read, counted backwards from `t · stride`."""
+        """The largest offset of the positions that are read, counted backward from `t · stride`."""
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:

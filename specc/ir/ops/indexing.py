@@ -54,7 +54,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="
 
     @property
     def low(self) -> int:
-        """The offset of the position read, counted backwards from `t · step`."""
+        """The offset of the position that is read, counted backward from `t · step`."""
         return -(self.start.number or 0)
 
     @property
@@ -74,7 +74,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="
                 raise ShapeError(
                     f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
-        # the last step may exceed the end
+        # the last step may go past the end
         axes["u"] = floor_divide_dims(between + self.step - 1, self.step)
 
 

@@ -235,7 +235,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureOfExpertsOperands(Generic[T]):
-    """Operands of a `MixtureOfExperts`, or facts about them, by role."""
+    """The operands of a `MixtureOfExperts`, or facts about them, by role."""
 
     x: T
     ids: T
@@ -293,7 +293,7 @@ class MixtureOfExperts(
         return value
 
     def split_operands(self, per_operand: Sequence[T]) -> MixtureOfExpertsOperands[T]:
-        """Split a per-operand list by role."""
+        """Assign the entries of a per-operand list to roles."""
         end = self.first_body_operand + self.stacked_count
         return MixtureOfExpertsOperands(
             x=per_operand[0],

@@ -1,10 +1,10 @@
 """Layers with quantized weights, the storage formats of these weights, and quantization of KV
 cache entries.
 
-Layout `rows`: `[out, in]` as in PyTorch. With a group size each row is split into groups with one
-scale each; the last group is padded. Codes are packed into bytes: one 8-bit code plus 128, or two
-4-bit codes plus 8 with the first in the low nibble. Layout `columns`: `[in, out]`, signed and not
-packed. Without a group size there is one scale per channel.
+Layout `rows`: `[out, in]` as in PyTorch. With a group size, each row is split into groups with one
+scale per group; the last group is padded. Codes are packed into bytes: one 8-bit code plus 128, or
+two 4-bit codes plus 8 each, with the first code in the low nibble. Layout `columns`: `[in, out]`,
+signed and not packed. Without a group size, there is one scale per channel.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The signature of the weight operands, by layout and whether there is a group size."""
+"""The signature of the weight operands, by (layout, whether there is a group size)."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -36,7 +36,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""Signatures for per-tensor activation scales, with which results depend on all positions."""
+"""The signatures for per-tensor activation scales, which make results depend on all positions."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -147,7 +147,7 @@ class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
 
 
 def count_groups(width: int, group_size: int) -> int:
-    """Return the number of groups of a row."""
+    """Return the number of groups in a row of a weight."""
     return -(-width // group_size)
 
 
@@ -170,16 +170,16 @@ ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
 """Quantization of the activations of a quantized linear layer."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
-"""Range of group sizes, which are powers of two as kernels require."""
+"""The range of group sizes, which are powers of two because kernels require it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationFormat:
-    """Quantized weights of `bits` bits with `group_size` (0: per channel).
+    """A format of quantized weights: `bits` bits, with `group_size` (0: per channel).
 
     `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
-    quantization; `layer` is the one of `quantized_lstm`, which reads both weights of a layer.
-    The module docstring describes the layouts.
+    quantization; `layer` is the layer of `quantized_lstm`, which reads both weights of a layer. The
+    module docstring describes the layouts.
     """
 
     bits: int
@@ -204,7 +204,9 @@ class QuantizationFormat:
         return "i4" if self.bits == 4 else "i8"
 
     def compute_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of integers and scales of a weight, or of a stack of weights."""
+        """Return the shapes of the integers and the scales of a weight, or of a stack of
+        weights.
+        """
         *stack, out, wide = shape
         numbers, scales = self._compute_matrix_shapes((out, wide))
         return (*stack, *numbers), (*stack, *scales)

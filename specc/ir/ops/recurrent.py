@@ -45,8 +45,8 @@ class RecurrentLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentOperands(Generic[T]):
-    """Operands of a recurrent layer by role. `scales` are the scales of quantized weights, else
-    None.
+    """The operands of a recurrent layer by role. `scales` are the scales of quantized weights, or
+    None for float weights.
     """
 
     sequence: T
@@ -189,7 +189,7 @@ def reverse_signature(forward: Signature) -> Signature:
 
 @dataclass(frozen=True)
 class LoopOperands(Generic[T]):
-    """Operands of a loop, or facts about them, by role.
+    """The operands of a loop, or facts about them, by role.
 
     `keep` is the padding mask; the `captured` values are loop-invariant.
     """
@@ -201,8 +201,8 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Operands of which an iteration reads a slice by index. A loop has none, unlike a mixture
-        of experts.
+        """Operands of which an iteration reads a slice by index. A mixture of experts has such
+        operands, a loop has none.
         """
         return ()
 
@@ -243,7 +243,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return 1 if self.has_mask else 0
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
-        """Split a per-operand list by role."""
+        """Assign the entries of a per-operand list to roles."""
         rows_end = self.first_body_operand + self.scanned_count
         starts_end = rows_end + self.carry_count
         return LoopOperands(

@@ -44,7 +44,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The names of the functions of `Pointwise`; `specc_numpy` defines the functions."""
+"""The names of the functions of `Pointwise`, which `specc_numpy` implements."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")

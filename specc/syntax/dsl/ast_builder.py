@@ -1,5 +1,5 @@
-"""`AstBuilder`, which runs the callbacks of grammar rules; `NodeRule` and `TupleRule`, callbacks
-that copy children to fields.
+"""`AstBuilder`, which runs the callbacks of grammar rules, and the callbacks `NodeRule` and
+`TupleRule`, which copy children to fields.
 """
 
 import re
@@ -21,14 +21,14 @@ FOREIGN_LITERALS = {
     **dict.fromkeys(("no", "off"), "false"),
     **dict.fromkeys(("null", "nil"), "none"),
 }
-"""Literals of other languages, and their equivalents in specs."""
+"""The equivalents in specs of the literals of other languages."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
 """Literals, and names that look like literals; specs may not bind them."""
 
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """Builder of the syntax tree of one fragment."""
+    """The builder of the syntax tree of one fragment."""
 
     fragment: Fragment
     tokens: list[Token]
@@ -53,11 +53,11 @@ class AstBuilder(ErrorCollector):
         def unescape_character(match: re.Match[str]) -> str:
             letter, digits = match.group(1), match.group(2)
             code = int(digits, 16) if digits is not None else -1
-            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # not a surrogate
+            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # surrogates are not allowed
                 return chr(code)
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
-            start = token.start + 1 + match.start()  # 1 for the opening quote
+            start = token.start + 1 + match.start()  # + 1 for the opening quote
             span = self.fragment.make_span(start, start + len(match.group()))
             self.report_error(
                 "E0118",
@@ -71,7 +71,9 @@ class AstBuilder(ErrorCollector):
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def convert_child(self, child: object) -> object:
-        """Convert a child to a field value: tokens to strings, checking that names may be bound."""
+        """Convert a child to a field value. A token becomes a string; the token of a literal is an
+        error, because it cannot be bound.
+        """
         if not isinstance(child, Token):
             return child
         is_string = child.kind == "STRING"
@@ -105,7 +107,7 @@ class AstBuilder(ErrorCollector):
     def report_duplicates(
         self, description: str, children: Iterable[object], help: str = "leave one of the two out"
     ) -> None:
-        """Report each name that occurs twice among the children."""
+        """Report each duplicate name among the children."""
         seen: dict[str, Span | None] = {}
         for child in children:
             find = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
@@ -130,11 +132,13 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""Functions that return the name of a child, which must be unique, and the name's span."""
+"""The functions that return the name of a child, which must be unique, and its span, by class of
+the child.
+"""
 
 
 RuleCallback = Callable[..., object]
-"""`(builder, span, *children)` → value of a grammar rule."""
+"""A function `(builder, span, *children)` that returns the value of a grammar rule."""
 R = TypeVar("R", bound=RuleCallback)
 T = TypeVar("T")
 N = TypeVar("N", bound=ast.Node)
@@ -159,8 +163,8 @@ def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TupleRule:
-    """A callback that returns its children as a tuple. If `unique` is set, duplicate names are
-    errors, and `unique` describes a child in the message.
+    """A callback that returns its children as a tuple. If `unique` is set, it reports duplicate
+    names; `unique` describes a child in the message.
     """
 
     unique: str = ""
@@ -180,9 +184,9 @@ FLAG_FIELDS = ("reverse", "optional")
 class NodeRule(Generic[N]):
     """A callback that builds a node from its children, in the order of `fields`.
 
-    `a+b` are the fields of a child that is a tuple, `*name` takes all further children, `{name}`
-    the body between braces, which may begin with a docstring (field `doc`). An absent child
-    leaves the default of its field. `unique` is as in `TupleRule`.
+    `a+b` are the fields of a child that is a tuple, `*name` takes all further children, and
+    `{name}` takes the body between braces, which may begin with a docstring (field `doc`). The
+    field of an absent child keeps its default. `unique` has the same meaning as in `TupleRule`.
     """
 
     def __init__(

@@ -18,8 +18,9 @@ MAX_NESTING = 64
 
 MAX_EXPRESSION_DEPTH = 256
 """Maximum nesting depth of operators without brackets, such as `- - - x` (E0110). Left-associative
-chains such as `a + b + c` count as flat: tree walks must iterate over their left operands
-(`specc.syntax.ast.flatten_binary_chain`) and may recurse elsewhere."""
+chains such as `a + b + c` do not add depth: tree walks must iterate over their left operands
+(`specc.syntax.ast.flatten_binary_chain`) and may recurse into all other nodes.
+"""
 
 MAX_EXPRESSION_TOKENS = 10_000
 """Maximum number of tokens of one expression (E0111)."""
@@ -31,16 +32,18 @@ MAX_REPORTED_ERRORS = 20
 """Maximum number of reported errors per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops. Errors past `MAX_REPORTED_ERRORS` are counted."""
+"""Number of errors after which parsing stops. Errors beyond `MAX_REPORTED_ERRORS` are only
+counted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Text to parse. `offsets[n]` is the offset in `source` of character `n`, with an additional
-    entry for the end.
+    """A text to parse. `offsets[n]` is the offset of character `n` in `source`; an additional entry
+    is the offset of the end.
 
-    Without `offsets` the text is a substring of `source` from `start`. In a YAML scalar `#` starts
-    no comment.
+    If there are no `offsets`, the text is the substring of `source` from `start`. In a YAML scalar,
+    `#` does not start a comment.
     """
 
     source: Source
@@ -116,7 +119,9 @@ CHARACTER_HINTS = {
     "−": "minus is the hyphen on the keyboard, `-`",
     "×": "write a product as `*`",
 }
-"""Characters of other languages and word processors, with help about their equivalents."""
+"""The help for characters of other languages and of word processors, which names their
+equivalents.
+"""
 
 
 def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
@@ -131,7 +136,7 @@ def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerR
 
 
 class Lexer:
-    """Lexer of a fragment. Tokens are collected in `found`."""
+    """The lexer of one fragment. `found` collects the tokens."""
 
     def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment
@@ -159,7 +164,7 @@ class Lexer:
     def report_error(
         self, code: str, title: str, start: int, end: int, label: str, fix: str
     ) -> None:
-        """Report an error in characters `start` to `end`."""
+        """Report an error in the characters `start` to `end`."""
         primary = Label(self.fragment.make_span(start, end), label)
         self.found.errors.append(Diagnostic(code, title, primary, helps=(fix,)))
 
@@ -167,7 +172,9 @@ class Lexer:
         self.found.tokens.append(Token(kind, text, start, start + len(text)))
 
     def _consume_comment(self, text: str, start: int, end: int) -> None:
-        """Collect a comment. Report E0106 in a quoted YAML scalar, where printers would lose it."""
+        """Collect a comment. Report E0106 for a comment in a quoted YAML scalar, because printers
+        would drop it.
+        """
         if self.fragment.is_yaml_scalar:
             self.report_error(
                 "E0106",
@@ -195,7 +202,7 @@ class Lexer:
         if wrong is not None:
             title, fix = wrong
             self.report_error("E0108", title, start, end, "here", fix)
-            text = "0"  # add a token, so that the parser finds further errors
+            text = "0"  # a token is added, so that the parser finds further errors
         self.found.tokens.append(Token("NUMBER", text, start, end))
         return end
 
@@ -232,7 +239,7 @@ class Lexer:
         """Report the first bracket nested beyond the limit."""
         depth = 0
         for token in self.found.tokens:
-            # the text of a string literal includes its quotes, so it is not a bracket
+            # the text of a string literal includes its quotes, so it never equals a bracket
             if token.text in OPENERS:
                 depth += 1
                 if depth > MAX_NESTING:
@@ -263,7 +270,7 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
     """Explain an unsupported number, with a fix."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
-        # other languages read 010 as octal 8
+        # other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
         return f"the number `{truncate_token_text(text)}` starts with 0", fix
     if len(text) > MAX_NUMBER_LENGTH:
@@ -274,7 +281,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
 
 def _explain_large_number(text: str) -> tuple[str, str] | None:
     """Explain a number that is too large, with a fix."""
-    # 16 digits are checked before `int`, which takes quadratic time
+    # the number of digits is checked before `int` is called, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"
         return title, "integers are below 2 ** 53"

@@ -56,7 +56,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment of text. Raise E01xx for syntax errors."""
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.keywords)
-    # the parser would only report the replacement token of an invalid character
+    # raised here, because the parser would only report the token that replaces an invalid character
     if lexed.errors:
         raise Failed(*cap_diagnostics(lexed.errors))
     build = AstBuilder(fragment, lexed.tokens, lexed.comments)
@@ -82,7 +82,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     value = run.parse()
     if build.errors:
         raise Failed(*cap_diagnostics(build.errors))
-    # a start symbol is reduced by the callback of that symbol only
+    # only the callback of a start symbol returns the value of this symbol
     return cast(T, value)
 
 
@@ -97,13 +97,16 @@ def find_restart_points(fragment: Fragment, lexed: LexerResult) -> list[int]:
         for n, t in enumerate(tokens)
         if t.kind in ITEM_TERMINALS
         and (t.start == 0 or text[t.start - 1] == "\n")
-        # `mask = …`, `mask: type`, `mask, x = …`: names, since most keywords are not reserved
+        # in `mask = …`, `mask: type` and `mask, x = …` the word is a name, because most keywords
+        # are not reserved
         and tokens[n + 1].kind not in ("EQUAL", "COLON", "COMMA")
     ]
 
 
 def cap_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Sort errors by position and keep the first 20; the last one notes how many are omitted."""
+    """Sort errors by position and keep the first 20. Add the number of omitted errors to the last
+    one.
+    """
     ordered = sorted(errors, key=lambda error: error.primary.span.start if error.primary else 0)
     omitted = len(ordered) - dsl_lexer.MAX_REPORTED_ERRORS
     if omitted <= 0:
@@ -129,7 +132,9 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The tokens of a valid file header; items after an invalid header are parsed after these."""
+"""The tokens of a valid file header. After an invalid header, items are parsed as if these tokens
+preceded them.
+"""
 
 
 @dataclass(frozen=True)
@@ -144,15 +149,15 @@ class ExpectedTokens:
 
 
 def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> ExpectedTokens | None:
-    """Return the tokens that are allowed at an offset of a text with the start symbol `start`, or
-    None inside a comment or string and after a syntax error.
+    """Return the tokens that are allowed at an offset of a text with the start symbol `start`.
+    Return None inside a comment or string, and after a syntax error.
     """
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.keywords)
     if any(error.code == "E0104" for error in lexed.errors):
-        return None  # inside a string literal
+        return None  # the offset is inside a string literal
     if any(c.end == offset for c in lexed.comments):
         return None
     tokens = lexed.tokens[:-1]  # the last one is the end of the text
@@ -168,7 +173,7 @@ def _find_expected_keywords(
     table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
 ) -> frozenset[str]:
     """Return the terminals that are keywords in these states. Where a name is also allowed, a word
-    is a keyword only if a keyword may be followed by tokens that may not follow a name.
+    is a keyword only if it may be followed by tokens that may not follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
     if (name_states := table.shift_token(states, "NAME", end)) is None:
@@ -185,8 +190,8 @@ def _find_expected_keywords(
 def _run_parser(
     table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
 ) -> list[int] | None:
-    """Return the parser states after `tokens`. After an error parsing resumes at the next item;
-    return None if there is no further item.
+    """Return the parser states after `tokens`. After an error, resume at the next item, or return
+    None if there is no further item.
     """
     states, end = [table.start_states[start]], table.end_terminals[start]
     tried: set[int] = set()
@@ -207,7 +212,7 @@ def _run_parser(
 
 def _find_next_restart(restart_points: Sequence[int], index: int, tried: set[int]) -> int | None:
     """Return the first restart point that was not tried and is not before an error."""
-    # the previous word may have been parsed as a name: `mask a = ⏎ graph f(…)`
+    # the previous word may have been parsed as a name, as in `mask a = ⏎ graph f(…)`
     return next((n for n in restart_points if n >= index - 1 and n not in tried), None)
 
 

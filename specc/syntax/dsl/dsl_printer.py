@@ -1,4 +1,6 @@
-"""Print a syntax tree as canonical DSL text (`specc fmt`). Parsing it returns the same tree."""
+"""Print a syntax tree as canonical DSL text (`specc fmt`). Parsing this text returns the same
+tree.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -29,7 +31,7 @@ INDENT_STEP = 2
 
 
 def format_dsl(file: ast.File) -> str:
-    """Print a spec."""
+    """Format a spec as canonical DSL text."""
     out = format_comment_lines(file.comments.leading, 0)
     out += append_comment([f"specc {file.version}"], file.comments)
     doc = [f" {quote_text(file.doc)}"] if file.doc else []
@@ -71,7 +73,7 @@ def append_comment(out: list[str], comments: ast.Comments) -> list[str]:
 def format_braced_body(
     children: Sequence[ast.Commentable], end: Iterable[str], indent: int
 ) -> list[str]:
-    """Print the lines between braces."""
+    """Format the lines between braces."""
     out: list[str] = []
     for child in children:
         # no blank line after the brace
@@ -82,7 +84,7 @@ def format_braced_body(
 
 
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:
-    """Print a statement, item or entry with its comments."""
+    """Format a statement, item or entry with its comments."""
     above = format_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
         return above + format_headed_body(node, indent)
@@ -96,7 +98,7 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
 
 
 def format_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
-    """Print a header with a body in braces; the body of a block begins with its docstring."""
+    """Format a header with a body in braces. The body of a block begins with its docstring."""
     out = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
         out.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
@@ -108,7 +110,7 @@ def format_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> 
 
 
 def format_section(node: ast.Commentable, indent: int) -> list[str]:
-    """Print a section, on one line if it has few entries and no comments."""
+    """Format a section, on one line if it has few entries and no comments."""
     layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
@@ -128,7 +130,7 @@ def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
 
 
 def format_when(node: ast.When, indent: int) -> list[str]:
-    """Format a conditional, `when c { … } else { … }`."""
+    """Format a conditional, e.g. `when c { … } else { … }`."""
     out = append_comment(
         break_lines(["when ", *format_expression_pieces(node.condition), " {"], indent),
         node.comments,
@@ -141,7 +143,7 @@ def format_when(node: ast.When, indent: int) -> list[str]:
 
 
 def format_field_lines(node: ast.Field, indent: int) -> list[str]:
-    """Print a config value; a record with comments takes one line per field."""
+    """Format a config field; a record with comments takes one line per field."""
     kind = node.type
     if kind.name != "record" or not has_commented_field(kind.fields):
         return break_lines(format_field(node), indent)
@@ -187,12 +189,12 @@ def format_words(words: Iterable[str]) -> Pieces:
 
 
 def join_with_and(texts: Sequence[str]) -> str:
-    """Format alternatives: `"llama" | "mistral"`."""
+    """Format alternatives, e.g. `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
 def format_use(node: ast.Use) -> Pieces:
-    """Format the files, the name, and the locations of config and weights."""
+    """Format a `use` item: its files, its name, and the locations of its config and weights."""
     sources = [f" from {join_with_and(node.sources)}"] if node.sources else []
     under = [f" under {format_weight_path(node.under)}"] if node.under else []
     return ["use ", join_with_and(node.paths), f" as {node.name}", *sources, *under]
@@ -267,7 +269,7 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         *format_clause("when", n.condition),
     ],
 }
-"""Layouts of statements and entries without a body."""
+"""The formatters of statements and entries without a body, by AST class."""
 
 
 def format_dim_name(node: ast.DimName) -> str:
@@ -330,7 +332,7 @@ def format_block_header(node: ast.Block) -> Pieces:
 
 def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:
     """Format the results of a block."""
-    # one result needs neither a name nor brackets
+    # a single result needs neither a name nor parentheses
     if len(results) == 1 and not results[0].name:
         return format_block_parameter(results[0])
     return ["(", *join_with_commas(format_block_parameter(r) for r in results), ")"]
@@ -361,4 +363,4 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ],
     ast.Block: format_block_header,
 }
-"""First lines of statements with a body."""
+"""The formatters of the first lines of statements with a body, by AST class."""

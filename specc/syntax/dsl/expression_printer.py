@@ -11,15 +11,15 @@ CONTINUATION_INDENT = 4
 """Indentation, in columns, of a continued line that is not aligned with an opening bracket."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""Penalty of a line break per enclosing bracket, in unused columns."""
+"""Penalty of a line break per enclosing bracket, as a number of unused columns."""
 ITEM_PENALTY = 60
-"""Penalty of a line break inside a list item, in unused columns."""
+"""Penalty of a line break inside a list item, as a number of unused columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBreak:
-    """A possible line break, printed as `flat` if unused. A break with a higher `bonus`, in unused
-    columns, is preferred.
+    """A possible line break, printed as `flat` if unused. A break with a higher `bonus` (a number
+    of unused columns) is preferred.
     """
 
     flat: str = " "
@@ -55,8 +55,8 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     """Break pieces into lines; the first is indented by `indent` columns."""
     if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # greedy: fill the line; at the first break beyond the width, return to the break on the line
-    # with the best score, i.e. the least nested break
+    # greedy: fill the line; when the width is exceeded, go back to the break with the best score on
+    # the line, i.e. the least nested break
     chunk_widths = measure_chunks(pieces)
     done: list[str] = []
     line = [" " * indent]
@@ -104,12 +104,12 @@ def _measure_flat_width(pieces: Pieces) -> int:
 
 
 def format_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
-    """Print comment lines; both syntaxes start them with `#`."""
+    """Format comment lines, which start with `#` in both syntaxes."""
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
 def measure_chunks(pieces: Pieces) -> list[int]:
-    """Return, for each index in `pieces`, the columns up to the next break."""
+    """Return the number of columns up to the next break, for each index in `pieces`."""
     widths = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):
         piece = pieces[n]
@@ -164,17 +164,17 @@ def quote_unless_name(text: str) -> str:
 
 
 def format_quantize_word(text: str) -> str:
-    """Print a value of the `quantize` section; omit the quotes of a name or a number."""
+    """Format a value of the `quantize` section, without quotes if it is a name or a number."""
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
 def format_weight_path(name: ast.WeightName) -> str:
-    """Print a weight name; omit the quotes if it consists of names and numbers."""
+    """Format a weight name, without quotes if it consists of names and numbers."""
     return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
 
 
 def format_expression(expr: ast.Expr) -> str:
-    """Print an expression on one line."""
+    """Format an expression on one line."""
     return join_pieces(format_expression_pieces(expr))
 
 
@@ -210,7 +210,7 @@ def format_call(expr: ast.Call) -> Pieces:
 def join_with_commas(
     parts: Iterable[Pieces], separator: str = ",", line_break: LineBreak = SPACE_BREAK
 ) -> Pieces:
-    """Join parts with a separator and line breaks; breaks within a part get a penalty."""
+    """Join parts with a separator and possible line breaks. Breaks within a part get a penalty."""
     out: Pieces = []
     for n, part in enumerate(parts):
         if n:
@@ -222,7 +222,9 @@ def join_with_commas(
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
-    """Format a chain such as `a + b - c` in a loop; long sums exceed the recursion limit."""
+    """Format a chain such as `a + b - c` in a loop, because long sums would exceed the recursion
+    limit.
+    """
     # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [
@@ -253,7 +255,7 @@ def format_comparison(expr: ast.Compare) -> Pieces:
 
 
 def format_unary(expr: ast.Unary) -> Pieces:
-    """Format a unary operation: `-x` or `not x`."""
+    """Format a unary operation, `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
     return [sign, *format_expression_pieces(expr.operand, precedence, is_operand=True)]
 
@@ -286,7 +288,7 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
     ast.Unary: format_unary,
     ast.Binary: format_binary,
     ast.Compare: format_comparison,
-    # conditionals are right-associative: `a if c else b if d else e` needs no brackets
+    # conditionals are right-associative: `a if c else b if d else e` needs no parentheses
     ast.Conditional: lambda e: [
         *format_expression_pieces(e.then, OR),
         SPACE_BREAK,
@@ -297,7 +299,7 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
         *format_expression_pieces(e.otherwise),
     ],
 }
-"""Layouts of expressions."""
+"""The formatters of expressions, by AST class."""
 
 
 def format_record_field(field: ast.Option) -> Pieces:
@@ -311,14 +313,14 @@ def format_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) 
 
 
 def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
-    """Format one index, slice or `...`."""
+    """Format an index, a slice or `...`."""
     match item:
         case ast.EllipsisDims():
             return ["..."]
         case ast.Slice():
             start = format_expression_pieces(item.start) if item.start is not None else []
             stop = format_expression_pieces(item.stop) if item.stop is not None else []
-            # `a:b:` is the same as `a:b`
+            # `a:b:` is equivalent to `a:b`
             step = [":", *format_expression_pieces(item.step)] if item.step is not None else []
             return [*start, ":", *stop, *step]
         case _:
@@ -326,7 +328,7 @@ def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
 
 
 def format_type_name(kind: ast.TypeName) -> str:
-    """Print a type on one line."""
+    """Format a type on one line."""
     return join_pieces(format_type_pieces(kind))
 
 
@@ -345,7 +347,7 @@ def format_type_pieces(kind: ast.TypeName) -> Pieces:
         ]
     if kind.name == "record":
         return [*format_record_type(kind.fields), end]
-    # dims are None without brackets; `[]` is an empty tuple
+    # `dims` is None for a type without brackets, and empty for `[]`
     if kind.dims is None:
         return [kind.name + end]
     return [f"{kind.name}[{join_pieces(format_subscripts(kind.dims))}]{end}"]

@@ -122,7 +122,7 @@ def _build_call(
 def _build_record(
     b: AstBuilder, span: Span, *children: ast.Option | Token | None
 ) -> ast.RecordLiteral:
-    # the tokens are the braces
+    # the two tokens are the braces
     fields = tuple(f for f in children if isinstance(f, ast.Option))
     b.report_duplicates("the field", fields)
     return ast.RecordLiteral(fields, span=span)
@@ -150,11 +150,13 @@ def _build_record_type(
 
 
 RepeatHeader: TypeAlias = tuple[str, ast.Expr]
-"""`i in layers`."""
+"""The header of a `repeat` loop: `i in layers`."""
 ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
-"""`y, m in ys, ms`."""
+"""The header of a `scan` loop: `y, m in ys, ms`."""
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
-"""A name, its parameters (None without parentheses), and the span of the name."""
+"""The header of a definition: its name, its parameters (None if there are no parentheses), and the
+span of the name.
+"""
 
 SCAN = NodeRule(ast.Scan, "variables+sequences along carry collect reverse keep until {body}")
 CONFIG = NodeRule(ast.Config, "{entries}")
@@ -205,7 +207,7 @@ RULE_CALLBACKS |= {
     "setting": NodeRule(ast.Setting, "name value"),
     "quantize": NodeRule(ast.Quantize, "{entries}", "the word"),
     "words": TupleRule(),
-    # `_` leaves a result untyped in a list of types, where each result needs an entry
+    # in a list of types each result needs an entry; `_` leaves a result untyped
     "target": lambda b, span, name, kind: ast.Target(
         b.check_bound_name(name), None if kind == ast.TypeName(name="_") else kind, span=span
     ),
@@ -224,7 +226,8 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # no setting allows a negative value; it is parsed so that the error can list the valid values
+    # no setting allows a negative value, but it is parsed so that the error can list the valid
+    # values
     "below_zero": lambda b, span, minus, number: ast.TextLiteral(
         minus.text + number.text, span=span
     ),
@@ -290,7 +293,7 @@ def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
 
 
 def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
-    """Report several lists of ignored keys, as a YAML key can occur only once."""
+    """Report an error for several `ignore` lists, because a YAML key can occur only once."""
     ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
     b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
@@ -302,7 +305,7 @@ def _build_field(
 ) -> ast.Field:
     comments = ast.NO_COMMENTS
     if kind.name == "record" and kind.span and not kind.optional and kind.element_type is None:
-        # fields of a record keep their own comments; its other comments move above the record
+        # the fields of a record keep their comments; all other comments move above the record
         start = b.fragment.source.text.find("{", kind.span.start, kind.span.end) + 1
         body = b.attacher.attach_comments(kind.fields, start, kind.span.end - 1)
         kind = replace(kind, fields=body.children)
@@ -314,7 +317,7 @@ def _build_field(
 @register_rule("reading")
 def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
     node = READING(b, span, *children)
-    # an input and a result may have one name
+    # an input and a result may have the same name
     b.report_duplicates("the input", (e for e in node.entries if isinstance(e, ast.InputReading)))
     b.report_duplicates("the result", (e for e in node.entries if isinstance(e, ast.ResultDisplay)))
     return node

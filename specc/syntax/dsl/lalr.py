@@ -13,7 +13,9 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""Rules whose first child does not add nesting depth, so that a sum of 5 000 terms is flat."""
+"""The rules whose first child does not add nesting depth, so that long sums are not deeply
+nested.
+"""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
 """Rules that lengthen an expression, up to MAX_EXPRESSION_TOKENS."""
@@ -24,7 +26,7 @@ NESTING_RULES = frozenset(
 
 
 class LalrRule(NamedTuple):
-    """A reduction; see `docs.generators.lalr_table.build_rule_entry`."""
+    """A reduction of the parse table; see `docs.generators.lalr_table.build_rule_entry`."""
 
     origin: str
     callback: str
@@ -47,8 +49,9 @@ class LalrRule(NamedTuple):
 class LalrTable:
     """The LALR(1) parse table.
 
-    `states[n]` maps a symbol to the next state, or to `~rule` for a reduction; a state that
-    always reduces by one rule is that `~rule`. `chain_cache` caches chains of unit reductions.
+    `states[n]` maps a symbol to the next state, or to `~rule` for a reduction. If a state always
+    reduces by the same rule, `states[n]` is this `~rule`. `chain_cache` caches chains of unit
+    reductions.
     """
 
     keywords: dict[str, str]
@@ -66,7 +69,7 @@ class LalrTable:
         return row if isinstance(row, int) else row.get(kind)
 
     def get_goto_state(self, state: int, origin: str) -> int | None:
-        """Return the next state after a reduction to `origin`, or None."""
+        """Return the next state after a reduction to `origin`, or None if there is none."""
         row = self.states[state]
         assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)
@@ -85,15 +88,15 @@ class LalrTable:
                 state = self.get_goto_state(state_below, rule.origin)
                 assert state is not None
                 self.chain_cache[key] = state
-                # in a state that can end the text the parser has to check for the end
+                # in a state that can end the text, the parser has to check for the end
                 next_action = (
                     None if state in self.end_terminals.values() else self.get_action(state, kind)
                 )
         return self.chain_cache[key]
 
     def shift_token(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
-        """Return the states after the reductions before `kind` and its shift; for $END, after the
-        reductions to the state `end`. Return None for an unexpected token.
+        """Return the states after the reductions before `kind` and the shift of `kind`, or for
+        $END, after the reductions to the state `end`. Return None for an unexpected token.
 
         LALR tables merge states, so the table may allow a reduction whose result the state below
         does not accept. Therefore the reductions are simulated without building nodes.
@@ -131,7 +134,7 @@ def load_lalr_table() -> LalrTable:
     return LalrTable(
         keywords=data["words"],
         rules=[LalrRule(*r) for r in data["rules"]],
-        # a row is `[symbol, action, …]`
+        # each row is `[symbol, action, …]`
         states=[
             row
             if isinstance(row, int)
@@ -145,7 +148,7 @@ def load_lalr_table() -> LalrTable:
 
 class StackEntry(NamedTuple):
     """A value on the stack, parsed from tokens `first_token` to `last_token` (`first_token` is -1
-    without tokens), with expression nesting depth `depth`.
+    if there are no tokens). `depth` is the nesting depth of the expression.
     """
 
     value: object
@@ -155,12 +158,12 @@ class StackEntry(NamedTuple):
 
 
 RuleBuilder = Callable[[str, list[object], int, int], object]
-"""`(rule, children, first token, last token)` → value."""
+"""A function `(rule, children, first token, last token)` that returns the value of a rule."""
 
 
 @dataclass(kw_only=True)
 class LalrParser:
-    """One parse.
+    """The state of one parse.
 
     `explain` builds the diagnostic of an unexpected token, `build_limit_error` the diagnostic of
     an exceeded limit. `restart_points` are the ascending token indices at which parsing may resume
@@ -223,7 +226,7 @@ class LalrParser:
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
-                # two thirds of the reductions are unit rules; a chain of them is one step
+                # two thirds of the reductions use unit rules; a chain of them is one step
                 self.states[-1] = self.table.follow_unit_rules(self.states[-2], action, kind)
                 return
             self.states.pop()
@@ -232,7 +235,8 @@ class LalrParser:
             entry = self.build_value(rule, self.stack[below:])
             self.stack[below:] = [entry]
             del self.states[len(self.states) - rule.length :]
-        # a long call is as expensive to traverse as a long sum; its length is checked at its end
+        # a long call is as expensive to traverse as a long sum; its length is checked when it is
+        # complete
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
         if long and entry.last_token - entry.first_token >= dsl_lexer.MAX_EXPRESSION_TOKENS:
             self.stop_at_limit("E0111", entry.first_token)
@@ -265,8 +269,8 @@ def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
     children: list[object] = []
     selectors = rule.children
     if rule.is_list and selectors[:1] == [~0]:
-        # `items: items item`: the first child is the list so far, which has no other reference and
-        # is extended in place; copies would make long lists quadratic
+        # `items: items item`: the first child is the list so far, which has no other reference, so
+        # it is extended in place; copies would take quadratic time
         so_far = entries[0].value
         assert isinstance(so_far, list)
         children, selectors = so_far, selectors[1:]
@@ -283,7 +287,7 @@ def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
 def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
     """Return the expression nesting depth of a complete rule."""
     if rule.callback in LEFT_CHAIN_RULES:
-        # `a + b + c` is parsed as `(a + b) + c`, but traversed in a loop
+        # `a + b + c` is parsed as `(a + b) + c`, but tree walks traverse it in a loop
         return max(entries[0].depth, max(e.depth for e in entries[1:]) + 1)
     deepest = max((e.depth for e in entries), default=0)
     return deepest + 1 if rule.callback in NESTING_RULES else deepest
@@ -292,7 +296,7 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
 def recover_from_error(run: LalrParser, index: int) -> int | None:
     """Drop the item with an error at token `index`; return the next restart point, or None.
 
-    It may be the word before the token, if this word was parsed as a name: in
+    The restart point may be the word before the token, if this word was parsed as a name: in
 
         x = a +
         block f()
@@ -309,7 +313,9 @@ def recover_from_error(run: LalrParser, index: int) -> int | None:
 
 
 def _drop_failed_item(run: LalrParser, kind: str) -> bool:
-    """Drop states until an item that begins with `kind` is accepted; return whether it is."""
+    """Drop states until an item that begins with `kind` is accepted. Return True if such a state
+    exists.
+    """
     # states that also accept a name are in an expression
     for depth in range(len(run.states), 1, -1):
         states = run.states[:depth]

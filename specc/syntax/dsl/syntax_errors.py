@@ -23,8 +23,8 @@ from specc.syntax.dsl.unexpected_token import (
 
 @dataclass(frozen=True)
 class UnbalancedBrackets:
-    """Token indices of brackets without a partner: each opening bracket with the token that
-    reveals the error, and the closing brackets.
+    """The unbalanced brackets of a text, as token indices: each unclosed opening bracket with the
+    token that reveals the error, and each unmatched closing bracket.
     """
 
     unclosed: dict[int, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], restart_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find brackets without a partner. At a new item at the start of a line, all brackets that are
+    """Find unbalanced brackets. If a new item begins at the start of a line, all brackets that are
     still open are unclosed.
     """
     found = UnbalancedBrackets()
@@ -54,7 +54,9 @@ def find_unbalanced_brackets(
 def _close_bracket(
     tokens: Sequence[Token], closer: int, stack: list[int], unbalanced: UnbalancedBrackets
 ) -> None:
-    """Remove the partner of a closing bracket, and what it encloses, from the open brackets."""
+    """Remove the partner of a closing bracket, and all brackets opened after the partner, from the
+    open brackets.
+    """
     text = tokens[closer].text
     pairs = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == text]
     if not pairs:
@@ -79,7 +81,9 @@ def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
 def explain_unbalanced_bracket(
     error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
-    """Explain an unclosed bracket around the token, or a closing bracket without an opening one."""
+    """Explain an unclosed bracket around the token, or a closing bracket without an opening
+    bracket.
+    """
     enclosing = find_open_brackets(error.tokens, error.index)
     opener = enclosing[-1] if enclosing else None
     if error.index in unbalanced.unopened and opener not in unbalanced.unclosed:
@@ -112,7 +116,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
         last = error.get_end_span(before) if len(error.tokens) > 1 else error.get_span(token)
         primary = Label(last, f"the file ends without `{closer}`")
     elif error.is_on_new_line(token, before) and opener.text != "{":
-        # a `)` belongs to the line where it is missing, a `}` to a line of its own
+        # a missing `)` belongs at the end of the previous line, a missing `}` on its own line
         primary = Label(error.get_end_span(before), f"expected `{closer}` after this")
     else:
         primary = Label(error.get_span(token), f"expected `{closer}` before this")
@@ -126,8 +130,8 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """Explainer of the syntax errors of one fragment. `description` names the expected text, e.g.
-    `an expression`.
+    """The explainer of the syntax errors of one fragment. `description` names the expected text,
+    e.g. `an expression`.
     """
 
     def __init__(self, fragment: Fragment, description: str) -> None:
@@ -174,7 +178,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a file that does not begin with `specc 1` and `model name`."""
-    # at most `specc` and the version are on the stack, above the start state
+    # only `specc` and the version may be on the stack, above the start state
     if error.parse_run.start != "file" or error.index > 2 or len(error.parse_run.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
@@ -192,7 +196,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a reserved word in place of a name."""
     token, expected = error.token, error.expected_terminals
-    # where a number is also allowed, the word was probably not meant as a name
+    # where a number is also allowed, the user probably did not mean the word as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     return Diagnostic(
@@ -224,7 +228,7 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
 
 def _find_open_definition(error: UnexpectedToken) -> str:
     """Return the terminal of the keyword of the definition around an error, or ""."""
-    # tokens on the stack, such as the keyword of an open definition, are not yet part of a rule
+    # the tokens on the stack, e.g. the keyword of an open definition, are not yet part of a rule
     kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
@@ -290,7 +294,7 @@ def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic
 
 
 def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Explain `f(x)` as a statement."""
+    """Explain a call without a result name, e.g. `f(x)` as a statement."""
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
     method = error.tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
     default = f"write `name = {value}`, or `return …` for a result"
@@ -309,7 +313,7 @@ UNNAMED_STATEMENT_HELPS = {
     "pass": "leave it out",
     "global": "leave it out: a body reads all names outside it",
 }
-"""Help for statements of other languages that have no result, by their first word or method."""
+"""The help for statements of other languages that have no result, by first word or method."""
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
@@ -323,7 +327,7 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         missing = description
         title = f"this is empty; expected {missing}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
-        # a complete value followed by another: `a b`
+        # a complete value is followed by another value: `a b`
         missing = "an operator" if "PLUS" in expected else "the end"
         shown = format_token(token)
         title = f"{description} ends before `{shown}`; expected {missing} between them"
@@ -332,8 +336,8 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
 
 
 def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
-    """Return the label of a missing token: at the end of the line before, unless the next line
-    may begin a new statement or item and is itself wrong.
+    """Return the label of a missing token: at the end of the previous line, unless the next line is
+    itself wrong and may begin a new statement or item.
     """
     token, previous, expected = error.token, error.previous, error.expected_terminals
     if previous is not None:

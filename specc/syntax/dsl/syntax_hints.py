@@ -1,4 +1,4 @@
-"""Hints for syntax errors: keywords with typos, and the syntax of Python, C and PyTorch."""
+"""Hints for syntax errors: misspelled keywords, and the syntax of Python, C and PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -70,7 +70,7 @@ def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool
 
 
 def _is_port_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if an item of the file is named like the inputs or outputs of a graph."""
+    """Return True if a word such as `input` or `outputs` begins an item of the file."""
     return token.text in PORT_WORDS and "BLOCK" in error.expected_terminals
 
 
@@ -161,4 +161,4 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "a function is a block, outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
-"""Conditions on the error, its token and the previous token, each with its hint."""
+"""The hints, each with its condition on the error, its token and the previous token."""

@@ -1,5 +1,5 @@
-"""`UnexpectedToken`, the location of a syntax error; names of grammar terminals in messages;
-explanations of foreign syntax: `for`, `if`, `x += 1`, `a and b`.
+"""`UnexpectedToken`, the location of a syntax error; names of grammar terminals in messages; and
+explanations of the syntax of other languages: `for`, `if`, `x += 1`, `a and b`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ TERMINAL_SIGNS = {
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
-"""Descriptions of punctuation in messages, the most frequently missing token first."""
+"""The descriptions of punctuation in messages; the most frequently missing tokens come first."""
 KEYWORD_TERMINALS = frozenset(
     {
         *ITEM_TERMINALS,
@@ -75,8 +75,8 @@ def describe_terminals(expected: frozenset[str]) -> str:
 
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
-    """Return the terminals to list individually, and descriptions of groups: "a value" for the nine
-    terminals that can begin a value.
+    """Return the terminals to list individually, and descriptions of groups, e.g. "a value" for the
+    nine terminals that can begin a value.
     """
     left = set(expected)
     words = _remove_value_terminals(left)
@@ -145,7 +145,7 @@ class UnexpectedToken:
 
 
 def format_token(token: Token) -> str:
-    """Return a token's text, truncated if long."""
+    """Return a token's text, truncated if it is long."""
     return token.text if len(token.text) <= 30 else token.text[:29] + "…"
 
 
@@ -169,24 +169,24 @@ FOREIGN_STATEMENTS = {
     **dict.fromkeys(("def", "fn", "func", "function", "class", "lambda"), BLOCK_HELP),
     **dict.fromkeys(("import", "include"), IMPORT_HELP),
 }
-"""Words that begin a statement in other languages, with help about their equivalents."""
+"""The help for words that begin a statement in other languages, which names their equivalents."""
 
 FOREIGN_VALUE_WORDS = {
     "IF": CONDITIONAL_HELP[1:],
     "FOR": ("a list is `[f(i) for i in 3]`", *LOOP_HELP),
     "REPEAT": ("an axis of length 1 is repeated by `expand(x, axis=1, length=3)`", *LOOP_HELP[:1]),
 }
-"""Misplaced keywords where a value is expected, with help about their equivalents."""
+"""The help for keywords that are misplaced where a value is expected."""
 
 VALUE_END_TERMINALS = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
 """Tokens that can end a value."""
 
 FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
-"""Logical operators that are words in other languages."""
+"""The operator for each logical operator that is a word in other languages."""
 
 
 def explain_foreign_syntax(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a word or sign of other languages."""
+    """Explain a word or a sign of other languages."""
     return (
         _explain_module_call(error)
         or _explain_foreign_statement(error)
@@ -211,11 +211,11 @@ MODULE_CALLS: Mapping[str, str] = {
     "Sigmoid": "sigmoid(x)",
     "Tanh": "tanh(x)",
 }
-"""The call that replaces a PyTorch module and its call."""
+"""The specc call that replaces a PyTorch module and its call, by module name."""
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `nn.Linear(8, 4)(x)`: a call of a call's result."""
+    """Explain a call of the result of a call, e.g. `nn.Linear(8, 4)(x)`."""
     if error.token.text != "(" or error.previous is None or error.previous.text != ")":
         return None
     module = _find_called_name(error.tokens[: error.index])
@@ -261,7 +261,9 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `y = if c: a`, a reversed `[f(i) for …]`, `repeat(x, 2)` as an operation."""
+    """Explain a misplaced keyword, e.g. `y = if c: a`, a reversed `[f(i) for …]`, or `repeat(x, 2)`
+    used as an operation.
+    """
     token = error.token
     if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in error.expected_terminals:
         return None
@@ -274,8 +276,8 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `a and b`. The unexpected token is the word, or the one after it if the word was
-    parsed as the name of a new result.
+    """Explain a logical operator that is a word, e.g. `a and b`. The unexpected token is the word,
+    or the token after it if the word was parsed as the name of a new result.
     """
     word = error.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:

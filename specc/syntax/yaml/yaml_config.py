@@ -25,11 +25,15 @@ from specc.syntax.yaml.yaml_values import (
 
 FIELD_KEYS = ("type", "from", "default", "doc")
 IGNORED_KEYS = "ignore keys"
-"""The key of ignored config keys. It contains a space, so no config value can have this name."""
+"""The YAML key that lists ignored config keys. It contains a space, so that no config value can
+have this name.
+"""
 
 
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
-    """Parse a field, an expectation, or a value for a field of the extended spec."""
+    """Parse an entry of `config`: a field, an expectation, or a value for a field of the extended
+    spec.
+    """
     value = entry.value
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
@@ -48,8 +52,8 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 
 
 def is_field_declaration(keys: Iterable[str]) -> bool:
-    """Return True if a map with these keys declares a config value: the key `type` and only keys of
-    a declaration.
+    """Return True if a map with these keys declares a config value, i.e. has the key `type` and
+    only keys of a declaration.
     """
     names = set(keys)
     return "type" in names and names <= set(FIELD_KEYS)
@@ -83,8 +87,8 @@ def parse_yaml_field(
 def parse_yaml_field_type(
     reader: YamlReader, entry: YamlEntry
 ) -> tuple[ast.TypeName, tuple[str, ...]]:
-    """Parse a type as a string, or `{record: {layers: {type: int}}}`; also return the comments
-    that move above the field.
+    """Parse a type as a string, or `{record: {layers: {type: int}}}`; also return the comments that
+    are moved above the field.
     """
     node = entry.value
     if not isinstance(node, YamlMapping):
@@ -113,7 +117,9 @@ def parse_yaml_field_type(
 
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse a path in config.json as unquoted text, or a call such as `len("id2label")`."""
+    """Parse a source in config.json: a path as unquoted text, or a call such as
+    `len("id2label")`.
+    """
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
     subject = "a place in config.json"
@@ -128,7 +134,9 @@ def is_bare_config_path(text: str) -> bool:
 
 
 def field_to_yaml(node: ast.Field) -> YamlPair:
-    """Convert to `d: {type: int, from: hidden_size, default: 768, doc: width}`."""
+    """Convert a config field to a map, e.g. `d: {type: int, from: hidden_size, default: 768, doc:
+    width}`.
+    """
     pairs = [YamlPair("type", field_type_to_yaml(node.type))]
     if node.sources:
         pairs.append(
@@ -144,21 +152,21 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
 
 
 def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
-    """Convert a type to text, a record to a map of its fields."""
+    """Convert a record type to a map of its fields, and any other type to text."""
     if kind.name != "record" or kind.optional or not kind.fields:
         return format_type_name(kind)
     return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
-    """Convert a path in config.json to unquoted text, any other expression to DSL text."""
+    """Convert a path in config.json to unquoted text, and any other expression to DSL text."""
     if not isinstance(expr, ast.TextLiteral):
         return format_expression(expr)
     return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
 
 
 def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert a config value: records become maps."""
+    """Convert a config value. A record becomes a map."""
     match expr:
         case ast.RecordLiteral():
             return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
@@ -183,4 +191,4 @@ CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
     ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
     ast.Assign: assignment_to_yaml,
 }
-"""Printers of the entries of `config`."""
+"""The functions that convert entries of `config` to YAML, by AST class."""

@@ -1,4 +1,4 @@
-"""The keys of statements, weight rules, `use`, blocks and definitions in YAML: one table for the
+"""The YAML keys of statements, weight rules, `use`, blocks and definitions, in one table for the
 parser, the printer and the JSON schema.
 """
 
@@ -58,8 +58,8 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a construct. `fields` are the fields of the node that its value fills; `description`
-    names the value in messages.
+    """A key of a construct. `fields` are the node fields that the value of the key fills.
+    `description` names the value in messages.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Key:
 
     @property
     def field_names(self) -> list[str]:
-        """The fields that the key fills; by default the field with the name of the key."""
+        """The fields that the key fills, by default the field with the same name as the key."""
         return (self.fields or self.name).split()
 
 
@@ -126,7 +126,7 @@ class Form(Generic[T]):
         return self.node(**values, span=span)
 
     def to_yaml(self, node: ast.Node) -> YamlMap:
-        """Convert a node to its map."""
+        """Convert a node to a map."""
         entries = (
             (key.name, key.kind.to_yaml(*(getattr(node, name) for name in key.field_names)))
             for key in self.keys
@@ -138,7 +138,7 @@ class Form(Generic[T]):
 
 
 def find_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
-    """Return the form of a node's class."""
+    """Return the form for the class of a node."""
     return next(form for form in forms.values() if form.node is type(node))
 
 
@@ -208,13 +208,13 @@ FOREIGN_STATEMENT_HINTS = {
     "for": "write `- repeat: i in 3`, with `do:`",
     "while": "write `- scan: step in 8`, with `carry:`, `until:` and `do:`",
 }
-"""Hints for statements of other languages, by their first key."""
+"""The hints for statements of other languages, by the first key of the statement."""
 
 
 def attach_target_types(
     reader: YamlReader, targets: tuple[ast.Target, ...], node: YamlNode
 ) -> tuple[ast.Target, ...]:
-    """Attach the types of `float[b], _` to targets; `_` means no type."""
+    """Attach types such as `float[b], _` to targets; `_` means no type."""
     types = parse_yaml_fragment(reader, node, TYPES, "types") or (MISSING_TYPE,) * len(targets)
     if len(types) != len(targets):
         reader.report_error(
@@ -232,7 +232,7 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Let) -> YamlMap:
-    """Convert to `a, b: f(x)`, or with types to `{type:, is:}`."""
+    """Convert an assignment to `a, b: f(x)`, or to `{type:, is:}` if the targets have types."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
@@ -293,7 +293,8 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_FORM,
 }
-"""The statements that begin with a keyword. All other statements are bindings (`parse_yaml_let`).
+"""The statements that begin with a keyword. All other statements are assignments
+(`parse_yaml_let`).
 """
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
@@ -358,7 +359,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
     ),
     "require": REQUIRE_FORM,
 }
-"""The entries of `items:` with several keys, by their keyword."""
+"""The forms of `items:` entries with several keys, by keyword."""
 
 USE_ENTRY = Form(
     ast.Use,

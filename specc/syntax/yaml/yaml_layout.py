@@ -1,4 +1,6 @@
-"""The YAML output model: maps, lists, flow and block style, quoting; and expressions in it."""
+"""The YAML output model (maps, lists, flow and block style, quoting), and the conversion of
+expressions to it.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +20,7 @@ from specc.syntax.dsl.expression_printer import (
 
 @dataclass(frozen=True, slots=True)
 class YamlPair:
-    """`key: value` with its comments. The trailing comment is on the first line if
+    """A `key: value` pair with its comments. The trailing comment is on the first line if
     `is_comment_on_first_line` is set, otherwise on the last line.
     """
 
@@ -30,7 +32,9 @@ class YamlPair:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A map. `end` are the comments after its last entry; `is_multiline`: one line per entry."""
+    """A map. `end` are the comments after its last entry. `is_multiline` forces one line per
+    entry.
+    """
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
@@ -83,7 +87,7 @@ def _is_plain_scalar(text: str) -> bool:
 
 
 def escape_yaml_character(character: str) -> str:
-    """Escape a character for double quotes; invisible ones as code points."""
+    """Escape a character for double quotes. Write an invisible character as its code point."""
     if character in TEXT_ESCAPES or is_visible_character(character):
         return TEXT_ESCAPES.get(character, character)
     code = ord(character)
@@ -93,7 +97,7 @@ def escape_yaml_character(character: str) -> str:
 
 
 def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None:
-    """Format a value on one line; return None if it has comments or must be multiline. If
+    """Format a value on one line, or return None if the value has comments or must be multiline. If
     `is_forced`, omit comments and ignore the layout.
     """
     if isinstance(value, str):
@@ -124,7 +128,7 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
 
 
 def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
-    """Print a value after `line_start`: on the same line if it fits, otherwise on the following
+    """Format a value after `line_start`: on the same line if it fits, otherwise on the following
     lines, indented by `indent`.
     """
     if isinstance(value, str):
@@ -137,7 +141,7 @@ def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[st
 
 
 def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
-    """Print a value on its own lines."""
+    """Format a value on its own lines."""
     out: list[str] = []
     if isinstance(value, YamlMap):
         for pair in value.pairs:
@@ -153,7 +157,7 @@ def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
 
 
 def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
-    """Print the lines of `key: value`."""
+    """Format a pair as the lines of `key: value`."""
     lines = format_yaml_value(
         " " * indent + format_yaml_scalar(pair.key, is_flow=False) + ":", pair.value, indent + 2
     )
@@ -164,7 +168,9 @@ def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
 
 
 def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
-    """Print the lines of `- value`; a map that does not fit on one line begins after the dash."""
+    """Format a list item as the lines of `- value`. A map that does not fit on one line begins
+    after the dash.
+    """
     blanks = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
@@ -182,15 +188,15 @@ def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
 
 
 def append_yaml_comment(lines: list[str], comments: Comments, on_first_line: bool) -> list[str]:
-    """Append the trailing comment to the first or last line."""
+    """Append the trailing comment to the first or the last line."""
     if comments.trailing:
         lines[0 if on_first_line else -1] += f"  # {comments.trailing}"
     return lines
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
-    """Convert the values of `return` or the inputs of a call to a list; a single value that is not
-    a list needs no list.
+    """Convert the values of `return` or the inputs of a call to a list; return a single value that
+    is not a list without a list around it.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -198,8 +204,8 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
-    """Return True if an expression is printed as a map: it is a call with weights, or with such a
-    call among its arguments, and a map can express it.
+    """Return True if an expression is printed as a map: if it is a call with weights, or a call
+    with such a call among its arguments, that a map can represent.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(has_own_weights(e) for e in expr.items)
@@ -232,8 +238,8 @@ def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
 
 
 def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
-    """Make a list with a line per item; an empty map if there are only comments, which an empty
-    list cannot hold.
+    """Make a list with one line per item. If there are only comments, make an empty map, because an
+    empty list cannot contain comments.
     """
     if not items and end:
         return YamlMap([], end, is_multiline=True)

@@ -83,14 +83,14 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
     others: list[Label] = []
     if error.context_mark:
         context = _get_mark_span(source, error.context_mark)
-        # if both marks are at one location, the second adds nothing
+        # if both marks have the same location, the second mark adds no information
         if context.start < here.start:
             others.append(Label(context, "starts here"))
     return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(fix,))
 
 
 def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return the title of a YAML error, and its fix."""
+    """Return the title and the fix of a YAML error."""
     mark = error.problem_mark
     if mark and source.text[mark.index : mark.index + 1] == "\t":
         return "a tab in place of spaces", "indent with spaces"
@@ -102,7 +102,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a mark, or, without a mark, of the end of the text."""
+    """Return the span of the character at a mark, or of the end of the text if there is no mark."""
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))
@@ -129,7 +129,7 @@ class YamlSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlEntry:
-    """`key: value`."""
+    """A `key: value` entry of a map."""
 
     key: YamlScalar
     value: "YamlNode"
@@ -194,7 +194,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
 
 
 class YamlComposer:
-    """Builder of nodes from PyYAML events, without recursion."""
+    """A builder that composes nodes from PyYAML events, without recursion."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -230,7 +230,7 @@ class YamlComposer:
 
     def add_scalar(self, node: YamlScalar) -> None:
         """Add a scalar to the open collection."""
-        # an empty value has no text that could contain a `#`
+        # the text of an empty value cannot contain a `#`
         if node.style or node.span.end > node.span.start:
             self.scalars.append(node.span)
         self.add_node(node)
@@ -248,7 +248,7 @@ class YamlComposer:
             )
 
     def open_collection(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
-        """Begin a collection. Raise E0110 if it is nested too deeply."""
+        """Begin a collection. Raise E0110 if the collection is nested too deeply."""
         self.stack.append(collection)
         if len(self.stack) > dsl_lexer.MAX_NESTING:
             raise_error(
@@ -287,8 +287,8 @@ class YamlComposer:
                 top.key = None
 
     def check_key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return a key. Raise E0124 or E0122 if it is not a string; report E0116 for a duplicate
-        key.
+        """Return the text of a key. Raise E0124 or E0122 if the key is not a string. Report E0116
+        for a duplicate key.
         """
         if not isinstance(node, YamlScalar):
             raise_error(

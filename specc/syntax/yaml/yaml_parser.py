@@ -89,7 +89,7 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
     if kind in ITEM_FORMS:
         item = ITEM_FORMS[kind].parse(reader, node)
         return [item] if item is not None else []
-    # a top-level key may be an entry of `items:`, `- dims: [batch]`
+    # a top-level key may be an entry of `items:`, e.g. `- dims: [batch]`
     found = reader.read_known_keys(node, (kind,), f"`{kind}`")
     return TOP_ITEM_PARSERS[kind](reader, found[kind])
 
@@ -129,7 +129,7 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | None:
-    """Parse one entry of `generate`, or return None after an error."""
+    """Parse an entry of `generate`, or return None after an error."""
     name = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
     entries = reader.read_mapping(entry.value, "what is generated", example)
@@ -159,7 +159,7 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
-    """Parse a key of `quantize` with its value, or a list of patterns."""
+    """Parse an entry of `quantize`: a key with its value or its list of patterns."""
     value, subject = entry.value, f"`{entry.name}`"
     nodes = value.items if isinstance(value, YamlSequence) else [value]
     values = tuple(ast.TextLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
@@ -180,8 +180,8 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c},
-    {share: d}]`.
+    """Parse the key `weights`, e.g. `weights: [{from: file}, {tie: a, to: b}, {load: a, as: b},
+    {ignore: c}, {share: d}]`.
     """
     example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
@@ -190,7 +190,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
-    """Parse one rule, or return None after an error."""
+    """Parse a weight rule, or return None after an error."""
     subject = "a rule of `weights`"
     entries = reader.read_mapping(node, subject, "`- {tie: a.weight, to: b.weight}`")
     kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
@@ -296,7 +296,7 @@ def attach_items(
         if entry.name not in YAML_HEADER_KEYS:
             break
         end = get_entry_span(entry).end
-    # top-level keys are in any order, but comments are attached in source order
+    # top-level keys may be in any order, but comments are attached in source order
     ordered = sorted(items, key=lambda item: get_node_span(item).start)
     return attach_file_comments(
         reader.attacher, replace(file_header, items=tuple(ordered)), start, end

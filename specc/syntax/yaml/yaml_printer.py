@@ -37,7 +37,7 @@ from specc.syntax.yaml.yaml_values import EQUATIONS
 
 
 def format_yaml(file: ast.File) -> str:
-    """Print a spec."""
+    """Format a spec as canonical YAML."""
     out = format_comment_lines(file.comments.leading, 0)
     out += format_yaml_block(YamlMap(_list_head_pairs(file)), 0)
     previous: ast.Item | None = None
@@ -62,7 +62,7 @@ def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
 
 
 def _list_head_pairs(file: ast.File) -> list[YamlPair]:
-    """Return the keys before the items of a spec."""
+    """Return the top-level pairs before the items of a spec."""
     head = [
         YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
         YamlPair("model", file.model),
@@ -92,7 +92,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
             out
             and get_top_key(out[-1][-1]) == get_top_key(item)
             and type(item) not in SECTION_CONVERTERS
-            # two items with one name would be a duplicate key
+            # two items with the same name would be duplicate keys
             and not (key and key in map(get_item_key, out[-1]))
         ):
             out[-1].append(item)
@@ -112,8 +112,8 @@ def get_item_key(item: ast.Item) -> str:
 
 
 def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, list[ItemRun]]:
-    """Partition items into runs under top-level keys, items below `items:`, and further runs under
-    top-level keys.
+    """Partition items into groups under top-level keys, items below `items:`, and further groups
+    under top-level keys.
     """
     remaining = group_neighbors(items)
     used = {"items"}
@@ -130,7 +130,7 @@ def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, 
 
 
 def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, YamlPair]]:
-    """Yield the items of each top-level key, and the key with its value."""
+    """Yield the items of each top-level key with the YAML pair of this key."""
     first, middle, last = partition_items(items)
     for run in first:
         yield run, item_group_to_yaml(run)
@@ -141,7 +141,7 @@ def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, Ya
 
 
 def item_group_to_yaml(run: ItemRun) -> YamlPair:
-    """Convert a top-level key with its items."""
+    """Convert a top-level key and its items."""
     match run[0]:
         case ast.Use() | ast.Require():
             listed = YamlList([top_entry_to_yaml(item) for item in run], is_multiline=True)
@@ -164,8 +164,8 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
 
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert `generate` to `text: {of: ids, from: logits, stop: eos}`, `stream` to
-    `logits: sound`.
+    """Convert a `generate` item to e.g. `text: {of: ids, from: logits, stop: eos}`, and a `stream`
+    item to e.g. `logits: sound`.
     """
     if isinstance(item, ast.Stream):
         return YamlPair(item.source, item.input_name, item.comments)
@@ -184,7 +184,7 @@ def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert a top-level key that holds one item."""
+    """Convert a top-level key that contains one item."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
         get_top_key(item),
@@ -195,7 +195,7 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
-    """Make a map with a line per entry."""
+    """Make a map with one line per entry."""
     return YamlMap(pairs, end, is_multiline=bool(pairs or end))
 
 
@@ -219,11 +219,11 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
         item.end,
     ),
 }
-"""Converters of the top-level keys that hold one item."""
+"""The converters of the top-level keys that contain one item, by AST class."""
 
 
 def items_to_yaml(run: ItemRun) -> YamlPair:
-    """Convert mixed items to `items:`."""
+    """Convert items of different kinds to the key `items`."""
     entries = []
     previous: ast.Item | None = None
     for item in run:
@@ -249,9 +249,9 @@ def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
 
 CODE_PIECE = re.compile(r"`([^`\n]+)`")
 PLACEHOLDER = "placeholder_for_ellipsis"
-"""Replaces `…` while an example is parsed."""
+"""The name that replaces `…` while an example is parsed."""
 EMPTY_BODY = f"{{ {PLACEHOLDER} = {PLACEHOLDER} }}"
-"""Replaces `{ … }` while an example is parsed."""
+"""The body that replaces `{ … }` while an example is parsed."""
 OPTION_PIECE = re.compile(r"([a-z_]+)=([^=\s].*)")
 WEIGHTS_PIECE = re.compile(r"(?:… )?@ (\S+)")
 TYPED_PIECE = re.compile(r"\w+: (?:int|float|bool|text|list|choice|mask|score|bias|norm)\b")
@@ -275,9 +275,9 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 @lru_cache(maxsize=256)
 def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
-    """Rewrite a code fragment of advice in YAML; return it unchanged if it is equal in both
-    syntaxes. With `in_map`, the erroneous code is a map, `{linear: {in: x}}`, so options and weight
-    names become entries.
+    """Rewrite a code fragment of advice in YAML, or return it unchanged if it is equal in both
+    syntaxes. If `in_map` is set, the erroneous code is a map, e.g. `{linear: {in: x}}`, so options
+    and weight names become entries.
     """
     if option := OPTION_PIECE.fullmatch(code):
         return f"{option[1]}: {option[2]}" if in_map else code
@@ -295,8 +295,8 @@ def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
 
 
 def _has_only_docstring(file: ast.File) -> bool:
-    """Return True if an embedded fragment is a string literal alone, which becomes the docstring
-    of the file or block.
+    """Return True if an embedded fragment is only a string literal, which becomes the docstring of
+    the file or block.
     """
     if any(isinstance(item, ast.Block) and not item.body for item in file.items):
         return True
@@ -307,9 +307,11 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
 def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
-    """Yield whole specs that may contain a fragment, with the conversion of the fragment."""
+    """Yield complete specs that embed a fragment, each with the function that converts the fragment
+    to YAML.
+    """
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    head = 'specc 1\nmodel m "d"\n'  # with a docstring, so that the fragment is not parsed as one
+    head = 'specc 1\nmodel m "d"\n'  # its docstring keeps the fragment from being one
     yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(code):
         yield f"{head}config {{ {text} }}\n", _convert_section
@@ -322,7 +324,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
 
 
 def _convert_items(file: ast.File) -> YamlMap | YamlList:
-    """Convert the items of a file, and the items below `items:` to a list."""
+    """Convert the items of a file; the items below `items:` become a list."""
     pairs = [YamlPair("extends", file.extends)] if file.extends else []
     pairs += [pair for _, pair in convert_item_groups(file.items)]
     only = pairs[0].value
@@ -348,7 +350,7 @@ def _convert_statement(file: ast.File) -> YamlMap:
 
 
 def _format_flow(value: YamlMap | YamlList) -> str:
-    """Print a value on one line, without the braces of a single entry."""
+    """Format a value on one line, without the braces of a map with one entry."""
     text = format_yaml_flow(value, is_forced=True) or ""
     if isinstance(value, YamlList):
         text = "- " + text[1:-1]

@@ -1,5 +1,5 @@
-"""`YamlReader`, which checks kinds and keys of YAML nodes and reports errors; extents of nodes
-with their comments; scalars as fragments of the DSL.
+"""`YamlReader`, which checks kinds and keys of YAML nodes and reports errors. Also computes the
+extents of nodes with their comments, and converts scalars to fragments of the DSL.
 """
 
 import re
@@ -43,11 +43,11 @@ KEY_SYNONYMS = {
     "otherwise": "else",
     "name": "model",
 }
-"""Keys of specs, by the words of other formats."""
+"""The keys of specs, by the corresponding words of other formats."""
 
 
 class YamlReader(ErrorCollector):
-    """Reader that checks the nodes of a YAML file and reports errors. `subject` names a node in
+    """A reader that checks the nodes of a YAML file and reports errors. `subject` names a node in
     messages.
     """
 
@@ -107,18 +107,18 @@ class YamlReader(ErrorCollector):
         return node.value
 
     def read_strings(self, node: YamlNode, subject: str) -> tuple[str, ...]:
-        """Return the strings of a list; a single string is a list of one."""
+        """Return the strings of a list, or a list of one string for a single string."""
         nodes = node.items if isinstance(node, YamlSequence) else [node]
         return tuple(self.read_scalar(each, subject) for each in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
-        """Return the text of a key that may be absent."""
+        """Return the text of a key, or "" if the key is absent."""
         return self.read_scalar(entries[key].value, f"`{key}`") if key in entries else ""
 
     def read_known_keys(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return the entries by key. Report E0201 for unknown and E0126 for missing keys."""
+        """Return the entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
         allowed = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         found = {e.name: e for e in entries}
@@ -205,7 +205,7 @@ def make_section(
     children: Children[T],
     **others: object,
 ) -> N:
-    """Make the node of a key with entries below it, which go into `field`."""
+    """Make the node of a key; its field `field` contains the entries below the key."""
     body = collect_yaml_body(reader, entry, children)
     return node(
         **{field: body.children},
@@ -224,22 +224,24 @@ def compute_entry_extent(reader: YamlReader, entry: YamlEntry) -> Span:
 
 
 def compute_node_extent(reader: YamlReader, node: YamlNode) -> Span:
-    """Return the span of a node with the comments at its end."""
+    """Return the span of a node, including the comments at its end."""
     end = max(node.span.end, find_node_end(reader, node))
     return Span(reader.source, node.span.start, end)
 
 
 def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
-    """Return the end of a value with its comments."""
+    """Return the end of a value, including its comments."""
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
-    # the comments of an empty value are indented deeper than its key
+    # the comments of an empty value are indented more than its key
     end = max(entry.key.span.end, entry.value.span.end)
     return find_comments_end(reader, end, entry.key.span.column)
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
-    """Return the end of a node with the comments after it that are indented like its entries."""
+    """Return the end of a node, including the comments after it that are indented like its
+    entries.
+    """
     if isinstance(node, YamlScalar) or node.is_flow:
         return node.span.end
     end = node.span.end
@@ -251,15 +253,15 @@ def find_node_end(reader: YamlReader, node: YamlNode) -> int:
 
 
 def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
-    """Return the end of the comments after `end`: a trailing one, and those on the lines below that
-    start at or right of a 0-based column.
+    """Return the end of the comments after `end`: of a trailing comment, and of the comments on the
+    following lines that start at or after a 0-based column.
     """
     text = reader.source.text
     position = end
     for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
         comment = reader.comments[n]
         gap = text[position : comment.start]
-        # any text except the end of a flow collection begins a new token
+        # any text except the end of a flow collection starts a new token
         if gap.strip(" \t\r\n,]}"):
             break
         if "\n" in gap and reader.source.get_line_and_column(comment.start)[1] - 1 < column:
@@ -280,11 +282,11 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     """Return the text of a scalar with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
-    # most scalars: characters and offsets correspond
+    # in most scalars, the characters correspond to those of the source
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
-    if offsets is None:  # folded over lines: point to all of it
+    if offsets is None:  # folded over lines: a span covers the scalar
         places = (*[span.start] * len(node.value), span.end)
     else:
         places = tuple(span.start + n for n in offsets)

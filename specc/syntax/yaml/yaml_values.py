@@ -1,4 +1,4 @@
-"""Kinds of YAML values (expressions, types, names, …), each with its parser and printer."""
+"""The kinds of YAML values (expressions, types, names, …), each with its parser and printer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     """Parse a name without dots."""
-    # TARGETS also matches `x: type` and `a, b`, which get a specific message
+    # TARGETS also matches `x: type` and `a, b`, so that these get a specific message
     found = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
         return found[0].name
@@ -94,8 +94,8 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list; a single node is a list of one, an empty value an empty
-    list.
+    """Return the entries of a list. For a single node, return a list of one entry; for an empty
+    value, return an empty list.
     """
     if isinstance(node, YamlSequence):
         return node.items
@@ -103,7 +103,9 @@ def list_nodes(node: YamlNode) -> list[YamlNode]:
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse text, a list, or a call as a map: `{linear: {in: x, out: d, weights: q_proj}}`."""
+    """Parse an expression: text, a list, or a call as a map, e.g. `{linear: {in: x, out: d,
+    weights: q_proj}}`.
+    """
     match node:
         case YamlSequence(items=items):
             values = tuple(parse_yaml_expression(reader, n) for n in items)
@@ -115,7 +117,9 @@ def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
-    """Parse a list of values or a single value. Text with a list expression is a list of values."""
+    """Parse a list of values or a single value. A text that is a list expression is a list of
+    values.
+    """
     if isinstance(node, YamlSequence):
         return tuple(parse_yaml_expression(reader, n) for n in node.items)
     value = parse_yaml_expression(reader, node)
@@ -135,7 +139,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
     for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
-        # `in` and `weights` are reserved: a call with an option with that name is written as a
+        # `in` and `weights` are reserved, so a call with an option of this name is written as a
         # string
         if argument.name == "in":
             args = parse_yaml_expressions(reader, argument.value)
@@ -160,7 +164,7 @@ def _report_call_keys(reader: YamlReader, node: YamlMapping) -> None:
 
 
 def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
-    """Make `out: d` of a call, or a field of a record."""
+    """Make an option of a call, e.g. `out: d`, or a field of a record."""
     span = entry.key.span.extend_to(entry.value.span)
     return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
 
@@ -171,7 +175,7 @@ def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightName
 
 
 def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse a config value: a map is a record."""
+    """Parse a config value. A map is parsed as a record."""
     match node:
         case YamlMapping(entries=entries):
             fields = []
@@ -217,7 +221,7 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
 def make_header_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
-    """Make the kind of a string that is parsed by a grammar symbol and fills several fields."""
+    """Make the kind of a string that a grammar symbol parses and that fills several fields."""
 
     def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> FieldValues | None:
         head = parse_yaml_fragment(reader, entry.value, start, subject)
@@ -242,7 +246,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
-    """Parse the type of a single result, or a map of results."""
+    """Parse the results of a block: the type of a single result, or a map."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return (ast.BlockParameter("", parse_yaml_type(reader, node, subject), span=node.span),)
@@ -271,7 +275,7 @@ def parse_yaml_equations(
 
 
 def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
-    """Convert to `x: float[batch, n]`, or with a default to a map."""
+    """Convert a parameter to `x: float[batch, n]`, or to a map if the parameter has a default."""
     kind = format_type_name(node.type)
     if node.default is None:
         return YamlPair(node.name, kind)
@@ -280,7 +284,7 @@ def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
 
 
 def outputs_to_yaml(results: Parameters) -> YamlValue:
-    """Convert to the type of a single result, or to a map of results."""
+    """Convert results to a map, or a single unnamed result to its type."""
     if len(results) == 1 and not results[0].name:
         return format_type_name(results[0].type)
     return YamlMap([parameter_to_yaml(r) for r in results])
