@@ -50,8 +50,8 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
-    """Expand operands with batch size 1 if the declared type names the batch axis and
-    another operand, or a dynamic length of `dims`, has a larger size for that name.
+    """Expand operands with batch size 1 if the declared type names the batch axis, and a different
+    operand or a dynamic length of `dims` has a larger size for this name.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -65,7 +65,7 @@ def broadcast_batch(
 
 
 def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dict[str, Dim]:
-    """Return the first batch size other than 1 of each name of a batch axis."""
+    """Return the first batch size other than 1 for each name of a batch axis."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
@@ -76,7 +76,7 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
-    """Return the declared name of the first axis, or "" if a config value fixes it."""
+    """Return the declared name of the first axis, or "" if a config value determines its length."""
     match param.type.dims, value:
         case (ast.Name(path=name), *_), Tensor(shape=(_, _, *_)):
             return "" if name == "_" or name in env.names or name in env.config else name
@@ -87,11 +87,15 @@ MAX_BLOCK_DEPTH = 64
 """The maximum depth of nested block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
-"""The argument of each parameter by name, and the scope in which it is evaluated."""
+"""The argument of each parameter, and the scope in which the argument is evaluated, by parameter
+name.
+"""
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
-    """Call a block and return its results; its weight scope is that of `call.inner_env`."""
+    """Call a block and return its results. The weight scope of the block is the scope of
+    `call.inner_env`.
+    """
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
@@ -130,8 +134,9 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
-    # The same file and specs that extend it share the caller's dynamic lengths; std declares none.
-    # Operands bind the dynamic lengths of a used file: its `batch` may be `batch * 2` here.
+    # Blocks of the same file, or of a file that it extends, share the caller's dynamic lengths; std
+    # declares none. Operands bind the dynamic lengths of a used file: its `batch` may be `batch *
+    # 2` here.
     if not is_same_file:
         env.dynamic_lengths = None if module.is_standard else {}
     return env
@@ -148,8 +153,8 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 def _get_block_config(
     context: Context, module: SpecModule, call: PendingCall, source: Env | None
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file: the values that the call sets, or the values of a
-    scope of that file if the call sets none.
+    """Return the config of the block's file: the values that the call sets or, if the call sets
+    none, the values of a scope of that file.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and source is not None:
@@ -162,8 +167,8 @@ def _get_block_config(
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
-    """Return each given parameter with its argument. Arguments of the call override
-    options that were bound earlier.
+    """Return each parameter that has an argument, with this argument. Arguments of the call
+    override options that were bound earlier.
     """
     block = target.block
     given = _pair_arguments(block, call)
@@ -179,8 +184,8 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """Push a block onto the call stack during a call. Raise E0210 for recursion, and E0110 if the
-    depth exceeds `MAX_BLOCK_DEPTH`.
+    """Push a block onto the call stack for the duration of a call. Raise E0210 for recursion, and
+    E0110 if the depth exceeds `MAX_BLOCK_DEPTH`.
     """
     stack = context.call_stack
     # the key includes the location, because two files may have blocks with the same name
@@ -232,8 +237,8 @@ def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
 
 
 def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
-    """Bind parameters to the arguments: first compile-time values, then tensors. Arguments
-    are evaluated in the caller's scope.
+    """Bind parameters to arguments: first compile-time values, then tensors. Arguments are
+    evaluated in the caller's scope.
     """
     errors = ErrorScope()
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
@@ -255,7 +260,7 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
     """Bind the remaining parameters to their defaults, in order."""
     for param in block.params:
-        # bound by `bind_arguments`; defaults are evaluated in the block's scope
+        # already bound by `bind_arguments`; defaults are evaluated in the block's scope
         if param.name in env.names:
             continue
         if param.default is None:
@@ -310,7 +315,7 @@ def _bind_parameter(
 
 
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
-    """Return True if a value is an allowed value of the same choice type."""
+    """Return True if a value is an allowed value of the same declared choice type."""
     words = param.type.names if param.type.name == "choice" else ()
     return isinstance(value, ChoiceValue) and value.value in words and value.allowed_values == words
 
@@ -365,13 +370,13 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Name the results of a scope for `--tap`: `a.b` is the first result, `a.b:weights` is
-    `weights`.
+    """Name the results of a scope for `--tap`: `a.b` is the first result, and `a.b:weights` is the
+    result with the name `weights`.
     """
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # the scope without a suffix names the first result
+        # the scope without a suffix is the name of the first result
         if n == 0:
             context.builder.names[env.scope] = value.value
         if name:

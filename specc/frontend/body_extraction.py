@@ -1,5 +1,5 @@
-"""Extract the body of a loop or expert as a graph with captures, and hoist its position ids. Exit
-a loop early when all batch elements are finished (`scan … until all(done)`).
+"""Extract the body of a loop or expert as a graph with captures, hoist its position ids, and build
+the early exit of a loop (`scan … until all(done)`).
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -66,16 +66,16 @@ def extract_body_graph(
 ) -> tuple[Graph, list[Value]]:
     """Return the nodes between loop inputs and outputs as a graph, and the captured values.
 
-    Nodes with an axis of the length `length_symbol`, a symbol unknown outside, are part of the body
-    too. `start_index` is the number of nodes before the body was elaborated.
+    Nodes with an axis of the length `length_symbol`, a symbol unknown outside, are part of the
+    body, too. `start_index` is the number of nodes that existed before the body was elaborated.
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
     # recomputed, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     live, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
-    # captures are ordered as in the graph, so that the same spec produces the same body independent
-    # of the traversal order
+    # captures are in graph order, so that the same spec produces the same body regardless of the
+    # traversal order
     captures = _sort_captures(builder, captured)
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
     copied_values = dict(zip([*inputs.values(), *captures], names.values(), strict=True))
@@ -153,7 +153,7 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
 def _find_dependent_nodes(
     builder: Builder, leaves: Iterable[Value], start_index: int, length: str
 ) -> dict[Node, None]:
-    """Return, in order, every node that depends on one of `leaves` or has an axis of length
+    """Return, in graph order, every node that depends on any of `leaves` or has an axis of length
     `length`.
 
     The leaves are created with the body, so that only nodes after the first `start_index` can
@@ -179,17 +179,19 @@ def _find_dependent_nodes(
 
 
 def _has_length(value: Value, length: str) -> bool:
-    """Return True if an axis of the value has a length with the symbol `length`."""
+    """Return True if the length of any axis of the value contains the symbol `length`."""
     return bool(length) and any(length in d.symbols() for d in value.type.shape)
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
-"""The value that a skipped iteration collects, by element type; 0.0 for floats."""
+"""The value of a scan output in a skipped iteration, by element type (default 0.0, for floats)."""
 
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """The carried flag that marks finished batch elements, and its index among the carries."""
+    """The early exit of a loop: the loop-carried flag that marks finished batch elements, and its
+    index among the carries.
+    """
 
     carry_index: int
     name: str
@@ -199,7 +201,7 @@ class EarlyExit:
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the loop-carried values, unchanged for elements that were finished before."""
-        # the flag before the iteration: the iteration that sets it still counts
+        # the flag before the iteration, because the iteration that sets the flag still counts
         done = previous_carries[self.carry_index]
         return [
             self._select(context, done, Tensor(old), Tensor(new)).value
@@ -224,7 +226,9 @@ class EarlyExit:
     def _select(
         self, context: Context, done: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
-        """Select between two tensors by the flag of each batch element."""
+        """Return `finished` for batch elements whose flag is set, and `unfinished` for the
+        others.
+        """
         mask = Tensor(done, self.span)
         # one flag per batch element, broadcast over its features
         for axis in range(done.type.rank, unfinished.type.rank):
@@ -232,8 +236,8 @@ class EarlyExit:
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
     def check_axes(self, done: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 for a value without the leading axes of `done`; `role` is its role in the
-        message, such as "carried".
+        """Raise E0730 for a tensor without the leading axes of `done`; `role` is its role in the
+        message, e.g. "carried".
         """
         rank = done.type.rank
         for name, value in other_tensors.items():
@@ -260,8 +264,8 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
     """Return the early exit of a loop with `until`, or None; `initial_carries` are the carries
     before the first iteration.
 
-    Raise E0729 unless the condition is `all(name)` of a carried boolean tensor, and E0730 if a
-    different carry lacks the axes of that tensor.
+    Raise E0729 unless the condition is `all(name)` of a loop-carried boolean tensor. Raise E0730 if
+    a different carry lacks the axes of this tensor.
     """
     match statement.until:
         case None:
@@ -271,7 +275,8 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
         case _:
             name = ""
     span = statement.until.span
-    # a value that is not carried is equal in all iterations, so the loop would end at once or never
+    # a value that is not carried is the same in all iterations, so the loop would end immediately
+    # or never
     if name not in initial_carries:
         title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
         label = f"`{name}` is not carried" if name else "expected the name of a carry"

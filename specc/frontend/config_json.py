@@ -14,9 +14,7 @@ from specc.io.file_signatures import identify_foreign_file
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = (
-    1 << 16
-)  # 21 843 class names of a large model, in both directions, are 43 690 values
+MAX_JSON_VALUES = 1 << 16  # id2label and label2id of a model with 21 843 classes have 43 690 values
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class JsonList:
 
 @dataclass(frozen=True, slots=True)
 class JsonMember:
-    """A member of a JSON object, `"key": value`. `span` covers both."""
+    """A member of a JSON object, `"key": value`. `span` covers the key and the value."""
 
     key: Span
     value: "JsonNode"
@@ -61,7 +59,7 @@ class JsonMember:
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
     def get_origin(self) -> Origin:
-        """Return the location of the value for messages: `ck/config.json:9 "hidden_size"`."""
+        """Return the location of the value for messages, e.g. `ck/config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
@@ -74,8 +72,8 @@ class JsonObject:
 
     def find(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
-        contains dots itself takes precedence. `*` matches every key: `per_layer_config.*.head_dim`
-        is the common value of all layers that have one. Raise E0403 if the values differ.
+        itself contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim`
+        is the common value of all layers that have this key. Raise E0403 if the values differ.
         """
         if path in self.members:
             return self.members[path]
@@ -90,7 +88,7 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the member at a path that the values of all keys have in common."""
+        """Return the member at a path whose value is the same in the objects under all keys."""
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find(path))]
         for member in members[1:]:
@@ -101,7 +99,7 @@ class JsonObject:
         return members[0] if members else None
 
     def find_non_null(self, path: str) -> JsonMember | None:
-        """Return the member at a path unless it is null."""
+        """Return the member at a path, or None if the member is absent or null."""
         member = self.find(path)
         return None if member is None or member.is_null else member
 
@@ -157,7 +155,7 @@ _STRING_ERRORS = {
     "Invalid control": ("a control character in a string", "write line breaks as \\n"),
     "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
 }
-"""Message and help, keyed by the beginning of the message of Python's decoder."""
+"""The message and help for each error, by the beginning of the message of Python's decoder."""
 _LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,
@@ -167,7 +165,7 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "-Infinity": -math.inf,
 }
 _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
-"""Literals of other languages in lower case."""
+"""The JSON literals for literals of other languages, by lowercase spelling."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
@@ -186,7 +184,7 @@ def decode_config_source(data: bytes, name: str) -> Source:
 
 
 def parse_config_json(source: Source) -> JsonObject:
-    """Parse a config file to an object. Raise E0411 to E0415 for invalid files."""
+    """Parse a config file into an object. Raise E0411 to E0415 for invalid files."""
     value = _JsonParser(source).parse_document()
     if not isinstance(value, JsonObject):
         raise_error(
@@ -267,7 +265,7 @@ class _JsonParser:
                 self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
             key = self.parse_string()
             key_span = self.make_span_from(key_start)
-            # RFC 8259 does not define which of two equal keys takes precedence
+            # RFC 8259 does not define which of two duplicate keys takes precedence
             if key in members:
                 raise_error(
                     "E0412",
@@ -284,7 +282,7 @@ class _JsonParser:
         return JsonObject(members, self.make_span_from(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
-        """Yield the position of each item; the caller parses the item. Skip the brackets around the
+        """Yield the position of each item, which the caller parses. Skip the brackets around the
         items and the commas between them.
         """
         is_first = True
@@ -294,7 +292,7 @@ class _JsonParser:
             if next_character == bracket and is_first:
                 break
             if next_character == bracket:
-                # point at the comma, not at the next character
+                # the error is located at the comma, not at the next character
                 self.position = separator
                 self.raise_error_here("trailing comma", "remove the comma")
             if not next_character:
@@ -317,7 +315,7 @@ class _JsonParser:
             value, end = _STRING_DECODER.raw_decode(self.text, self.position)
         except JSONDecodeError as error:
             message_and_help = next(v for k, v in _STRING_ERRORS.items() if error.msg.startswith(k))
-            # at the backslash of an invalid `\uXXXX`
+            # the position of the backslash of an invalid `\uXXXX`
             is_escape = error.msg.startswith("Invalid \\")
             self.position = self.text.rindex("\\", 0, error.pos + 1) if is_escape else error.pos
             self.raise_error_here(*message_and_help)
@@ -347,7 +345,7 @@ class _JsonParser:
 
 
 def _raise_too_large(level: int, span: Span) -> NoReturn:
-    """Raise E0415 for a file that is nested too deep or has too many values."""
+    """Raise E0415 for a file with too many nesting levels or too many values."""
     problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
     if level < MAX_JSON_DEPTH:
         problem = f"has more than {MAX_JSON_VALUES} values"
@@ -368,13 +366,13 @@ def _decode_float_object(value: JsonObject) -> JsonNode:
 
 
 def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
-    """Convert a number that fits a 53-bit integer or a finite float. Raise E0413 otherwise."""
+    """Convert a number. Raise E0413 unless it is a 53-bit integer or a finite float."""
     if is_float:
         value = float(text)
         if not math.isfinite(value):
             raise_invalid_number("too large for a floating-point number", span)
         return value
-    # check the length first: `int` of a million digits is slow
+    # the length is checked first, because `int` is slow for a million digits
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
         raise_invalid_number("not below 2^53", span)
     return int(text)

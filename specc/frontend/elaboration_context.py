@@ -61,12 +61,12 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 
 
 class Library(Protocol):
-    """Interface that reads the files that a spec uses, including std. Elaboration itself reads no
+    """The interface to the files that a spec uses, including std. Elaboration itself reads no
     files.
     """
 
     def find_standard_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the std block or definition with that name and its module, or None."""
+        """Return the std block or definition with this name and its module, or None."""
         ...
 
     def list_standard_names(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Library(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Functions that the modules of elaboration call recursively, without import cycles:
+    """The mutually recursive functions of elaboration, passed as an object to avoid import cycles:
     expressions contain calls, calls run blocks, and blocks contain expressions.
 
     `evaluate` evaluates an expression, `call` evaluates a call, and `evaluate_function` evaluates
@@ -110,8 +110,8 @@ class Evaluator:
 class SpecModule:
     """A spec file prepared for name look-up.
 
-    `extended` is the module that it extends, whose lengths and names it shares. `is_builtin`
-    marks built-in specs, which are stored with all files that they use.
+    `extended` is the module that this one extends and whose lengths and names it shares.
+    `is_builtin` marks built-in specs, which are stored with all files that they use.
     """
 
     file: ast.File
@@ -130,8 +130,8 @@ class SpecModule:
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the block or definition with that name, here or in the extended module, and its
-        module.
+        """Return the block or definition with this name in this module or the extended module, and
+        its module.
         """
         if name in self.items:
             return self.items[name], self
@@ -152,9 +152,9 @@ class SpecModule:
 class Env:
     """The visible names and the weight scope of a statement or expression.
 
-    `dynamic_lengths` maps the dynamic lengths of a used file to those of its caller; it is
-    None in the main spec. `has_heads_axis` is whether the mask grid of `grid_indices` has a
-    heads axis. `file_scope` is the weight scope of the file.
+    `dynamic_lengths` maps the dynamic lengths of a used file to those of its caller; it is None in
+    the main spec. `has_heads_axis` is True if the mask grid of `grid_indices` has a heads axis.
+    `file_scope` is the weight scope of the file.
     """
 
     module: SpecModule
@@ -177,7 +177,7 @@ class Env:
         return Dim.symbol(name) if self.dynamic_lengths is None else self.dynamic_lengths.get(name)
 
     def append_scope(self, path: str) -> "Env":
-        """Return this scope with `path` appended to the weight scope."""
+        """Return a copy of this scope with `path` appended to the weight scope."""
         return replace(self, scope=join_weight_path(self.scope, path))
 
 
@@ -194,8 +194,8 @@ NestedValue = TypeVar("NestedValue", tuple[SpecValue, ...], Record)
 class Context:
     """The state of one elaboration.
 
-    `call_stack` has the blocks being called, the innermost last; `scope` is the scope of the
-    node being added. `is_training` keeps operations of training mode, such as dropout.
+    `call_stack` contains the blocks being called, innermost last; `scope` is the scope of the node
+    being added. `is_training` keeps operations of training mode, such as dropout.
     """
 
     library: Library
@@ -230,7 +230,9 @@ class Context:
 
     @contextmanager
     def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:
-        """Show errors of std code at the user's call at `span` inside a `with` block."""
+        """Show errors of std code at the user's call at `span` for the duration of a `with`
+        block.
+        """
         outer = self.errors.user_call
         self.errors.user_call = (outer or span) if standard else None
         try:
@@ -242,8 +244,8 @@ class Context:
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
-        """Drop the cached position ids of a loop or expert body at its end. The body may read the
-        cached position ids of the outer graph.
+        """Drop the cached position ids of a loop or expert body at the end of the body. The body
+        may use the cached position ids of the outer graph.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -262,7 +264,7 @@ class Context:
         return span if span.caller else replace(span, caller=self.errors.user_call)
 
     def show_at_user_call(self, error: Diagnostic) -> Diagnostic:
-        """Move an error of std code to the user's call that led to it."""
+        """Relocate an error of std code to the user's call that led to it."""
         span = self.locate_at_user_call(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
             return error
@@ -275,14 +277,14 @@ class Context:
         )
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
-        """Count elaboration steps in advance. Raise E0223 beyond the limit."""
+        """Count elaboration steps before they are executed. Raise E0223 beyond the limit."""
         self.resources.steps.spend_steps(count, span)
 
     def count_nested_items(
         self, value: NestedValue, span: Span | None, counted_items: int = 0
     ) -> NestedValue:
-        """Add the items of a new list or record, including nested ones, to the items counted so
-        far, and return the value. `counted_items` of them were counted before.
+        """Count the items of a new list or record, including nested ones, and return the value.
+        `counted_items` of these items were counted before.
         """
         self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
@@ -308,8 +310,8 @@ class Context:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return True if the same code was already reported at this location, even with other
-        numbers in its message. An exceeded budget is reported only once.
+        """Return True if an error with the same code was already reported at this location, even
+        with different numbers in its message. An exceeded budget is reported only once.
         """
         if error.primary is None:
             return False
@@ -332,8 +334,8 @@ class Context:
 
 @dataclass
 class ErrorScope:
-    """Collector of the errors raised in its `with` blocks; other exceptions propagate. With a
-    context, the errors are reported to the context.
+    """A collector of the errors raised in its `with` blocks; other exceptions propagate. If there
+    is a context, the errors are reported to the context.
     """
 
     context: Context | None = None
@@ -352,7 +354,9 @@ class ErrorScope:
         return isinstance(error, Failed | AlreadyReportedError)
 
     def raise_collected(self) -> None:
-        """Raise all collected errors, or AlreadyReportedError if all were reported before."""
+        """Raise all collected errors, or AlreadyReportedError if all of them were reported
+        before.
+        """
         if self.errors:
             raise Failed(*self.errors)
         if self.is_poisoned:
@@ -363,9 +367,9 @@ class ErrorScope:
 class PendingCall:
     """A call whose arguments are not evaluated yet.
 
-    `expr` is the call in the source; for `apply(f, x)`, `args` are the arguments after `f`,
-    evaluated in the scope `caller`. `inner_env` is `caller` with the weight scope that the call
-    opens with `@`.
+    `expr` is the call in the source. `args` are its arguments (for `apply(f, x)`, the arguments
+    after `f`), evaluated in the scope `caller`. `inner_env` is `caller` with the weight scope that
+    the call opens with `@`.
     """
 
     target: Function

@@ -28,26 +28,29 @@ from specc.syntax import ast
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""Maximum number of elaboration steps of a spec; all symbolic trials of `check` share one budget
-(E0223)."""
+"""Maximum number of elaboration steps of a spec (E0223). All symbolic trials of `check` share one
+budget.
+"""
 
 EXPANSION_COST = 10
-"""Steps for expanding a definition, in addition to those of its body."""
+"""Steps for expanding a definition, in addition to the steps of its body."""
 
 OPERATION_COST = 3
-"""Steps for one arithmetic operation, in addition to those of its operands."""
+"""Steps for one arithmetic operation, in addition to the steps of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """Maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""Python stack frames for elaboration: 64 nested blocks, each with expressions 64 levels deep."""
+"""Number of Python stack frames for elaboration: 64 nested blocks, each with expressions 64 levels
+deep.
+"""
 
 
 @dataclass
 class StepBudget:
-    """The number of elaboration steps, checked against a limit."""
+    """A counter of elaboration steps with a limit."""
 
     spent: int = 0
 
@@ -84,7 +87,8 @@ def count_nested_items(value: SpecValue, limit: int) -> int:
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]
     while rest and counted <= limit:
-        # in chunks: a list of millions is not traversed if thousands exceed the budget
+        # in chunks, so that a list of millions is not traversed if thousands of items exceed the
+        # budget
         items = list(islice(rest[-1], 1000))
         if not items:
             rest.pop()
@@ -99,7 +103,7 @@ def count_nested_items(value: SpecValue, limit: int) -> int:
 
 
 class _RecursionState:
-    """The number of threads that need the raised recursion limit, and the usual limit."""
+    """The number of threads that need the raised recursion limit, and the original limit."""
 
     lock = Lock()
     thread_count = 0
@@ -112,7 +116,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     E0110 if that is not enough.
     """
     with _RecursionState.lock:
-        # the recursion limit is global: the first user raises it, the last restores it
+        # the recursion limit is global: the first thread raises it, and the last thread restores it
         if not _RecursionState.thread_count:
             _RecursionState.default_limit = getrecursionlimit()
         _RecursionState.thread_count += 1
@@ -154,11 +158,12 @@ class ErrorLog:
 
 @dataclass(kw_only=True, slots=True)
 class LengthSymbols:
-    """Symbols of lengths and their origins.
+    """The symbols of lengths, and their origins.
 
-    With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that only an
-    input determines. `computed_names` names integers computed from config symbols, such as
-    `int(0.25 * d)`. `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
+    If `is_symbolic` is set, config values are symbols, too. `dynamic_names` are the symbols that
+    only an input determines. `computed_names` maps integers computed from config symbols, such as
+    `int(0.25 * d)`, to their names. `max_length` is the `--context-length` that rotary frequencies
+    depend on, or 0.
     """
 
     is_symbolic: bool = False
@@ -183,10 +188,11 @@ class ResourceUse:
 
 @dataclass(kw_only=True, slots=True)
 class WeightNames:
-    """Names and sharing of weights.
+    """The names and the sharing of weights.
 
-    `placeholders` are parsed placeholders of weight paths. `sharing` records which call uses which
-    weight. `expert_stacks` are the experts whose block is being elaborated, the innermost last.
+    `placeholders` are the parsed placeholders of weight paths. `sharing` records which call uses
+    which weight. `expert_stacks` are the experts whose block is being elaborated, the innermost
+    last.
     """
 
     placeholders: dict[str, ast.Expr] = field(default_factory=dict)
@@ -196,11 +202,11 @@ class WeightNames:
 
 @dataclass(kw_only=True, slots=True)
 class ValueFacts:
-    """Facts about values under construction.
+    """Facts about the values of the graph under construction.
 
-    `constant_values` are values that do not depend on inputs and weights. `position_ids` are the
-    position ids of masks, keyed by role and by the lengths of queries and keys. `sorted_lengths`
-    are lengths of sorted axes, whose position ids may be ranks.
+    `constant_values` are values that depend neither on inputs nor on weights. `position_ids` are
+    the position ids of masks, keyed by role and by the lengths of queries and keys.
+    `sorted_lengths` are lengths of sorted axes, whose position ids may be ranks.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -209,7 +215,7 @@ class ValueFacts:
 
 
 MAX_VALUES_PER_SPAN = 4
-"""Maximum number of recorded values per name: a block may be called with many shapes."""
+"""Maximum number of recorded values per name, because a block may be called with many shapes."""
 
 
 @dataclass
@@ -225,7 +231,7 @@ class ElaborationRecord:
     def record(self, span: Span, value: EvalResult) -> None:
         """Record the value of a name or a call."""
         one = take_first_result(value)
-        # a length is described by its formula
+        # a length is recorded as its formula
         text = str(one) if isinstance(one, Dim) else describe_value(value)
         known = self.values_by_span.setdefault(span, [])
         if text not in known and len(known) < MAX_VALUES_PER_SPAN:

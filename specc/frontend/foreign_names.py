@@ -1,4 +1,4 @@
-"""Names of operations, options and activations in other libraries, and their names in specs."""
+"""The specc equivalents of operations, options and activations of other libraries."""
 
 from collections.abc import Collection
 from typing import NoReturn
@@ -130,7 +130,7 @@ FOREIGN_OPERATIONS = {
     "scalar tensor asarray array": "write a constant as a number: `x + 2.0`",
     "registerbuffer variable weight": "declare a parameter of any shape with `x + "
     'parameter(shape=[8], init="ones") @ gain`',
-    # features that a spec does not have
+    # features that specs do not have
     "dropout1d dropout2d droppath stochasticdepth detach stopgradient contiguous clone copy "
     "checkpoint": "a spec describes inference: leave it out",
     "rand randn randint randnlike bernoulli multinomial": "a spec has no random numbers: noise "
@@ -199,7 +199,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""The specc option for each option of other libraries, by normalized name."""
+"""The specc option for each option of other libraries, keyed by normalized name."""
 
 RENAMED_STD_DEFINITIONS = {
     "around": "local_window",
@@ -246,7 +246,7 @@ RENAMED_STD_DEFINITIONS = {
     "unit_row": "l2_normalize",
     "upsampled": "upsample_bilinear",
 }
-"""Current names of std definitions, by former name. Kept for one release."""
+"""The current names of std definitions, by former name. The table is kept for one release."""
 
 
 def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:
@@ -342,7 +342,9 @@ KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
     *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
     *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
 }
-"""Activation names in config.json files: functions, and blocks of `activations` in std."""
+"""The activation names in config.json files: names of functions, and of blocks in `activations` of
+std.
+"""
 
 
 def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:
@@ -351,7 +353,7 @@ def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | No
     try:
         value = context.evaluate(spec_name, env)
     except Failed as failed:
-        # suggest the names of config.json files instead of those in the spec
+        # suggest names of config.json files instead of names in specs
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         known = sorted(KNOWN_ACTIVATIONS)

@@ -32,10 +32,10 @@ def _assume_divisibility(
     config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
     """Return the config with `dividend` replaced by a multiple of `divisor`."""
-    # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the
-    # product of all three
+    # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the product
+    # of `patch`, `window` and the quotient
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
-    # `d % d == 0` has no effect: `d` would be defined by itself
+    # `d % d == 0` has no effect, because `d` would be defined by itself
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
     quotient = Dim.symbol(f"{dividend} / {divisor}", symbol.origin)
@@ -60,7 +60,7 @@ def apply_requirement(
     """Return the config with symbols replaced according to a requirement."""
     match condition:
         case ast.Binary(op="&"):
-            # each part may use the parts before it
+            # each part of a conjunction may use the parts before it
             for part in _split_conjunction(condition):
                 inner = Env(module=env.module, config=config)
                 config = apply_requirement(context, part, config, inner)
@@ -91,7 +91,7 @@ def _apply_equality(
 
 
 def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
-    """Return `p` and `q` if a length is exactly `p / q`."""
+    """Return `p` and `q` if a length has the form `p / q`, otherwise None."""
     match length.terms:
         case (((((DimFunction("/", args), 1),)), 1),):
             return args
@@ -131,7 +131,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # arguments bound to a function: `window(width)` with a config value
+        # the arguments that are bound to a function, e.g. `window(width)` with a config value
         case (
             DefinitionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)
@@ -149,7 +149,7 @@ def _substitute_in_mask(mask: CombinedMask, values: dict[str, Dim]) -> CombinedM
 
 
 def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
-    """Return the lengths that equations define, with their values."""
+    """Return the lengths that equations define, and their values."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
         value = take_first_result(evaluate_expression(context, equation.value, env))
@@ -167,7 +167,7 @@ def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
     """Substitute lengths that have an equation in the equations of others. Raise E0210 for a
-    circular equation, and E0309 or E0310 for an equation without a result.
+    circular equation, and E0309 or E0310 for an equation whose value is undefined.
     """
     expanded = dict(lengths)
     for _ in equations:

@@ -48,7 +48,7 @@ NAMED_CONSTANTS: dict[str, SpecValue] = {
     "inf": math.inf,
     "pi": math.pi,
 }
-"""Names with a fixed meaning."""
+"""The names that have a fixed value."""
 
 MISSPELLED_CONSTANTS = {
     "True": "true",
@@ -62,7 +62,7 @@ MISSPELLED_CONSTANTS = {
     "nil": "none",
     "~": "none",
 }
-"""Constants in the spelling of other languages."""
+"""The specc constant for each constant in the spelling of other languages."""
 
 GRID_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
@@ -75,7 +75,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = Fa
     head, *rest = name.path.split(".")
     value: EvalResult | Absent = _resolve_first_part(context, head, env, name.span)
     if isinstance(value, Absent) and head == "config" and rest:
-        # the whole config file, unless a variable or field is called `config`
+        # `config` is the whole config file, unless a variable or field has this name
         value = RawConfig("", env.config_file)
     if isinstance(value, Absent):
         if rest and (item := resolve_used_item(context, name, env)) is not None:
@@ -93,7 +93,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = Fa
 
 
 def _has_used_item(value: EvalResult, name: str) -> bool:
-    """Return True if a value is the config of a used spec that defines a block with that name."""
+    """Return True if a value is the config of a used spec that defines a block with this name."""
     return (
         isinstance(value, Record)
         and value.used_spec is not None
@@ -104,8 +104,8 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 def _resolve_first_part(
     context: Context, first_name: str, env: Env, span: Span | None
 ) -> SpecValue | Absent:
-    """Return the value of the first part of a name. Inner scopes take precedence: grid
-    indices, variables, lengths, config values, then functions of the spec and of std.
+    """Return the value of the first part of a name. Inner scopes take precedence, in the order grid
+    indices, variables, lengths, config values, functions of the spec, functions of std.
     """
     if first_name in env.grid_indices:
         return env.grid_indices[first_name]
@@ -140,7 +140,8 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
     names of std, which shadow built-in functions.
     """
     found = env.module.find_definition(name) or context.library.find_standard_item(name)
-    # std's `topk` is a normalizer; where no normalizer is expected, `topk` is the built-in function
+    # the `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
+    # function
     is_builtin_name = found is not None and found[1].is_standard and name in BUILTINS
     if found is not None and not is_builtin_name:
         return _make_function_value(*found, env, span)
@@ -171,7 +172,8 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
             inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
-            # an empty config: a block of a different file has its own values, not the caller's
+            # an empty config, because a block of a different file has its own values, not the
+            # caller's
             inner_env = Env(module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
@@ -242,7 +244,7 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
         helps = [fix]
     else:
         names = _format_visible_names(env)
-        # without a call a variable is meant more often than a block
+        # a name without a call is more often a variable than a block
         helps = suggest_similar_name(name.path, values)
         helps = helps or suggest_similar_name(name.path, functions, names)
     title = f"`{name.path}` is not defined"
@@ -309,7 +311,7 @@ def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: 
         return evaluate_normalizer(context, expr, env)
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
-        # `positions(x)` is a tensor; `window(3)` stays a definition
+        # `positions(x)` evaluates to a tensor; `window(3)` stays a definition
         is_function = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
     return context.evaluate_function(expr, env) if is_function else context.evaluate(expr, env)
 

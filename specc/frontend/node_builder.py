@@ -1,5 +1,5 @@
-"""Add graph nodes for spans of the spec: limits of weight and constant sizes, and messages
-for shape mismatches.
+"""Add graph nodes for spans of the spec, with limits for the sizes of weights and constants, and
+messages for shape mismatches.
 """
 
 import math
@@ -23,7 +23,7 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
     """Raise E0308 for a weight dimension that is 0 or depends on an input. `span` is the
     source of the length.
     """
-    # symbolic config values pass: they are numbers when weights are created
+    # symbolic config values pass, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
         helps = ["weights have a fixed size: use a config value"]
         raise_error(
@@ -67,10 +67,10 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
-    """Raise E0224 if a value that depends on the spec alone has more elements than a constant
-    may, counting dynamic lengths as 1.
+    """Raise E0224 if a value that depends on the spec alone has too many elements for a constant.
+    Dynamic lengths count as 1.
     """
-    # each length with every symbol set to 1
+    # the value of each length if every symbol is 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
         shown = " × ".join(str(d) for d in shape)
@@ -87,16 +87,17 @@ def add_node(
     name: str = "",
     operator_span: Span | None = None,
 ) -> tuple[Tensor, ...]:
-    """Add a node with `op` and return its results, or raise E0301 or E0302 at the operands.
+    """Add a node with `op` and return its results. Raise E0301 or E0302, located at the operands,
+    for operands that `op` rejects.
 
-    `scope` defaults to that of the statement; `name` is the name in the source; `operator_span` is
-    the span of the operator itself if that is smaller than `span`.
+    `scope` defaults to the scope of the statement; `name` is the name of the operation in the
+    source; `operator_span` is the span of the operator itself if that is smaller than `span`.
     """
     if len(context.builder.nodes) >= MAX_GRAPH_NODES:
         raise_error("E0109", f"this spec expands to more than {MAX_GRAPH_NODES} operations", span)
     op_name = name or op.name
     values = [o.value if o else None for o in operands]
-    # an empty name is the outermost scope, not a missing one
+    # "" is the outermost scope, not a missing scope
     node_scope = context.scope if scope is None else scope
     try:
         results = context.builder.add_node(
@@ -151,7 +152,7 @@ def add_op(
 
 
 def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Tensor | None:
-    """Return the logarithm of an operand that is sigmoid(x), as -softplus(-x), or None for any
+    """Return the logarithm of an operand sigmoid(x), computed as -softplus(-x), or None for any
     other operand.
 
     The sigmoid of ONNX Runtime is 0 below -18, where its logarithm is about x.
@@ -176,19 +177,20 @@ def add_constant(
     if dtype == "bool":
         number = bool(value)
     elif dtype.startswith(("f", "b")):
-        number = float(value) or 0.0  # no -0.0: it equals 0.0, and equal nodes are shared
+        number = float(value) or 0.0  # replaces -0.0, which equals 0.0: equal nodes are shared
     else:
         number = int(value)
     return add_op(context, ops.Constant(number, dtype), span=span)
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""float32 rounds numbers from the first limit on to infinity, and up to the second limit to zero.
+"""Rounding to float32 turns numbers at or above the first limit into infinity, and numbers up to
+the second limit into zero.
 """
 
 
 def check_float32_range(value: float, span: Span | None) -> None:
-    """Raise E0417 for a number that would become infinite or zero in float32."""
+    """Raise E0417 for a nonzero finite number that would become infinite or zero in float32."""
     if abs(value) >= MAX_FLOAT32 and math.isfinite(value):
         title = f"{value:g} is out of range for float32, which ends at 3.4e38"
         fix = "write -inf to mask a score" if value < 0 else "write inf"

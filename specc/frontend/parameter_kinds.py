@@ -31,8 +31,8 @@ from specc.ir.dim import Dim
 
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
-    """The kind of the values of one class or role. `name` is used in messages. Instances are
-    compared by identity.
+    """The kind of the values of one class or role. Messages use `name`. Instances are compared by
+    identity.
     """
 
     name: str
@@ -41,7 +41,7 @@ class SimpleKind:
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """The kind of a parameter that takes one of a set of names."""
+    """The kind of a parameter that accepts one of a set of names."""
 
     values: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class ChoiceKind:
 
 @dataclass(frozen=True)
 class ListKind:
-    """The kind of a list whose items are all of one kind."""
+    """The kind of a list whose items all have the same kind."""
 
     item: "ParameterKind"
 
@@ -71,7 +71,7 @@ class ListKind:
         return f"a list of {inner}s"
 
     def convert(self, value: SpecValue) -> SpecValue | Absent:
-        """Convert every item, or return ABSENT if an item does not match."""
+        """Convert every item, or return ABSENT if any item does not match."""
         if not isinstance(value, tuple):
             return ABSENT
         items: list[SpecValue] = []
@@ -89,7 +89,7 @@ ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 
 
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
-    """Return the kind of all values of some classes, unconverted."""
+    """Return a kind that accepts all values of the given classes without conversion."""
 
     def fit(value: SpecValue) -> SpecValue | Absent:
         return value if isinstance(value, classes) else ABSENT
@@ -98,7 +98,7 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | Absent:
-    """Convert an integer to a float; keep a symbol."""
+    """Convert an integer to a float; return a symbol unchanged."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else ABSENT
@@ -111,7 +111,7 @@ def _match_text(value: SpecValue) -> SpecValue | Absent:
 
 
 def _match_mask(value: SpecValue) -> SpecValue | Absent:
-    """Match masks, the bools of `all` and `none`, and grids; a score is not a mask."""
+    """Match masks, the bools of `all` and `none`, and grids. A score does not match."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else ABSENT
     return value if isinstance(value, CombinedMask | bool | Tensor) else ABSENT
@@ -157,16 +157,18 @@ NONE_KIND = _make_class_kind("none", NoneType)
 ANY_KIND = SimpleKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
-"""A number that may be known only at run time; `float` must be known at compile time."""
+"""A number that may be known only at run time (the annotation `float` requires a number known at
+compile time).
+"""
 
 Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
-"""A definition, a combination, `all` or `none`, or a boolean grid."""
+"""A mask: a definition, a combination of masks, `all`, `none`, or a boolean grid."""
 
 Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE_KIND]
-"""A definition, or a built-in function of two vectors such as `dot`."""
+"""A score: a definition, or a built-in function of two vectors such as `dot`."""
 
 Normalizer: TypeAlias = Annotated[DefinitionFunction | ChoiceValue, NORMALIZER_KIND]
-"""A definition, or a built-in name such as `softmax`."""
+"""A normalizer: a definition, or a built-in name such as `softmax`."""
 
 FunctionValue: TypeAlias = Annotated[Function, FUNCTION_KIND]
 """A function value: a block, an activation, a norm, a position encoding."""
@@ -222,7 +224,7 @@ def convert_to_kind(
             return converted
     words = list_choice_values(kinds)
     if words and isinstance(first, str | ChoiceValue):
-        # the argument is probably a choice value: list the allowed values
+        # the argument is probably a choice value, so the message lists the allowed values
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)

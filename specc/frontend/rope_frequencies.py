@@ -28,7 +28,7 @@ SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """Defaults of the numeric parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
-"""The maximum factor of theta; far beyond it no feature rotates."""
+"""The maximum factor of theta. Far beyond it, no feature rotates noticeably."""
 
 
 def _explain_not_positive(rope: Rope) -> str:
@@ -89,20 +89,20 @@ class _ScalingParameters:
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """Return (frequencies, attention factor); no frequencies if they are the default
+    """Return (frequencies, attention factor). The frequencies are empty if they are the default
     `theta^(-2n/dim)`, or if parameters are not known yet.
 
-    `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only
-    long wavelengths, with a smooth transition. `yarn` interpolates by the number of
-    rotations over the original context (arXiv:2309.00071, eq. 23). `longrope` has one
-    divisor per pair (arXiv:2402.13753, eq. 3), whose number the caller checks.
-    `proportional` rotates only the first `part` of the pairs, with the frequencies of the
-    whole head (Gemma 4). `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
+    `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
+    wavelengths, with a smooth transition. `yarn` interpolates by the number of rotations over the
+    original context (arXiv:2309.00071, eq. 23). `longrope` has one divisor per pair
+    (arXiv:2402.13753, eq. 3); the caller checks the number of divisors. `proportional` rotates only
+    the first `part` of the pairs, with the frequencies of the whole head (Gemma 4). `ntk_alpha`
+    multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
     `longrope` has different divisors beyond the original length. transformers uses the longest
-    sequence of the batch at run time, so that results depend on the batch; here `longest` decides
-    at compile time.
+    sequence of the batch at run time, so that results depend on the batch. Here, `longest`
+    determines the frequencies at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
@@ -120,7 +120,7 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
 
 
 def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -> float:
-    """Return theta, which only some scaling kinds change."""
+    """Return the scaled theta, which differs from theta only for some scaling kinds."""
     match kind:
         case "dynamic":
             theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
@@ -132,7 +132,7 @@ def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -
 def _scale_frequencies(
     kind: str, unscaled: list[float], d: int, numbers: _ScalingParameters
 ) -> tuple[float, ...]:
-    """Scale frequencies for the kinds that do not change the attention factor."""
+    """Scale the frequencies of a scaling kind that does not change the attention factor."""
     match kind:
         case "proportional":
             return _compute_proportional(unscaled, d, numbers)
@@ -144,7 +144,9 @@ def _scale_frequencies(
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
-    """Return, for each position axis, the frequencies of a head with the pairs of its section."""
+    """Return, for each position axis, the frequencies of a head that consists of the pairs of the
+    section of this axis.
+    """
     if isinstance(rope.theta, RuntimeNumber):
         return ()
     return tuple(rope.theta ** (-n / pairs) for pairs in sections for n in range(pairs))
@@ -153,7 +155,7 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
 def _compute_proportional(
     unscaled: list[float], d: int, numbers: _ScalingParameters
 ) -> tuple[float, ...]:
-    """Return the divided frequencies of the rotated pairs, and zeros for the others."""
+    """Return the divided frequencies of the rotated pairs, and zeros for the remaining pairs."""
     rotated = int(numbers["part"] * d // 2)
     zeros = [0.0] * (len(unscaled) - rotated)
     return (*(f / numbers["factor"] for f in unscaled[:rotated]), *zeros)
@@ -180,7 +182,7 @@ def get_max_rope_length(rope: Rope) -> int:
 
 
 def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
-    """Return the factor of theta for the slowest dimension."""
+    """Return the factor by which the longest wavelength grows."""
     factor, original = numbers["factor"], numbers["original"]
     return factor * max(numbers["longest"], original) / original - (factor - 1)
 
@@ -227,7 +229,7 @@ def _compute_longrope_factor(factor: float, original: float) -> float:
 def _compute_yarn(
     unscaled: list[float], d: int, theta: float, numbers: _ScalingParameters
 ) -> tuple[tuple[float, ...], float]:
-    """Interpolate by the number of rotations; return the frequencies and attention factor."""
+    """Interpolate by the number of rotations. Return the frequencies and the attention factor."""
 
     def find_pair(rotations: float) -> float:
         """Return the (fractional) pair with this many rotations over the original length."""
@@ -239,7 +241,7 @@ def _compute_yarn(
     if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
-    # as in the published code, which avoids a division by zero
+    # the published code also avoids a division by zero in this way
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
     factor, attention_factor = numbers["factor"], numbers.find("attention_factor")

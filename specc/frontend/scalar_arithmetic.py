@@ -1,5 +1,5 @@
-"""Arithmetic on numbers that depend on lengths: evaluated if the lengths are known, computed in
-the graph (`RuntimeNumber`) otherwise.
+"""Arithmetic on numbers that depend on lengths. It is evaluated at compile time if the lengths are
+known, otherwise the graph computes it (`RuntimeNumber`).
 """
 
 import math
@@ -32,7 +32,7 @@ UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "sqrt": math.sqrt,
     "tanh": math.tanh,
 }
-"""Functions of one known number."""
+"""The functions of one known number, by name."""
 
 BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "add": ("+", operator.add),
@@ -49,7 +49,9 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""Functions whose result is an integer, and those that map integers to integers."""
+"""The functions whose result is always an integer, and the functions that map integers to
+integers.
+"""
 
 MAX_FORMULA_LENGTH = 60
 """Maximum length of a formula in messages; only the symbols of a longer formula are shown."""
@@ -134,8 +136,8 @@ def require_attribute_number(
 
 
 def cast_to_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to a float attribute. In symbolic elaboration it may be a RuntimeNumber, which
-    the op only stores and compares, because such a graph is never run.
+    """Cast a number to a float attribute. In symbolic elaboration the number may be a
+    RuntimeNumber, which the op only stores and compares, because a symbolic graph is never run.
     """
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
@@ -148,13 +150,13 @@ def convert_to_scalar_tensor(
     if number is not None:
         return add_constant(context, number, dtype, span)
     if isinstance(value, Dim) and not _has_quotient(value):
-        # convert the integer directly: no quotient needs f64
+        # the integer is converted directly, because no quotient needs f64
         size = add_op(context, ops.Size(value), span=span)
         return add_op(context, ops.Cast(dtype), size, span=span)
     if isinstance(value, Dim):
         exact = _convert_dim_to_f64(context, value, span)
     else:
-        assert isinstance(value, RuntimeNumber)  # floats are known
+        assert isinstance(value, RuntimeNumber)  # all floats are known
         exact = Tensor(value.value)
     if dtype == "f64":
         return exact
@@ -164,7 +166,7 @@ def convert_to_scalar_tensor(
 def _add_computed_number(
     context: Context, op: Op, fn: str, args: list[Number], span: Span | None
 ) -> Number:
-    """Add a number that the graph computes in f64."""
+    """Add nodes that compute a number in f64."""
     values = [convert_to_scalar_tensor(context, a, "f64", span) for a in args]
     result = add_op(context, op, *values, span=span)
     symbols = frozenset[str]().union(*map(get_number_symbols, args))
@@ -172,7 +174,8 @@ def _add_computed_number(
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
     if fn == "pow" and context.symbols.is_symbolic and not context.has_dynamic_symbol(symbols):
-        # a power of integer config values; a negative exponent is found with numbers
+        # a power of integer config values; a negative exponent is reported once the numbers are
+        # known
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
         context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
@@ -185,14 +188,14 @@ def is_integer_number(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
-    """Return a new symbol for an integer that depends on symbolic config values; return other
-    numbers unchanged.
+    """Return a new symbol for an integer that depends on symbolic config values. Return any other
+    number unchanged.
     """
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names
     if number.value not in names:
-        # truncated formulas may be equal: add a counter
+        # truncated formulas may be equal, so a counter is added
         is_ambiguous = "…" in number.text or number.text in names.values()
         names[number.value] = f"{number.text} {len(names)}" if is_ambiguous else number.text
     return Dim.symbol(names[number.value])
@@ -221,7 +224,7 @@ def _multiply_atoms(
     term = add_constant(context, coefficient, "f64", span)
     for atom, power in monomial:
         factor = _convert_atom_to_f64(context, atom, span)
-        # powers as products: exact where floating-point `pow` may not be
+        # powers are computed as products, which are exact where floating-point `pow` may not be
         for _ in range(power):
             term = add_op(context, ops.Arith("mul"), term, factor, span=span)
     return term
@@ -229,7 +232,7 @@ def _multiply_atoms(
 
 def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
     """Convert one factor of a length to f64[]."""
-    # as a float a quotient may have a remainder, which only the input decides
+    # a floating-point quotient may have a remainder, which depends on the input
     if isinstance(atom, DimFunction) and atom.fn == "/":
         dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)
         return add_op(context, ops.Arith("div"), dividend, divisor, span=span)
@@ -253,7 +256,7 @@ def _format_formula(fn: str, args: list[Number]) -> str:
 
 
 def _format_operand(value: Number, *, is_single: bool) -> str:
-    """Return one operand, with sums in parentheses unless it is the only one."""
+    """Return the formula of an operand. A sum is in parentheses unless it is the only operand."""
     if isinstance(value, RuntimeNumber):
         return value.text
     text = str(value)

@@ -76,7 +76,9 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 def create_context(
     library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
 ) -> Context:
-    """Create a context. The `dims` of `program` remain dynamic lengths in symbolic elaboration."""
+    """Create the context of an elaboration. In symbolic elaboration, the `dims` of `program` remain
+    dynamic lengths.
+    """
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
@@ -148,7 +150,7 @@ def _elaborate_graph(
         shared_scopes=context.weights.sharing.needed_paths,
         warnings=warnings,
     )
-    if reader.is_symbolic:  # a manifest contains numbers only
+    if reader.is_symbolic:  # a manifest contains only known numbers
         return model
     return replace(
         model,
@@ -164,7 +166,7 @@ def evaluate_and_check_config(
     """Evaluate the config and check the requirements of the spec."""
     config = _evaluate_config_values(context, program, reader)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
-    # base spec first: a requirement of an instance may depend on its values
+    # the base spec comes first, because a requirement of an instance may depend on its values
     for item, module in sorted(
         program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
     ):
@@ -176,7 +178,7 @@ def evaluate_and_check_config(
         except UndecidedValueError:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
-        # report only violated requirements: other errors may be their consequences
+        # report only violated requirements, because other errors may be their consequences
         requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise Failed(*(requirement_errors or context.errors.diagnostics))
     return config
@@ -199,11 +201,11 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
-    """Update values in place, because function values among them refer to this config."""
+    """Update config values in place, because function values among them refer to this config."""
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
-            assert isinstance(current.fields, dict)  # as `_evaluate_config_values` made it
+            assert isinstance(current.fields, dict)  # as `_evaluate_config_values` created it
             _merge_values(current.fields, value.fields)
         else:
             config[name] = value
@@ -211,7 +213,7 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
 
 def _find_graph(program: Program, name: str) -> ast.Block:
     graphs = list_graphs(program)
-    # the first, unless one is selected by name
+    # the first graph, unless a graph is selected by name
     for block in graphs:
         if not name or block.name == name:
             return block
@@ -283,7 +285,7 @@ def _build_defaults_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph | None:
-    """Build the graph that computes inputs with `= expr` from the others."""
+    """Build the graph that computes the inputs with a default (`= expr`) from the other inputs."""
     with_default = [p for p in block.params if p.default is not None]
     if not with_default:
         return None
@@ -292,7 +294,7 @@ def _build_defaults_graph(
     outputs = {}
     for param in with_default:
         with context.collect_errors():
-            assert param.default is not None  # by the choice of `with_default`
+            assert param.default is not None  # `with_default` contains only inputs with a default
             value = take_first_result(evaluate_expression(context, param.default, env))
             value_context = ValueContext(f"the default of `{param.name}`", param.default.span)
             tensor = match_tensor_type(context, param.type, value, env, value_context)
@@ -301,14 +303,14 @@ def _build_defaults_graph(
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)
-    # rebuild with only the inputs that the defaults need
+    # rebuild the graph with only the inputs that the defaults need
     pruned = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
     pruned.input_facts = {k: graph.input_facts[k] for k in pruned.inputs}
     return pruned.build_graph(DEFAULTS_GRAPH_NAME, outputs)
 
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
-    """Raise E0210 for a default that depends on itself."""
+    """Raise E0210 for a default that depends on its own input."""
     if name := find_circular_default(defaults):
         raise_error(
             "E0210",
@@ -340,8 +342,8 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 def _configure_used_spec(
     context: Context, module: SpecModule, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """Return the config of a used spec: values from a record or a section of the config file, or
-    the defaults.
+    """Return the config of a used spec: the values of a record or of a section of the config file,
+    or the defaults.
     """
     program = build_program(module, context.library)
     reader = ConfigReader(max_length=context.symbols.max_length)

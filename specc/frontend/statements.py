@@ -1,4 +1,4 @@
-"""Run statements in order: assignments, unrolled `repeat`, `when`, `require`."""
+"""Run statements in order: assignments, unrolled `repeat` loops, `when` and `require`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -60,7 +60,7 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
         value = evaluate_expression(context, statement.value, env)
         _bind_targets(context, statement, value, env)
         return
-    # reached after a caught error: names that depend on it report nothing further
+    # reached after a caught error, so that names which depend on the error report no further errors
     for target in statement.targets:
         env.names[target.name] = POISON
 
@@ -87,8 +87,8 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
-    """Return the values of the targets: one target takes the first result, several targets take the
-    results of a call or the items of a list. There may be more values than targets.
+    """Return the values of the targets. A single target takes the first result; several targets
+    take the results of a call or the items of a list. There may be more values than targets.
     """
     count = len(statement.targets)
     if count == 1:
@@ -110,14 +110,14 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
 
 def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
     items = _list_iterations(context, statement, env)
-    # `collect h` makes a list of the values of `h` at the end of each iteration
+    # `collect h` creates a list of the values of `h` at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
     # the loop variable shadows a name of the enclosing scope
     outer = env.names.get(statement.variable)
     for item in items:
         context.count_steps(statement.span)
         env.names[statement.variable] = item
-        # the body shares the names of its block, so only the scope is restored
+        # the body shares the names of its block, so only the weight scope is restored
         scope = env.scope
         if statement.under:
             env.scope = env.append_scope(resolve_weight_path(context, statement.under, env)).scope
@@ -160,7 +160,7 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
-        # one more than allowed: a count of millions creates no list of millions
+        # one more than the limit, so that a count of millions does not create a list of millions
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
@@ -178,7 +178,7 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
     for value in statement.values:
         with context.collect_errors():
             values.append(evaluate_expression(context, value, env))
-    # each value that could not be computed was reported; the block ends here anyway
+    # each value that could not be computed is already reported; the block ends here in any case
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)
@@ -187,8 +187,8 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
 def check_requirement(
     context: Context, statement: ast.Require, env: Env, assignment_spans: Mapping[str, Span | None]
 ) -> None:
-    """Check a requirement. Raise E0404 with the message of the spec. `assignment_spans` are the
-    spans at which config values were set.
+    """Check a requirement. Raise E0404 with the message of the spec if the requirement is violated.
+    `assignment_spans` are the spans at which config values were set.
     """
     holds = evaluate_value(context, statement.condition, env)
     condition = statement.condition
@@ -215,13 +215,13 @@ def _make_requirement_labels(
     values: Mapping[str, SpecValue],
     assignment_spans: Mapping[str, Span | None],
 ) -> tuple[Label | None, list[Label]]:
-    """Return the labels of a requirement: the primary and the others.
+    """Return the labels of a requirement: the primary label, and the others.
 
     A value that the user set comes before the condition if the condition is in a different file,
     such as a built-in spec; otherwise the condition comes first.
     """
     labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a tree created by a program
+    if condition.span is None:  # a program created the tree, which has no spans
         return None, labels
     condition_label = Label(condition.span, "this is false")
     other_file_label = next(
@@ -252,7 +252,7 @@ def format_config_value(value: SpecValue) -> str:
 
 def collect_value_names(expr: ast.Expr) -> list[ast.Name]:
     """Return every value name that an expression refers to, without called names."""
-    # by identity: `f(f)` names `f` once as a value
+    # by identity, because `f(f)` names `f` only once as a value
     called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
 
@@ -266,8 +266,8 @@ def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
-"""A function that runs a statement. Each function takes its own statement class, the key of the
-table. Python's types cannot express this, so the type is `Any`.
+"""A function that runs a statement. Each function takes its own statement class, which is its key
+in the table. Python's type system cannot express this, so the type is `Any`.
 """
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {

@@ -25,16 +25,18 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 
 MAX_NESTED_ITEMS = 64
-"""Maximum nesting depth that an estimate covers; deeper items are counted during elaboration."""
+"""Maximum nesting depth of items that an estimate covers. The steps of deeper items are counted
+during elaboration.
+"""
 STEP_LIMIT = MAX_STEPS + 1
-"""Upper bound of an estimate."""
+"""The maximum value of an estimate."""
 
 Config: TypeAlias = Mapping[str, SpecValue]
 
 
 @dataclass
 class StepEstimator:
-    """Cached step estimates of items with their configs, keyed by the identities of both."""
+    """A cache of step estimates of items with their configs, keyed by the identities of both."""
 
     library: Library
     estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
@@ -48,8 +50,8 @@ class StepEstimator:
         config: Config,
         span: Span | None,
     ) -> None:
-        """Raise E0223 for a call at `span` that takes more steps than are left; without a span,
-        show the largest statement of the item.
+        """Raise E0223 for a call at `span` that takes more steps than are left. If there is no
+        span, show the largest statement of the item.
         """
         estimate = self.estimate_item(item, module, config)
         if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
@@ -68,14 +70,14 @@ class StepEstimator:
             found = min(_ItemStepEstimator(self, item, module, config).estimate_steps(), STEP_LIMIT)
         finally:
             self.active_items.pop()
-        # the entry keeps item and config alive: their identities are not reused
+        # the entry keeps item and config alive, so that their identities are not reused
         self.estimates[key] = found, item, config
         return found
 
 
 @dataclass
 class _ItemStepEstimator:
-    """Estimator of the elaboration steps of one item."""
+    """An estimator of the elaboration steps of one item."""
 
     estimator: StepEstimator
     item: SpecItem
@@ -87,7 +89,7 @@ class _ItemStepEstimator:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
-        """Return the block or definition of a name, or None if the name may have a different
+        """Return the block or definition with this name, or None if the name may have a different
         meaning.
         """
         if name in self._bound_names or name in self.config or "." in name:
@@ -101,7 +103,7 @@ class _ItemStepEstimator:
         return self.estimator.estimate_item(item, module, config)
 
     def _count_iterations(self, iterable: ast.Expr) -> int:
-        """Return the iterations of a loop, or 0 if they are unknown or more than allowed."""
+        """Return the number of iterations of a loop, or 0 if it is unknown or exceeds the limit."""
         match iterable:
             case ast.NumberLiteral(text=text) if text.isdigit():
                 return int(text) if int(text) <= MAX_LAYERS else 0
@@ -169,7 +171,9 @@ class _ItemStepEstimator:
         return arguments + (self._estimate_used_item(found) if found else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument: 0 for names and functions that are called later."""
+        """Estimate the steps of an argument, which are 0 for names and for functions that are
+        called later.
+        """
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
             is_function = FUNCTION_KIND in parameter.kinds
@@ -224,12 +228,12 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ast.Index: lambda item, e: item._estimate_value(e.base),
     ast.Call: _ItemStepEstimator._estimate_call,
 }
-"""Steps of each kind of expression."""
+"""The functions that estimate the steps of each kind of expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ItemKey:
-    """An item as a cache key; it is compared by identity because trees are slow to compare."""
+    """A cache key for an item, which is compared by identity because comparing trees is slow."""
 
     identity: int
     item: SpecItem = field(compare=False)

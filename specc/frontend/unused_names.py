@@ -28,11 +28,11 @@ DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_unused_names(program: Program) -> list[Diagnostic]:
-    """Return W0202 for each unused name that a spec, or a user spec that it extends,
+    """Return W0202 for each unused name that a spec defines, or that a user spec which it extends
     defines.
 
-    Exceptions are names that begin with `_`, padding masks of graphs, and inputs that are the
-    only source of a used length.
+    Names that begin with `_`, padding masks of graphs, and inputs that are the only source of a
+    used length count as used.
     """
     user_files = {id(module.file) for module in program.chain if not module.is_builtin}
     if not user_files:
@@ -48,7 +48,7 @@ EXPORT_FIELDS = frozenset({"context"})
 def find_unused_in_files(
     files: Sequence[ast.File], external_names: Iterable[str]
 ) -> list[tuple[ast.File, Diagnostic]]:
-    """Return W0202 for each unused name of files that extend each other, with its file.
+    """Return (file, W0202) for each unused name in a chain of files that extend each other.
 
     `external_names` are read outside these files.
     """
@@ -70,7 +70,7 @@ def find_unused_in_files(
 
 
 def _collect_section_names(files: Sequence[ast.File]) -> set[str]:
-    """Return the names that the config, the weights and the other sections read."""
+    """Return the names that the config, the weights and all other sections read."""
     sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
     return collect_names(*sections)
 
@@ -112,13 +112,13 @@ def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
-    """Return True if a path starts with the name, or the name is exempt."""
+    """Return True if any path starts with the name, or if the name is exempt."""
     return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemNames:
-    """The names of one block or definition: `outer_names` are defined outside it,
+    """The names in a block or definition. `outer_names` are the names defined outside it;
     `unused_warnings` are the warnings for unused names.
     """
 
@@ -172,7 +172,7 @@ def _make_unused_parameter_warning(
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
-    """Return True if an input is a padding mask, which counts as a use of the input."""
+    """Return True if an input is a padding mask, which counts as used."""
     return param.type is not None and param.type.name == "keep"
 
 
@@ -188,7 +188,9 @@ class LivenessAnalysis:
     unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
     def find_live_names(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
-        """Return the names that are live before statements; `live` are those after them."""
+        """Return the names that are live before the statements, given the names `live` after
+        them.
+        """
         for statement in reversed(body):
             live = self._visit_statement(statement, live)
         return live
@@ -227,7 +229,7 @@ class LivenessAnalysis:
 
     def _visit_repeat(self, statement: ast.Repeat, live: set[str]) -> set[str]:
         live_at_end = live | set(statement.collect)
-        # an iteration reads what the previous one assigned
+        # an iteration reads the values that the previous iteration assigned
         first_pass = self.find_live_names(statement.body, live_at_end)
         live_at_start = self.find_live_names(statement.body, live_at_end | first_pass)
         live_outside = _remove_names(live, statement.collect)
@@ -256,7 +258,7 @@ def _find_reachable_items(
     """
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     roots = {p.partition(".")[0] for p in section_names}
-    # a file without a graph is used by others
+    # other files use a file without a graph, so all its items count as reachable
     stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
     reached: set[str] = set()
     while stack:
@@ -292,7 +294,7 @@ def _is_field_read(path: str, used: set[str]) -> bool:
 def make_unused_warning(
     description: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
 ) -> Diagnostic:
-    """Return W0202, with a similar name of `candidates` and the fix as helps."""
+    """Return W0202. Its helps suggest a similar name of `candidates`, and a fix."""
     helps = (*suggest_similar_name(name, sorted(set(candidates) - {name})), remedy)
     return Diagnostic(
         "W0202",
@@ -314,7 +316,7 @@ def check_share_rules(
     useless = _find_useless_rules(_list_share_rules(program), models)
     all_models = list(models)
     others = _iterate_other_graphs(program, library, models[0].graph.name)
-    # elaborating a graph is slow: stop when no rule is left
+    # elaborating a graph is slow, so the loop stops when no rule is left
     while useless and (more := next(others, None)) is not None:
         all_models += more
         useless = _find_useless_rules(useless, more)
@@ -336,14 +338,16 @@ def _list_share_rules(program: Program) -> list[ast.Share]:
 def _find_useless_rules(
     rules: Iterable[ast.Share], models: Sequence[ModelDefinition]
 ) -> list[ast.Share]:
-    """Return the rules that none of the models needs."""
+    """Return the rules that no model needs."""
     return [r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in models)]
 
 
 def _iterate_other_graphs(
     program: Program, library: Library, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the trials of each other graph of a spec. A check of that graph reports its errors."""
+    """Yield the trials of each other graph of a spec. Errors in a graph are ignored here, because
+    the check of that graph reports them.
+    """
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(Failed):

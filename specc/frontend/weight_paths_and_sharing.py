@@ -1,5 +1,5 @@
-"""Resolve weight paths such as `model.layers.{i}` (E0521). Find calls that use the same weights
-(E0526 without a `share` rule), and weights stacked over experts.
+"""Resolve weight paths such as `model.layers.{i}` (E0521). Report calls that use the same weights
+without a `share` rule (E0526). Stack weights over experts.
 """
 
 import re
@@ -31,7 +31,8 @@ def register_share_rules(
     context: "Context", items: Iterable[ast.Item], env: "Env", *, is_from_used_spec: bool = False
 ) -> None:
     """Register the `share` rules of these items whose conditions are true, with paths below the
-    scope of `env`. Rules `is_from_used_spec` may be unused: the file may need them elsewhere.
+    scope of `env`. Rules of used specs (`is_from_used_spec`) may be unused, because other users of
+    the file may need them.
     """
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
@@ -70,18 +71,18 @@ def fill_placeholders(
     span: Span | None,
     pattern: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
-    """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside
-    weight names a placeholder begins with a letter; other braces are literal.
+    """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside weight
+    names, a placeholder begins with a letter; all other braces are literal.
     """
 
     def format_placeholder(match: "re.Match[str]") -> str:
         inner = match.group(1).strip()
-        # parsed once, although each iteration of a loop formats it
+        # cached, because each iteration of a loop formats the same string
         if inner not in context.weights.placeholders:
             context.count_steps(span, PARSE_COST + len(inner))
             context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
         value = context.evaluate_value(context.weights.placeholders[inner], env)
-        # floats are rejected: their format in the checkpoint's names is unknown
+        # floats are rejected, because their format in the names of the checkpoint is unknown
         match value:
             case Dim() if value.number is not None:
                 return str(value.number)
@@ -107,7 +108,7 @@ def fill_placeholders(
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
     """One call or loop iteration: `source` is the call, the loop or the expanded definition, and
-    `scope` is the weight scope that it opens, or "".
+    `scope` is the weight scope that it enters, or "".
     """
 
     source: "StepSource"
@@ -115,7 +116,7 @@ class CallStep:
 
     @property
     def span(self) -> Span | None:
-        """The span of the source; for a loop, the span of its iterable."""
+        """The span of the source, or for a loop, the span of its iterable."""
         if isinstance(self.source, LOOP_NODES):
             return self.source.iterable.span
         return self.source.span
@@ -131,8 +132,8 @@ CallPath: TypeAlias = tuple[CallStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """A `share PATH` rule: the weight scope of its file, the number of enclosing call steps, and
-    whether the file is a used spec.
+    """A `share PATH` rule with the weight scope of its file, the number of enclosing call steps,
+    and whether the file is a used spec.
     """
 
     path: NamePattern
@@ -161,7 +162,7 @@ class WeightSharing:
 
     def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
         """Allow calls to share the weights at this path or pattern below `scope` until the current
-        step ends. Rules `is_from_used_spec` are not recorded in `needed_paths`.
+        step ends. Rules of used specs (`is_from_used_spec`) are not recorded in `needed_paths`.
         """
         self._rules.append(
             ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
@@ -171,7 +172,7 @@ class WeightSharing:
 
     @contextmanager
     def enter_step(self, source: StepSource, scope: str = "") -> Iterator[None]:
-        """Add a call or loop iteration to the call path inside a `with` block."""
+        """Add a call or loop iteration to the call path for the duration of a `with` block."""
         outer_path, rule_count = self.call_path, len(self._rules)
         self.call_path = (*outer_path, CallStep(source, scope))
         try:
@@ -188,7 +189,7 @@ class WeightSharing:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """Use the definition's own call path inside a `with` block."""
+        """Use the call path of the definition for the duration of a `with` block."""
         before = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallStep(definition, path[-1].scope))
@@ -205,9 +206,9 @@ class WeightSharing:
         fork = _find_divergence(first_use, current)
         if fork is None:
             return
-        # a rule applies to the weight itself, or to a scope that both paths open after the fork
+        # a rule applies to the weight itself, or to a scope that both paths enter after the fork
         scopes = _collect_scopes(first_use[fork:]) & _collect_scopes(current[fork:]) | {name}
-        # rules declared inside one of the branches apply only to that branch
+        # a rule that is declared inside one of the branches applies only to this branch
         rules = [r for r in self._rules if r.depth <= fork and any(map(r.covers, scopes))]
         if not rules:
             raise Failed(explain_unshared_weight(name, first_use[fork:], current[fork:]))
@@ -217,8 +218,8 @@ class WeightSharing:
 
 
 def _find_divergence(first: CallPath, second: CallPath) -> int | None:
-    """Return the index at which two call paths diverge, or None for the same call, or for a
-    definition that is expanded at each use.
+    """Return the index at which two call paths diverge, or None if both are the same call or expand
+    the same definition.
     """
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
@@ -230,12 +231,14 @@ def _find_divergence(first: CallPath, second: CallPath) -> int | None:
 
 
 def _collect_scopes(path: CallPath) -> set[str]:
-    """Return the weight scopes that the steps of a call path open."""
+    """Return the weight scopes that the steps of a call path enter."""
     return {step.scope for step in path} - {""}
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
-    """Return E0526 for a weight that two calls use. The paths begin where they diverge."""
+    """Return E0526 for a weight that two calls use. The given paths begin where the call paths
+    diverge.
+    """
     first_step, second_step = first[0], second[0]
     share = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
@@ -263,7 +266,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
 
 
 def _suggest_share_rule(first: CallPath, second: CallPath) -> str:
-    """Return a `share` rule for a scope that both calls open, or for the weight itself."""
+    """Return a `share` rule for a scope that both calls enter, or for the weight itself."""
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
         return "`weights { share name }` next to `@ name`"
@@ -282,13 +285,15 @@ def _suggest_iteration_path(loop: ast.Repeat | ast.ListComprehension) -> str:
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
-"""Initializers that depend on the weight's shape and apply to each expert separately."""
+"""The initializer of a stacked weight for each initializer that depends on the weight's shape; it
+applies to each expert separately.
+"""
 
 
 @dataclass
 class ExpertStack:
-    """The weights of the experts that are being elaborated: by name, the weight of one expert
-    and the stacked weight of all.
+    """The weights of the experts that are being elaborated. Each name maps to the weight of one
+    expert and the stacked weight of all experts.
     """
 
     expert_count: Dim
@@ -304,7 +309,7 @@ def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tu
 def get_expert_weight(
     builder: Builder, stacks: Sequence[ExpertStack], parameter: Parameter
 ) -> Value:
-    """Return the weight of one expert, and create the stacked weight of all."""
+    """Return the weight of one expert, and create the stacked weight of all experts."""
     if not stacks:
         return builder.add_parameter(parameter)
     *outer, stack = stacks
