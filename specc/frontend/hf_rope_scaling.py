@@ -25,22 +25,22 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
-"""Names of scaling kinds in older files; the position axes of M-RoPE have separate keys."""
+"""The scaling kind for each older name. The position axes of M-RoPE have separate keys."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""The actual kind of a table whose name is that of a different kind, by a key that identifies it:
-the first Phi-3 files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic".
+"""The actual kind of a table that has the name of a different kind, as (name, key, kind): the first
+Phi-3 files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic".
 """
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
     *("rope_parameters", "rope_scaling", "rope_theta", MAX_LENGTH_KEY),
     ORIGINAL_LENGTH_KEY,
 )
-"""The keys of a config.json with RoPE settings and training lengths."""
+"""The config.json keys with RoPE settings and training lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RopeDefaults:
-    """The options of `rope_config(…)`: defaults for missing keys, and which keys to read.
+    """The options of `rope_config(…)`: defaults for missing keys, and the keys to read.
 
     `theta` defaults to that of the field's default. `max_length` is the maximum sequence length,
     `original_length` is the maximum length before scaling. `layer_type` selects a layer type in
@@ -126,7 +126,7 @@ class _RopeReader:
     defaults: RopeDefaults
 
     def read_rope(self, default: Rope | None) -> Rope:
-        """Return the settings; `default` applies if the file has no scaling kind."""
+        """Return the RoPE settings. `default` applies if the file has no scaling kind."""
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters, default)
@@ -165,7 +165,7 @@ class _RopeReader:
         raise_error("E0403", title, span, label, related_labels=others, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
-        """Return the number of a member. Raise E0403 for any other value."""
+        """Return the number of a member. Raise E0403 if the value is not a number."""
         value = get_finite_number(member.value)
         if value is None:
             title = f"{member.key.text} must be a number"
@@ -182,7 +182,7 @@ class _RopeReader:
         return member.value
 
     def _make_unscaled_rope(self, default: Rope | None, theta: float) -> Rope:
-        """Return the RoPE settings of a file without a scaling kind, which may still have the
+        """Return the RoPE settings of a file without a scaling kind. The file may still have the
         original length at the top level.
         """
         if default is None:
@@ -195,7 +195,7 @@ class _RopeReader:
 
     def _select_layer_type(self, table: JsonObject | None) -> JsonObject | None:
         """Return the settings of the layer type from a table with settings per layer type, or the
-        table itself. Raise E0403 if only one of spec and table distinguishes layer types.
+        table itself. Raise E0403 if only the spec or only the table distinguishes layer types.
         """
         if table is None:
             return None
@@ -209,7 +209,7 @@ class _RopeReader:
         member = table.find_non_null(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
-        # the table has only other layer types: these layers use the defaults
+        # the table lacks this layer type, so these layers use the defaults
         if member is None and len(nested) == sum(not m.is_null for m in table.members.values()):
             return None
         title = f'"rope_parameters" has no settings for layers of type `{layer_type}`'
@@ -218,8 +218,8 @@ class _RopeReader:
     def _read_theta(
         self, parameters: JsonObject | None, default: Rope | None
     ) -> tuple[float, JsonMember | None]:
-        """Return theta and its member: in the settings, or at the top level in older files.
-        Raise E0403 if both are present and differ.
+        """Return theta and its member, which is in the settings, or in older files at the top
+        level. Raise E0403 if both are present and differ.
         """
         nested = parameters.find_non_null("rope_theta") if parameters else None
         top = self.data.find_non_null(self.defaults.theta_key)
@@ -240,7 +240,7 @@ class _RopeReader:
         kind = SCALING_ALIASES.get(name, name) if isinstance(name, str) else ""
         if actual_kind := _find_kind_by_key(table, kind):
             return actual_kind
-        # a config file has no `axial` frequencies
+        # config files have no `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
             return kind
         self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
@@ -271,20 +271,20 @@ class _ScalingTable:
         return {"factor": self._read_factor()}
 
     def read_dynamic(self) -> dict[str, RopeNumber]:
-        """Return the factor; the original length is the maximum length of the model."""
+        """Return the factor. The original length is the maximum length of the model."""
         length = self._read_max_length()
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
     def read_llama3(self) -> dict[str, RopeNumber]:
-        """Return the factor, the original length and the parameters with defaults."""
+        """Return the factor, the original length, and the parameters that have defaults."""
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
-            # the published code treats zero as absent
+            # the published code treats zero as an absent value
             parameters[key] = self._read_number(key) or default
         return parameters | {"original": self._read_original_length()}
 
     def read_yarn(self) -> dict[str, RopeNumber]:
-        """Return the parameters of YaRN, with the attention factor or None."""
+        """Return the parameters of YaRN. The attention factor may be None."""
         parameters = self.read_llama3() | {"attention_factor": self._read_attention_factor()}
         if (member := self.table.find_non_null("truncate")) is None:
             return parameters
@@ -325,8 +325,8 @@ class _ScalingTable:
         return tuple(self.reader.read_number(item) for item in items)
 
     def _read_factor(self) -> float:
-        """Return the scaling factor. For yarn and longrope, null means the ratio of the two
-        lengths; for longrope, a missing key has the same meaning.
+        """Return the scaling factor. For yarn and longrope, null means the ratio of the maximum
+        length to the original length. For longrope, a missing key has the same meaning.
         """
         member = self.table.find("factor")
         if member and not member.is_null:
@@ -352,7 +352,7 @@ class _ScalingTable:
         return compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
 
     def _read_original_length(self) -> int:
-        """Return the original sequence length; it defaults to the maximum length."""
+        """Return the original sequence length, which defaults to the maximum length."""
         defaults = self.reader.defaults
         # in some files, such as Phi-3's, the length is at the top level and takes precedence unless
         # there are settings per layer type
@@ -374,7 +374,7 @@ class _ScalingTable:
         return int(self.reader.defaults.max_length)
 
     def _read_length(self, member: JsonMember) -> int:
-        """Return a sequence length, at least 1."""
+        """Return a sequence length. Raise E0403 unless it is between 1 and 2^31 - 1."""
         length = int(self.reader.read_number(member))
         if not 0 < length < 2**31:
             title = f"{member.key.text} must be a sequence length"
@@ -397,4 +397,4 @@ PARAMETER_READERS: dict[str, Callable[[_ScalingTable], dict[str, RopeNumber]]] =
     "longrope": _ScalingTable.read_longrope,
     "proportional": _ScalingTable.read_proportional,
 }
-"""Readers of the parameters of each scaling kind."""
+"""The function that reads the parameters of each scaling kind."""

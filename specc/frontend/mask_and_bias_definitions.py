@@ -1,5 +1,5 @@
-"""Grid indices `h`, `i`, `j` of masks and scores: position ids, and tensors read at them. Expand
-mask, bias and score definitions to grids over query and key positions.
+"""Expand mask, bias and score definitions to grids over query and key positions. The grid indices
+`h`, `i`, `j` are position ids, at which definitions can read tensors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +30,10 @@ GridIndices: TypeAlias = Mapping[str, Tensor]
 """The index tensors `h`, `i` and `j` of a definition."""
 
 GRID_RANK = 4
-"""The axes of a mask grid: batch, head, query, key."""
+"""The number of axes of a mask grid: batch, head, query, key."""
 
 GRID_INDEX_ORDER = ("h", "i", "j")
-"""The index names of the grid's axes after the batch, in order."""
+"""The index names of the grid axes after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
 """The index name of the batch axis, for values per batch element: `size[b]`."""
@@ -42,8 +42,8 @@ BATCH_INDEX_NAME = "b"
 def make_grid_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> GridIndices:
-    """Return `i` as [q, 1] and `j` as [k]: the positions of queries and keys along the given
-    axes. A query without a length axis has no `i`.
+    """Return the grid indices: `i` [q, 1] and `j` [k] are the positions of queries and keys along
+    the given axes. A query without a length axis has no `i`.
     """
     key, key_axis = keys
     query, query_axis = queries
@@ -58,8 +58,8 @@ def make_grid_indices(
 def _make_position_ids(
     context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """Return the position indices of an axis. They are shared between layers with the same
-    query and key lengths, so that all layers share one mask.
+    """Return the position ids of an axis. Layers with the same query and key lengths share them, so
+    that all layers share one mask.
     """
     length = x.shape[axis]
     if length.number is not None or length in context.facts.sorted_lengths:
@@ -70,8 +70,8 @@ def _make_position_ids(
 
 
 def is_grid_read(expr: ast.Index, env: Env) -> bool:
-    """Return True if an index in a definition reads a grid: at `h`, `i` or `j`, or at `b`
-    if no value has this name.
+    """Return True if an index in a definition reads a tensor at grid indices: at `h`, `i` or `j`,
+    or at `b` if no value has this name.
     """
     if not env.grid_indices:
         return False
@@ -82,9 +82,9 @@ def is_grid_read(expr: ast.Index, env: Env) -> bool:
 
 
 def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Read a tensor at grid indices: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or
-    bool[b, 1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A
-    tensor without a batch axis is the same for every batch element.
+    """Read a tensor at grid indices: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b, 1, k]
+    for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a batch axis
+    has the same values for every batch element.
     """
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     has_batch_index = index_names[0] == BATCH_INDEX_NAME
@@ -103,7 +103,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     for name in GRID_INDEX_ORDER if env.has_heads_axis else GRID_INDEX_ORDER[1:]:
         if name in index_names:
             axis += 1
-        # without a batch axis the grid starts at the first axis that is read
+        # if the tensor has no batch axis, the grid starts at the first axis that is read
         elif axis > 0:
             value = add_op(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
@@ -111,7 +111,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
 
 
 def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
-    """Raise E0603 for indices out of order or repeated, and for `h` if the scores have no heads."""
+    """Raise E0603 for repeated or unordered indices, and for `h` if the scores have no heads."""
     if (
         any(name not in GRID_INDEX_ORDER for name in index_names)
         or sorted(index_names, key=GRID_INDEX_ORDER.index) != index_names
@@ -128,8 +128,8 @@ def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Seque
 def convert_to_grid(
     context: Context, value: Tensor, span: Span | None, score_rank: int = GRID_RANK
 ) -> Tensor:
-    """Return a grid with all four axes. A tensor with as many axes as the scores, `score_rank`,
-    has the batch axis first; missing axes are inserted after it.
+    """Return a grid with all four axes. A tensor with as many axes as the scores (`score_rank`)
+    begins with the batch axis, and missing axes are inserted after it.
     """
     missing = GRID_RANK - score_rank if len(value.shape) == score_rank else 0
     for _ in range(missing):
@@ -156,12 +156,12 @@ MAX_EXPANSION_DEPTH = 8
 def bind_definition(
     context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
 ) -> DefinitionFunction:
-    """Bind arguments to a definition, as in `window(128)`, evaluated in the caller's scope."""
+    """Bind arguments, evaluated in the caller's scope, to a definition, as in `window(128)`."""
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
         params = params[1:]  # the first parameter is the scores, which attention provides
-    # `m = window(back=4)` may be called again, as `m(ahead=1)`: bound options stay
+    # `m = window(back=4)` may be called again, as `m(ahead=1)`, and keeps its bound options
     arguments = dict(target.bound_arguments)
     for n, value in enumerate(expr.args):
         if n >= len(params):
@@ -195,7 +195,7 @@ def _evaluate_definition_argument(
     context: Context, param: ast.DefinitionParameter, expr: ast.Expr, env: Env
 ) -> SpecValue:
     value = context.evaluate_value(expr, env)
-    # an untyped parameter takes anything; a tensor is checked where it is used
+    # an untyped parameter accepts any value; a tensor is checked where it is used
     if param.type is None or isinstance(value, Tensor):
         return value
     value_context = ValueContext(f"`{param.name}`", expr.span)
@@ -212,7 +212,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
     context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
     chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
-        # show the cycle `a → b → a` once, though it was expanded many times
+        # the cycle `a → b → a` is shown once, although it was expanded many times
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
         cycle = [*names[start : names.index(name, start + 1)], name]
@@ -221,8 +221,8 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # the weights of a definition belong to the place where it was bound: two attention layers
-        # with one bias share its table without `share`
+        # the weights of a definition belong to the place where it was bound, so that two attention
+        # layers with one bias share its table without `share`
         with (
             context.enter_call(function.span, standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
@@ -235,7 +235,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
 
 
 def _move_error_to_definition(failed: Failed, function: DefinitionFunction) -> Failed:
-    """Move E0417 in a definition to the call that bound the arguments."""
+    """Relocate E0417 in a definition to the call that bound the arguments."""
     diagnostic, span = failed.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"
@@ -260,7 +260,7 @@ def expand_definition(
     *,
     has_heads_axis: bool = True,
 ) -> SpecValue:
-    """Evaluate a definition for these grid indices, with a heads axis or without."""
+    """Evaluate a definition for these grid indices, with or without a heads axis."""
     with enter_definition(context, function):
         return _evaluate_definition(
             context, function, grid_indices, names, scope, has_heads_axis=has_heads_axis
@@ -295,7 +295,7 @@ def _evaluate_definition(
         has_heads_axis=has_heads_axis,
     )
     for param in definition.params or ():
-        # in order, since a default may use an earlier parameter
+        # in order, because a default may use an earlier parameter
         if param.name in function.bound_arguments:
             env.names[param.name] = function.bound_arguments[param.name]
         elif param.default is not None:
@@ -329,12 +329,12 @@ def expand_mask(
             _check_mask_axes(tensor, grid_indices, span)
             return convert_to_grid(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
-            # each part over the same grid; `all` and `none` stay bools
+            # each part is expanded over the same grid; `all` and `none` stay bools
             grids = [expand_mask(context, p, grid_indices, scope, span, score_rank) for p in parts]
             return _combine_grids(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
-                # its value may be another mask, as in `mask m(a) = a & causal`
+                # the value of a definition may be a different mask, as in `mask m(a) = a & causal`
                 value = _evaluate_definition(context, mask, grid_indices, {}, scope)
                 return expand_mask(context, value, grid_indices, scope, mask.span or span)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
@@ -361,7 +361,7 @@ def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span 
     if op == "not":
         return not result
     for grid in rest:
-        # `all & m` is m, `all | m` is all: no node for a bool
+        # `all & m` is `m` and `all | m` is `all`, so a bool needs no node
         if isinstance(result, bool):
             result = grid if result == (op == "&") else result
         elif isinstance(grid, bool):
@@ -380,13 +380,13 @@ def expand_bias(
     span: Span | None,
     score_rank: int = GRID_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a grid of floats; `score_rank` is the same as in `expand_mask`."""
+    """Expand a bias to a grid of floats. `score_rank` has the same meaning as in `expand_mask`."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
         bias_scope = scope
         if bias.weight_path:
-            # its weights belong to the place where the bias was bound, not where it is used
+            # the weights of a bias belong to the place where it was bound, not where it is used
             bias_env = bias.env
             assert bias_env is not None  # set by `bind_definition`
             bias_scope = bias_env.append_scope(

@@ -1,4 +1,4 @@
-"""Spec modules and programs: items by name, `extends` chains and config assignments merged."""
+"""Spec modules and programs: items by name, with `extends` chains and config assignments merged."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -40,8 +40,8 @@ class Program:
     """A spec merged with the specs that it extends.
 
     `module` contains the graph, and `chain` contains all modules, the instance first: its
-    `reading`, `weights` and `generate` sections come before those that it extends. `used_specs`
-    have separate configs.
+    `reading`, `weights` and `generate` sections come before the sections of the specs that it
+    extends. `used_specs` have separate configs.
     """
 
     module: SpecModule
@@ -53,7 +53,7 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether all files of the program are built-in; config values may differ from the
+        """True if all files of the program are built-in; config values may differ from the
         defaults.
         """
         return all(m.is_builtin for m in self.chain) and all(
@@ -76,9 +76,9 @@ class Program:
         return frozenset(assignments), tuple(used_specs), tuple(trees)
 
     def map_fields_by_path(self, *, include_alternatives: bool = False) -> dict[str, ast.Field]:
-        """Return every config field by its dotted path; those of used specs are below their names.
-        A used spec with several alternatives has a choice field and the fields of the selected
-        alternative, or of all with `include_alternatives`.
+        """Return every config field by its dotted path. The fields of a used spec are below its
+        name. A used spec with several alternatives has a choice field, and the fields of the
+        selected alternative (of all alternatives if `include_alternatives` is set).
         """
         fields: dict[str, ast.Field] = {}
         for used_spec in self.used_specs:
@@ -96,7 +96,7 @@ class Program:
         return iterate_config_entries(self.module.file, ast.Field)
 
     def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecModule]]:
-        """Yield the items of one class with their modules, those of the instance first."""
+        """Yield the items of one class with their modules; items of the instance come first."""
         for module in self.chain:
             for item in module.file.items:
                 if isinstance(item, kind):
@@ -106,7 +106,7 @@ class Program:
 @dataclass(frozen=True, eq=False)
 class UsedSpec:
     """A used spec with a separate config and weights. `programs` are the alternatives; `selected`
-    is the index of one, by default the first.
+    is the index of the selected alternative, by default 0.
     """
 
     use: ast.Use
@@ -130,19 +130,21 @@ class UsedSpec:
 
     @property
     def is_undecided(self) -> bool:
-        """True if there are several alternatives and none is selected yet."""
+        """True if there are several alternatives and none of them is selected yet."""
         return self.selected is None and len(self.programs) > 1
 
     @property
     def field(self) -> ast.Field:
-        """The choice between the alternatives as a config field; its default is the first."""
+        """The choice between the alternatives as a config field; its default is the first
+        alternative.
+        """
         kind = ast.TypeName(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
     def select_spec(self, name: str) -> "UsedSpec | None":
-        """Return the used spec with an alternative selected by its path, or by the name of its file
-        without the suffix, or None if there is no such alternative.
+        """Return the used spec with an alternative selected, or None if there is no such
+        alternative. The alternative is given by its path, or by its file name without the suffix.
         """
         paths = self.use.paths
         for names in (paths, [PurePosixPath(path).stem for path in paths]):
@@ -152,7 +154,7 @@ class UsedSpec:
 
 
 def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
-    """Build the module of a file. Raise E0217 if a name is defined twice."""
+    """Build the module of a file. Raise E0217 for a duplicate name."""
     module = SpecModule(file=file, path=path, is_standard=standard)
     spans_by_name: dict[str, Span | None] = {}
     errors = ErrorScope()
@@ -181,7 +183,7 @@ def build_program(
     a separate config. Raise E0218 for a cycle; `users` are the specs that use this one.
     """
     chain = [module]
-    # from the instance to the spec that has the graph
+    # from the instance to the spec with the graph
     while chain[-1].file.extends:
         file = chain[-1].file
         base = library.load_used_module(file.extends, chain[-1], file.extends_span)
@@ -191,7 +193,7 @@ def build_program(
         chain.append(base)
     assigned: dict[str, ConfigAssignment] = {}
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
-    # the base first, so that the nearest file takes precedence
+    # the base comes first, so that the nearest file takes precedence
     for instance, base in reversed(list(pairwise(chain))):
         check_instance_items(instance)
         check_instance_names(instance, base)
@@ -235,8 +237,8 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.Use) -> None:
-    """Raise E0226 for a weight path with placeholders, because rules apply to names below this
-    path.
+    """Raise E0226 for a weight path with placeholders, which `under` does not allow because weight
+    rules apply to names below the path.
     """
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
@@ -249,8 +251,8 @@ def _reject_path_pattern(use: ast.Use) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select the alternative of each used spec by the assigned values. Raise E0203 for an invalid
-    choice.
+    """Select the alternative of each used spec according to the assigned values. Raise E0203 for an
+    invalid choice.
     """
     used_specs: list[UsedSpec] = []
     assigned = dict(program.assignments)
@@ -284,8 +286,8 @@ def _iterate_undecided_paths(used_specs: tuple[UsedSpec, ...], prefix: str = "")
 def _expand_used_spec_values(
     assignments: Mapping[str, ConfigAssignment], paths: Set[str]
 ) -> dict[str, ConfigAssignment]:
-    """Expand values such as `encoder = swin(window=7)` to the choice of a used spec and values for
-    it.
+    """Expand values such as `encoder = swin(window=7)` to the choice of a used spec and the config
+    values for it.
     """
     expanded: dict[str, ConfigAssignment] = {}
     for path, assignment in assignments.items():
@@ -321,7 +323,7 @@ def flatten_assignments(
     assignments: dict[str, ConfigAssignment],
     module: SpecModule | None = None,
 ) -> None:
-    """Flatten nested values to dotted paths, so that they merge key by key."""
+    """Flatten nested values to dotted paths, so that they can be merged key by key."""
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
             option_span = option.span or span

@@ -1,4 +1,4 @@
-"""Check a spec with symbolic config values: lengths are symbols, all choices are tried."""
+"""Check a spec with symbolic config values: lengths are symbols, and all choices are tried."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -45,8 +45,8 @@ class SymbolicTrial:
 def check_spec_symbolically(
     program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
-    """Elaborate with symbols. Raise Failed with all errors; an error that occurs only in some
-    trials has a note with the values of the trial.
+    """Elaborate a spec with symbolic config values. Raise Failed with all errors. An error that
+    occurs only in some trials has a note with the values of the trial.
 
     Integers with a computed default (`side = image / patch`) are independent symbols at first, to
     find errors that occur only with other values. If this fails, they are expressions.
@@ -74,7 +74,7 @@ class _BuiltinCheckKey:
 
 @lru_cache(maxsize=512)
 def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicTrial]:
-    """Check a built-in spec symbolically. Cached: its files do not change."""
+    """Check a built-in spec symbolically. The result is cached, because the files do not change."""
     program, library = key.program, key.library
     return _run_check(program, library, key.graph, has_config_file=key.has_config_file)
 
@@ -85,8 +85,8 @@ def _run_check(
     try:
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
-        # shape errors and violated requirements: an assigned size may match the config file, but
-        # not the defaults
+        # shape errors and violated requirements are possible here, because an assigned size may
+        # match the config file but not the defaults
         is_size_error = all(
             _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
         )
@@ -99,9 +99,9 @@ def _run_check(
 def _check_without_overrides(
     program: Program, library: Library, graph: str, failed: Failed
 ) -> list[SymbolicTrial]:
-    """Check without assigned values that equal the computed default of their field, such as
-    `side = 8` with `image / patch` = 32 / 4. Re-raise the original error if this fails or a
-    value differs.
+    """Repeat the check without assigned values that equal the computed default of their field, e.g.
+    `side = 8` with `image / patch` = 32 / 4. Re-raise the original error if the repeated check
+    fails or a value differs.
     """
     fields = program.map_fields_by_path()
     overrides = _find_overrides(program, fields)
@@ -125,7 +125,7 @@ def _check_without_overrides(
 def _find_overrides(
     program: Program, fields: Mapping[str, ast.Field]
 ) -> dict[str, ConfigAssignment]:
-    """Return the assigned values of derived fields."""
+    """Return the values that are assigned to derived fields."""
     return {
         p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
     }
@@ -166,7 +166,7 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
 
 
 def _check_free_then_derived(program: Program, library: Library, graph: str) -> list[SymbolicTrial]:
-    """Run the trials with all integers as symbols or, if these fail, with derived integers as
+    """Run the trials with all integers as symbols. If they fail, run them with derived integers as
     expressions.
     """
     try:
@@ -180,7 +180,7 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
 
 
 def _map_derived_fields(program: Program) -> dict[str, str]:
-    """Return the derived fields with their expressions."""
+    """Return the expression of each derived field."""
     return {
         path: entry.default.span.text
         for path, entry in program.map_fields_by_path().items()
@@ -199,8 +199,8 @@ def _is_shape_error(failed: Failed) -> bool:
 def _run_trials(
     program: Program, library: Library, graph: str, *, derives_integers: bool
 ) -> list[SymbolicTrial]:
-    """Run the trials of `check_spec_symbolically`. With `derives_integers`, derived integers are
-    expressions; otherwise they are symbols.
+    """Run the trials of `check_spec_symbolically`. Derived integers are expressions if
+    `derives_integers` is set, otherwise symbols.
     """
     fixed: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
@@ -210,12 +210,12 @@ def _run_trials(
         raise Failed(*_add_trial_sizes(failed, fixed)) from None
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed.items()}, model)]
     errors: list[Diagnostic] = []
-    # skip the sizes of the first trial
+    # skip the sizes, which are those of the first trial
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
     fields = program.map_fields_by_path()
     for path, value in others[:MAX_TRIALS]:
         trial_model = model
-        # if the first trial had this value, its model is the same
+        # the first trial already had this value, so its model is the same
         if path in fixed or value != _get_first_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed, path, value)
@@ -229,7 +229,7 @@ def _run_trials(
 
 
 def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
-    """Add a note with the trial sizes to the errors of a trial; the spec does not show them."""
+    """Add a note with the trial sizes, which the spec does not show, to the errors of a trial."""
     if not sizes:
         return list(failed.diagnostics)
     values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
@@ -264,8 +264,8 @@ class _TrialRunner:
     def elaborate_alternative(
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
-        """Elaborate with a different value of one field. Raise Failed with a note of that value."""
-        # a different alternative of a used spec has different fields
+        """Elaborate with a different value of one field. Raise Failed with a note on this value."""
+        # a different alternative of a used spec may have different fields
         others = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         try:
             return self.elaborate_fixing_fields(others | {path: value})
@@ -273,8 +273,8 @@ class _TrialRunner:
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
-        """Elaborate with sizes that the spec allows for the fields that determine the structure,
-        and add these sizes to `fixed_values`.
+        """Elaborate with valid sizes for the fields that determine the structure, and add these
+        sizes to `fixed_values`.
         """
         fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
         free: dict[str, ast.Field] = {}
@@ -288,10 +288,11 @@ class _TrialRunner:
                 sizes = _iterate_trial_sizes(free)
                 fixed_values.update(next(sizes))
             except Failed as failed:
-                # other sizes help only if a `require` is violated
+                # other sizes can help only if a `require` is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
-                # if all sizes are rejected, show the first error, whose numbers are the simplest
+                # if all sizes are rejected, the first error is shown, because its numbers are the
+                # simplest
                 first_violation = first_violation or failed
                 next_sizes = next(sizes, None)
                 if next_sizes is None:
@@ -305,9 +306,9 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
     """Return the fields that the structure depends on and that have no trial value. Raise E0207 if
-    there is none, as for a dynamic length.
+    there is no such field, e.g. for a dynamic length.
     """
-    # the name of a symbol such as `d / heads` has several fields
+    # the name of a symbol such as `d / heads` contains several fields
     paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
     free = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free:
@@ -317,7 +318,7 @@ def _find_free_fields(
 
 FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
 TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
-"""Sizes to try if a `require` excludes the default ones."""
+"""The sizes to try if a `require` excludes the default sizes."""
 
 
 def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
@@ -333,7 +334,7 @@ def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, 
     sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
         yield from (small_values | {path: size} for size in sizes)
-    if len(integers) > 1:  # `require a == b` does not hold for any of the above
+    if len(integers) > 1:  # none of the sizes above satisfies `require a == b`
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 
@@ -361,7 +362,7 @@ def _iterate_alternatives(
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield other values to try, one at a time."""
     for path, entry in program.map_fields_by_path().items():
-        # Values for one of several used specs do not apply to the others.
+        # values for one alternative of a used spec do not apply to the other alternatives
         is_assigned = any(p == path or p.startswith(f"{path}.") for p in program.assignments)
         if is_assigned:
             continue

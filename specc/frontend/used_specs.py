@@ -1,4 +1,4 @@
-"""Used specs with a separate config: select an alternative, read its config section, and show the
+"""Used specs with a separate config: select an alternative, read its config section, and label the
 `use` in errors of the used spec.
 """
 
@@ -19,7 +19,7 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """Show the `use` in errors of the used spec inside a `with` block."""
+    """Add a label at the `use` to errors of the used spec that are raised in a `with` block."""
     try:
         yield
     except Failed as failed:
@@ -30,7 +30,9 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """Show the call at `span` in errors of a used file's block inside a `with` block."""
+    """Add a label at the call `span` to errors of a used file's block that are raised in a `with`
+    block.
+    """
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -42,7 +44,9 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
 
 
 def add_origin_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
-    """Add a label to an error, unless the error is in the same file or has the label already."""
+    """Add a label to an error, unless the error is in the file of the label or already has this
+    label.
+    """
     if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
         return diagnostic
     if any(label.span == span for label in diagnostic.related_labels):
@@ -61,7 +65,7 @@ def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
 
 def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
     """Return the section of a config file that a used spec reads, or None if the spec reads no
-    section. Raise E0227 if the file lacks the section.
+    section. Raise E0227 if the file does not contain the section.
     """
     keys = used_spec.use.sources
     if not keys:
@@ -107,7 +111,9 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
 
 
 def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
-    """Select the alternative that reads a model type, or the first if the file has no type."""
+    """Select the alternative that reads the model type of the file, or the first alternative if the
+    file has no model type.
+    """
     if member is None:
         return replace(used_spec, selected=0)
     model_type = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -160,7 +166,7 @@ def enter_used_spec(
 ) -> tuple[Program, ConfigReader]:
     """Return the used spec with the values that the using spec sets, and its config reader."""
     prefix = f"{used_spec.name}."
-    # names in a value are resolved in its module
+    # the names in a value are resolved in the module of the value
     user_spec = program.chain[0] if program.chain else program.module
     values_by_path = {
         path.removeprefix(prefix): replace(value, module=value.module or user_spec)
@@ -203,10 +209,12 @@ def _reject_unknown_paths(
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
 ) -> Iterator[tuple[Program, ast.Use, Env]]:
-    """Yield every used spec, recursively, with its `use` and its scope of config and weights."""
+    """Yield every used spec, recursively, with its `use` and the scope of its config and
+    weights.
+    """
     for used_spec in program.used_specs:
         values = config[used_spec.name]
-        assert isinstance(values, Record)  # by `_evaluate_config_values`
+        assert isinstance(values, Record)  # created by `_evaluate_config_values`
         inner_scope = join_weight_path(
             scope, used_spec.use.under.text if used_spec.use.under else ""
         )
@@ -220,6 +228,6 @@ def iterate_used_specs(
 
 
 def has_hf_config_fields(program: Program) -> bool:
-    """Return True if a spec, or one that it uses, reads a config file."""
+    """Return True if a spec, or a spec that it uses, reads a config file."""
     has_own_sources = any(entry.sources for entry in program.iterate_fields())
     return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

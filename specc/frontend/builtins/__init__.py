@@ -1,4 +1,6 @@
-"""The built-in functions of the language. Importing this package registers all of them."""
+"""The built-in functions of the language. Importing this package registers all built-in
+functions.
+"""
 
 from specc.frontend.builtins import (
     attention,

@@ -79,7 +79,7 @@ def attend(
         expand_batch(site, _expand_to_heads(site, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
-    query_axis = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
+    query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
     grid_indices = make_grid_indices(site.context, (with_heads[0], query_axis), (with_heads[1], 2))
     mask_grid = evaluate_mask_option(site, mask, grid_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, grid_indices, len(q.shape))
@@ -96,13 +96,13 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and the factor of its scores. Multiply the query by a scale that only an
-    input determines.
+    """Return the query and the scale of its scores. If the scale depends on an input, multiply the
+    query by it and return the scale 1.
     """
     if scale is None:
         try:
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
-        except ZeroDivisionError:  # vectors of width 0: every score is 0
+        except ZeroDivisionError:  # vectors of width 0, so every score is 0
             scale = 1.0
     if site.context.has_dynamic_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
@@ -128,8 +128,8 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
 
 
 def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
-    """Remove the axes that the query did not have: length and heads of [batch, d], heads
-    of [batch, length, d].
+    """Remove the axes that the original query did not have: length and heads for [batch, d], heads
+    for [batch, length, d].
     """
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = site.squeeze_axis(x, axis)
@@ -178,7 +178,7 @@ def attend_by(
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
-    # a length axis of 1 was added to a query without one
+    # a length axis of length 1 was added to a query without a length axis
     squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
@@ -225,7 +225,7 @@ class _WeightOptions:
             scores = compute_scores(site, self.score, with_length, k, grid_indices)
         if self.bias is not None:
             bias = evaluate_bias_option(site, self.bias, grid_indices, len(q.shape))
-            assert bias is not None  # every value except `none` adds a bias
+            assert bias is not None  # every value except `none` is a bias
             bias = match_score_rank(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
         scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)
@@ -233,7 +233,7 @@ class _WeightOptions:
         return normalize_scores(site, scores, mask, self.normalize, grid_indices)
 
     def _add_noise(self, site: CallSite, scores: Tensor, *, has_length: bool) -> Tensor:
-        """Add the noise to the scores. `has_length` is whether the query has a length axis."""
+        """Add the noise to the scores. `has_length` is True if the query has a length axis."""
         if self.noise is None:
             return scores
         noise = self.noise if has_length else site.insert_axis(self.noise, 1)
@@ -280,7 +280,8 @@ def compute_scores(
     site: CallSite, score: Score, q: Tensor, k: Tensor, grid_indices: GridIndices
 ) -> Tensor:
     """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
-    # [… q, 1, d] and [… 1, k, d]: a definition for two vectors broadcasts over all pairs
+    # the operands are [… q, 1, d] and [… 1, k, d], so that a definition for two vectors broadcasts
+    # over all pairs
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
     with explain_width_mismatch(site, score.name, q, k):
@@ -311,14 +312,14 @@ def compute_scores(
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Replace a shape mismatch by E0607, which names the query and key widths, if the widths
+    """Replace a shape mismatch by E0607, which states the query and key widths, if these widths
     differ.
     """
     try:
         yield
     except Failed as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # other mismatches are reported where they occur
+            raise  # all other mismatches are reported where they occur
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

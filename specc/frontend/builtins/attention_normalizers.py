@@ -1,5 +1,5 @@
-"""Compute attention scores and normalize them: mask and bias options, softmax and other
-normalizers, weighted sums.
+"""Normalize attention scores: mask and bias options, softmax and other normalizers, weighted
+sums.
 """
 
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,9 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "kernel": ops.MaskedNormalization,
     "uniform": ops.MaskedNormalization,
 }
-"""The op that normalizes scores along the keys, by normalizer; `queries` transposes first."""
+"""The op that normalizes scores along the keys, by normalizer; `queries` transposes the scores
+first.
+"""
 
 SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 
@@ -65,7 +67,7 @@ def normalize_scores(
 ) -> Tensor:
     """Normalize scores over the visible keys of each query.
 
-    A score of -inf masks its key out, as the mask does.
+    A score of -inf masks out its key, like the mask.
     """
     visible_grid = _make_visible_grid(site, mask, len(grid.shape))
     minus_infinity = site.add_constant(-inf, grid.type.dtype)
@@ -73,7 +75,8 @@ def normalize_scores(
         if mask is not True:
             grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
         weights = _apply_definition(site, normalize, grid, grid_indices)
-        # zero at masked keys, even if the definition returns a different value there
+        # the weights are zero at masked keys, even if the definition returns a different value
+        # there
         zero = site.add_constant(0.0, grid.type.dtype)
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         if mask is not True:
@@ -82,7 +85,7 @@ def normalize_scores(
     word = normalize.value if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, visible_grid)
-    if word == "uniform":  # every visible key has the same weight, independent of its score
+    if word == "uniform":  # all visible keys have the same weight
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         grid = site.add_op(ops.Cast(grid.type.dtype), visible)
     return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)
@@ -92,7 +95,7 @@ def _make_visible_grid(site: CallSite, mask: MaskGrid, score_rank: int) -> Tenso
     """Return the mask as a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
         return match_score_rank(site, mask, score_rank)
-    # all or no keys: [1, 1] broadcasts to any grid
+    # all or no keys are visible: [1, 1] broadcasts to any grid
     visible = site.add_constant(mask, "bool")
     return site.insert_axis(site.insert_axis(visible, 0), 0)
 
@@ -128,7 +131,7 @@ def _apply_definition(
 
 
 def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
-    """Apply softmax along the queries, the second-to-last axis, where the key is visible."""
+    """Apply softmax along the queries (the second-to-last axis) that can see the key."""
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -140,7 +143,7 @@ def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
 
 
 def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
-    """Drop the heads axis of a grid with four axes for scores without one (rank 3)."""
+    """Drop the heads axis of a grid with four axes if the scores have no heads axis (rank 3)."""
     if rank == 3:
         if grid.shape[1] != 1:
             site.raise_error(
@@ -176,7 +179,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     if rank not in (2, 3, 4):
         title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
-    # [batch, key] is a single query without a position
+    # scores [batch, key] are those of a single query without a position
     with_queries = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(with_queries.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
@@ -226,8 +229,8 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> MaskGrid:
-    """Return the option `mask` as a grid for scores with `score_rank` axes, as True if every key is
-    visible, or as False if no key is visible.
+    """Return the option `mask` as a grid for scores with `score_rank` axes, or as a bool: True if
+    every key is visible, False if no key is visible.
     """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -244,8 +247,8 @@ def evaluate_bias_option(
 
 
 def get_definition_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or a normalizer, which is the scope of its definition if
-    the definition has its own weights.
+    """Return the weight scope of a score or a normalizer: the scope of its definition if the
+    definition has its own weights.
     """
     if not function.weight_path:
         return site.scope

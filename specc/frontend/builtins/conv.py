@@ -51,7 +51,7 @@ def conv(
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, transposed=False)
-    # otherwise a window at the end of a sequence would read values at padded positions
+    # without this, a window at the end of a sequence would read values at padded positions
     masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     output = site.add_op(
@@ -136,8 +136,8 @@ def average_pool(
     padded zeros; the option is required if there is padding.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
-    # Frameworks have different defaults, and results differ only at the borders, so that a wrong
-    # default would go unnoticed.
+    # frameworks have different defaults, and results differ only at the borders, so a wrong default
+    # would go unnoticed
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
         title = "missing option `count_include_pad` of `average_pool` (required with padding)"
@@ -175,7 +175,7 @@ def conv_keep(
 
 
 def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
-    """Replace the values at masked-out positions by zeros."""
+    """Replace the values at padded positions by zeros."""
     if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
@@ -194,7 +194,7 @@ def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) 
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
-    """Return the given bias, a new bias weight, or None."""
+    """Return the given bias or a new bias weight, or None if the call has no bias."""
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if has_own_weight else []
@@ -225,7 +225,7 @@ def _make_kernel(
 
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
-    """Raise E0211 for an option that is required unless a weight is given."""
+    """Raise E0211 for a missing option that is required unless a weight is given."""
     function_name = site.call.function.path
     helps = [f"give `{option}=`, or a tensor as `weight=`"]
     site.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
@@ -234,8 +234,8 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 def _get_kernel_sizes(
     operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
-    """Return the kernel sizes of the option, or those of the given weight. Raise E0212 if both are
-    given, because they could differ.
+    """Return the kernel sizes of the option `kernel` or of the given weight. Raise E0212 if both
+    are given, because they could differ.
     """
     if weight is None:
         return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")

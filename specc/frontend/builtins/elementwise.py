@@ -61,7 +61,7 @@ FUNCTION_DOCS = {
 """The documentation of each elementwise function of one operand."""
 
 NUMBER_FUNCTIONS = scalar_arithmetic.UNARY_FUNCTIONS.keys() - {"neg"}
-"""The elementwise functions that also take a compile-time number."""
+"""The elementwise functions that also accept a compile-time number."""
 
 
 def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
@@ -126,7 +126,7 @@ def _compute_extreme(
 ) -> Tensor | Number:
     if axis is not None:
         return add_reduction(site, fn, x, axis)
-    # `max(sizes)` of a list, or `max(a, b)`
+    # either a list, as in `max(sizes)`, or several operands, as in `max(a, b)`
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
         site.raise_error("E0203", f"`{fn}` of an empty list is undefined")
@@ -134,20 +134,20 @@ def _compute_extreme(
 
 
 ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeNumber
-"""Operands of elementwise functions: tensors and numbers may be mixed."""
+"""An operand of an elementwise function. Tensors and numbers may be mixed."""
 
 INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "add": operator.add,
     "min": min_dims,
     "max": max_dims,
 }
-"""Functions of two dimensions whose result is a dimension."""
+"""The functions of two dimensions whose result is a dimension."""
 
 
 def _require_operands(
     site: CallSite, fn: str, x: SpecValue, items: Iterable[SpecValue]
 ) -> list[ElementwiseOperand]:
-    """Return the items. Raise E0203 for one that is neither a number nor a tensor."""
+    """Return the items. Raise E0203 for an item that is neither a number nor a tensor."""
     operands: list[ElementwiseOperand] = []
     for item in items:
         if not isinstance(item, ElementwiseOperand):
@@ -238,7 +238,7 @@ def cumsum(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 @register_builtin()
 def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
     """Select from `then` where the condition is true and from `otherwise` elsewhere."""
-    # for two numbers, their types determine the element type of the result
+    # if both operands are numbers, their types determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):

@@ -184,7 +184,9 @@ def _find_resized_axes(
 
 
 def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecValue) -> None:
-    """Raise an error unless exactly one of both options is given, with sizes of at least 1."""
+    """Raise an error unless exactly one of `size` and `factor` is given and all sizes are at least
+    1.
+    """
     if bool(size) == (factor is not None):
         title = "`resize` takes either `size` or `factor`"
         site.raise_error("E0329", title, "factor" if size else "")
@@ -211,7 +213,7 @@ def _check_antialias(
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """Return a factor above 0; raise UndecidedValueError while it is a symbol."""
+    """Return a factor above 0. Raise UndecidedValueError while its value is a symbol."""
     at = site.argument_spans.get("factor")
     number = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
     if isinstance(number, RuntimeNumber):
@@ -222,9 +224,9 @@ def _require_factor(site: CallSite, factor: Number) -> float:
 
 
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
-    """Return the resized length: the product, rounded down."""
+    """Return the resized length, which is the product rounded down."""
     if length.number is not None:
-        # rounded down like in PyTorch: 100 times 0.29 is 28
+        # rounded down as in PyTorch: 100 times 0.29 is 28
         return Dim.from_value(math.floor(length.number * factor))
     exact = Fraction(factor)
     if exact.denominator > 1024:
@@ -294,7 +296,8 @@ def batch_norm(
     if affine:
         weight = site.add_weight("weight", channels, ONES_INIT)
         scale = site.add_arithmetic("mul", weight, scale)
-    # Subtract the mean before scaling: a large mean would cancel all significant digits.
+    # the mean is subtracted before scaling, because a large mean would cancel all significant
+    # digits
     steps = [("sub", mean), ("mul", scale)]
     if affine:
         steps.append(("add", site.add_weight("bias", channels, ZEROS_INIT)))

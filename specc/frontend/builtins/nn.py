@@ -64,10 +64,10 @@ def embedding(
 
 
 def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
-    """Record that the ids of a graph input index a table of `size` entries."""
+    """Record that the ids of a graph input are indices of a table of `size` entries."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
-        # only the input itself: ids that the graph computes are not given by the caller
+        # only for an input itself, because the caller does not provide ids that the graph computes
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
@@ -181,7 +181,7 @@ def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
     """Multiply the operands and sum over the axes that are not in the output:
     `einsum("b i d, b j d -> b i j", x, y)`.
     """
-    # the op itself checks the axis names; only the arrow and the commas are checked here
+    # the op checks the axis names, so only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
         site.raise_error("E0306", f"the equation does not fit {len(operands)} operands", "equation")
     return site.add_op(ops.Einsum(equation), *operands)
@@ -214,8 +214,8 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and that maximum. An infinite maximum is
-    replaced by 0: inf - inf is NaN.
+    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum is replaced
+    by 0, because inf - inf is NaN.
     """
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     finite = site.add_op(
@@ -239,7 +239,8 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     As an attention score, between all queries and keys, it is one matrix product.
     """
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
-        # [… q, 1, d] · [… 1, k, d]: a matrix product, not a broadcast product and a sum
+        # [… q, 1, d] · [… 1, k, d] is computed as a matrix product, not as a broadcast product and
+        # a sum
         queries = site.squeeze_axis(a, len(a.shape) - 2)
         keys = site.squeeze_axis(b, len(b.shape) - 3)
         last = len(keys.shape) - 1

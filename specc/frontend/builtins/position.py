@@ -19,7 +19,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 
 MAX_SINUSOID_WIDTH = 2**20
-"""The maximum rotated width: the model stores one frequency per feature pair."""
+"""The maximum rotated width, because the model stores one frequency per feature pair."""
 
 
 @register_builtin()
@@ -30,17 +30,17 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     A padded position has the id of the last real position before it, or 0. For any other
     tensor: the indices 0, 1, … along `axis`, int[n]. `offset` is added.
     """
-    # the cumulative sum of the mask, minus one; padding before the first position gets 0
+    # the cumulative sum of the mask minus one; left padding gets 0
     if x.type.dtype == "bool":
         count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
         index = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))
         ids = site.add_arithmetic("max", index, site.add_constant(0, "i64"))
     else:
         ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
-    # no node is added for offset 0, which most models use
+    # offset 0, which most models use, needs no node
     if offset == 0:
         return ids
-    # a dynamic length, such as that of the past key-values
+    # a dynamic length, e.g. the length of the past key-values
     if offset.number is None:
         return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
     return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))
@@ -86,9 +86,9 @@ LENGTH_OPTIONS = ("original", "longest")
 NUMBER_OPTIONS = sorted(
     {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
 )
-"""The options that are numbers, or one number per feature pair."""
+"""The options that are one number, or one number per feature pair."""
 REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
-"""The options without a default. Only for `proportional`, `factor` has a default."""
+"""The options without a default (`factor` has a default for the kind `proportional` only)."""
 
 
 @register_builtin()
@@ -133,7 +133,7 @@ def rope(
     _check_options(site, kind, {*numbers, *lengths})
     parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(numbers)}
     parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
-    # frequencies that depend on the sequence length are computed for a maximum length
+    # frequencies that depend on the sequence length are computed for the maximum length
     if kind == "dynamic" or beyond is not None:
         parameters.setdefault("longest", parameters["original"])
     frequencies = Rope(theta, kind, tuple(parameters.items()))
@@ -143,7 +143,7 @@ def rope(
 
 
 def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for an option of a different kind, or for a missing required option."""
+    """Raise E0201 for an option of a different scaling kind, or for a missing required option."""
     known = OPTIONS_BY_SCALING[kind]
     for name in sorted(option_names - {*known}):
         _raise_option_of_other_kind(site, kind, name)
@@ -163,7 +163,7 @@ def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoRetur
 
 
 def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for options that exclude each other or need each other."""
+    """Raise E0201 for options that exclude each other, or that require a missing option."""
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = "`attention_factor` excludes `mscale` and `mscale_all_dim`, which compute it"
         site.raise_error("E0201", title, "attention_factor", helps=["remove one of the two"])
@@ -194,13 +194,15 @@ def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
-    """Raise E0203 for a width that the kind cannot rotate, or E0315 for an unknown width."""
+    """Raise E0203 for a width that the scaling kind cannot rotate, and E0315 for an unknown
+    width.
+    """
     if rope.kind == "default":
         return
-    # the model stores one frequency per pair, so that the width has to be known
+    # the model stores one frequency per pair, so the width has to be known
     description = f"the number of features that `{rope.kind}` rotates"
     require_attribute_number(site.context, width, description, site.argument_spans.get("x"))
-    # theta grows by a power that is infinite for one pair
+    # theta grows by a power whose exponent is infinite for a single pair
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
     # the fraction of `proportional` refers to the whole head
@@ -210,7 +212,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
-"""The order of the feature pairs of several position axes."""
+"""The order in which the feature pairs of several position axes are arranged."""
 
 
 @register_builtin()
@@ -292,7 +294,7 @@ def _resolve_sections(
     sections: tuple[Dim, ...] | None,
     order: PairOrder | None,
 ) -> tuple[int, ...]:
-    """Return the number of feature pairs of each position axis, or () for a single axis."""
+    """Return the number of feature pairs of each position axis, or () if there is a single axis."""
     for name, value in (("sections", sections), ("order", order)):
         if (value is None) != (count == 1):
             title = f"`{name}` goes with position ids for several axes: `at=[t, h, w]`"
@@ -309,7 +311,7 @@ def _resolve_sections(
 
 
 def _assign_pair_axes(lengths: tuple[int, ...], order: PairOrder | None) -> tuple[int, ...]:
-    """Return the position axis of each feature pair, or () for a single axis."""
+    """Return the position axis of each feature pair, or () if there is a single axis."""
     count = len(lengths)
     if order == "contiguous":
         return tuple(axis for axis, length in enumerate(lengths) for _ in range(length))

@@ -25,7 +25,7 @@ RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "relu": "relu",
     "sigmoid": "sigmoid",
 }
-"""The activations of `rnn`; `rnn_cell` accepts any activation."""
+"""The activations of `rnn` (`rnn_cell` accepts any activation)."""
 
 
 @register_builtin(weights=True)
@@ -176,10 +176,12 @@ class _LayerStack:
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
     ) -> Results:
-        """Add the layers; return the outputs of the last layer and the final states of all."""
+        """Add the layers. Return the outputs of the last layer and the final states of all
+        layers.
+        """
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
-        # each layer has its own weights, so that the number of layers must be known
+        # each layer has its own weights, so the number of layers must be known
         count = site.require_count(self.layers, "layers")
         states_by_option = [
             self._make_initial_states(state, count * len(directions), index, x.shape[0])
@@ -242,13 +244,13 @@ class _LayerStack:
     def _make_initial_states(
         self, start: Tensor | None, count: int, option: str, batch: Dim
     ) -> list[Tensor | None]:
-        """Return the initial state of each layer and direction; a single one may be [batch,
-        hidden]. Batch size 1 broadcasts.
+        """Return the initial state of each layer and direction. For a single layer and direction
+        the state may be [batch, hidden]. Batch size 1 broadcasts.
         """
         if start is None:
             return [None] * count
         start = expand_batch(self.site, start, batch)
-        # the usual form for a single layer
+        # the common form for a single layer
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:

@@ -82,7 +82,7 @@ class Builtin:
 
     @property
     def is_variadic(self) -> bool:
-        """True if the function takes any number of inputs."""
+        """True if the function accepts any number of inputs."""
         return any(s.is_variadic for s in self.parameters)
 
     def is_pairwise(self) -> bool:
@@ -109,7 +109,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
         assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
-        # the first parameter is the call site, which no spec passes
+        # the first parameter is the call site, which specs do not pass
         parameters = tuple(
             BuiltinParameter(
                 p.name,
@@ -157,7 +157,7 @@ class CallSite:
         return self.add_node(op, *operands)[0]
 
     def add_arithmetic(self, fn: str, a: Tensor, b: Tensor) -> Tensor:
-        """Add an arithmetic op, such as "add" or "max", and return its result."""
+        """Add an arithmetic op, e.g. "add" or "max", and return its result."""
         return self.add_op(ops.Arith(fn), a, b)
 
     def insert_axis(self, x: Tensor, axis: int) -> Tensor:
@@ -180,8 +180,8 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. `size_options` are the options that set its dimensions,
-        for messages.
+        """Return the weight `scope.leaf`. `size_options` are the options that set the dimensions of
+        the weight, for messages.
         """
         name = join_weight_path(self.scope, leaf)
         if not name:
@@ -211,14 +211,14 @@ class CallSite:
             declared_by=self.call.function.path,
         )
         existing = self.context.builder.parameter_facts.get(name)
-        # checked before sharing: calls with different shapes cannot share one weight
+        # checked before sharing, because calls with different shapes cannot share one weight
         if existing and existing.type.shape != stored_shape:
             _raise_shape_conflict(existing, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_count(self, value: Dim, option: str) -> int:
-        """Return a count known at compile time. Raise E0216 unless it is 1 to 4096."""
+        """Return a count that is known at compile time. Raise E0216 unless it is 1 to 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
@@ -232,7 +232,7 @@ class CallSite:
     def check_range(
         self, value: Number | None, option: str, minimum: float, maximum: float = math.inf
     ) -> None:
-        """Raise E0417 unless `value` is unknown at compile time or finite and in range."""
+        """Raise E0417 if `value` is known at compile time and is not finite or out of range."""
         if value is None:
             return
         number = get_known_float(value)
@@ -245,7 +245,7 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return a known integer; raise UndecidedValueError while it is a symbol."""
+        """Return an integer. Raise UndecidedValueError while its value is a symbol."""
         if value.number is None:
             raise UndecidedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number
@@ -270,12 +270,12 @@ class CallSite:
         *,
         helps: Sequence[str] = (),
     ) -> NoReturn:
-        """Raise a diagnostic at this call, or at its argument `argument`."""
+        """Raise a diagnostic, located at this call or at its argument `argument`."""
         raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
 
 
 def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> NoReturn:
-    """Raise E0519 for two calls that use one name for weights of different shapes."""
+    """Raise E0519 for two calls that use the same name for weights of different shapes."""
     raise_error(
         "E0519",
         f"two weights of different shapes are called `{second.name}`",

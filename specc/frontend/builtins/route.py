@@ -32,8 +32,8 @@ def check_token_independence(
     site: CallSite, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
     """Raise E0331 if an expert's output for a token depends on other tokens or on their number, and
-    E0333 if the body contains a dimension that only an input determines. `length` is the symbol for
-    the number of tokens of an expert.
+    E0333 if the body contains a dynamic dimension. `length` is the symbol for the number of tokens
+    of an expert.
     """
     origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     for node in _find_token_count_readers(body, captured, length):
@@ -49,7 +49,7 @@ def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
     """Yield nodes that read the number of tokens that are routed to an expert. This number depends
-    on the whole batch, and only the loop over experts may use it.
+    on the whole batch, so only the loop over experts may use it.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_needed_nodes(captured):
@@ -75,10 +75,10 @@ def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Sp
 
 
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
-    """Yield nodes through which the output for one token reads other tokens."""
+    """Yield nodes through which the output for a token depends on other tokens."""
     tokens = next(iter(body.inputs.values()))
-    # Trace the token axis from the input; any dependence other than on the same position
-    # is reported.
+    # trace the token axis from the input; any dependence other than on the same position is an
+    # error
     traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         reads = [traces[r] for r in results if r in traces]
@@ -89,7 +89,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331 at an op of the expert block and at the call of `route`."""
+    """Raise E0331, with labels at an op of the expert block and at the call of `route`."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else site.span
     fn = node.op.get_attributes().get("fn")
@@ -110,7 +110,7 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
     """Return the body without unused weights, and the remaining weights. The inputs of the body are
     the tokens, one input per weight, then the captures.
     """
-    # An unused weight would be expected in the checkpoint, which does not have it.
+    # otherwise loading would require the unused weight, which the checkpoint does not contain
     read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
     unused = {name for name in names if body.inputs[name] not in read}
@@ -177,7 +177,7 @@ OPERAND_DTYPES = {
 def _check_routed_operands(
     site: CallSite, x: Tensor, ids: Tensor, gates: Tensor, keep: Tensor | None
 ) -> None:
-    """Raise E0332 for operands whose shape does not match `x` or whose element type is wrong."""
+    """Raise E0332 for operands whose shape does not match `x`, or whose element type is wrong."""
     if len(x.shape) < 2:
         helps = ["add a leading axis: insert(…, axis=0)"]
         title = "`route` takes token vectors, […, d]"
@@ -199,8 +199,8 @@ def _check_routed_operands(
 
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
-    """Raise E0332 if the number of gates is not the number of ids per token, E0330 if it exceeds
-    the number of experts, and E0333 if only an input determines `experts`.
+    """Raise E0332 if the numbers of gates and ids per token differ, E0330 if this number exceeds
+    the number of experts, and E0333 if `experts` is a dynamic dimension.
     """
     gate_count = gates.shape[-1]
     if k != gate_count:
@@ -226,7 +226,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
-    """Return a symbol for the number of tokens that no dimension in scope uses."""
+    """Return a symbol for the number of tokens; no dimension in scope uses this symbol."""
     name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
     taken: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in taken or any(name in d.symbols() for d in x.shape):
@@ -235,8 +235,8 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
 
 
 def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
-    """Return the dynamic dims of the file as seen by the expert: a block declared for
-    `x: float[batch, seq, d]` also takes the tokens that are routed to an expert.
+    """Return the dynamic dims of the file inside the expert. With them, a block declared for `x:
+    float[batch, seq, d]` also accepts the tokens that are routed to an expert.
     """
     renamed: dict[str, Dim] = {}
     for name in site.env.module.dims:
@@ -262,7 +262,7 @@ def _elaborate_expert(
     """
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
-    # call the block as if the user had written the call in place of `route`
+    # the block is called as if the user had written this call in place of `route`
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()
@@ -296,7 +296,7 @@ def _elaborate_expert(
 
 
 def _add_expert_note(diagnostic: Diagnostic, token_type: str) -> Diagnostic:
-    """Add a note on the input of an expert to a shape mismatch inside the expert."""
+    """Add a note on the input of the expert to a shape mismatch inside the expert."""
     if diagnostic.code != "E0302":
         return diagnostic
     note = (

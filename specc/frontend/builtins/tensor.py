@@ -35,14 +35,15 @@ from specc.ir.signature import (
 def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:
     """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
     parsed = _parse_rearrange(site, x, pattern)
-    # from the last axis to the first: removing an axis moves those after it
+    # from the last axis to the first, because removing an axis shifts the axes after it
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
     steps: list[Op] = [ops.Squeeze(n) for n in reversed(empty)]
     steps += _make_splits(site, x, parsed, sizes)
     order = parsed.find_permutation()
     if order != tuple(range(len(order))):
         steps.append(ops.Transpose(order))
-    # from the first axis to the last: each step leaves the axes before it in final form
+    # from the first axis to the last, so that each step leaves the axes before it in their final
+    # form
     for n, axis in enumerate(parsed.right):
         if not axis:
             steps.append(ops.Insert(n))
@@ -70,8 +71,8 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
 def _make_splits(
     site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """Yield a split for each axis with several names. `sizes` are the lengths of the names
-    from left to right; the last of each axis is inferred.
+    """Yield a split for each axis with several names. `sizes` are the lengths of the names from
+    left to right; the last length of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
     lengths = [
@@ -198,7 +199,7 @@ def _require_tensors(
 ) -> list[Tensor]:
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # an empty list has no tensor to name: report the list itself
+        # an empty list has no tensor to label, so the list itself is labeled
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
         title = f"`{function_name}` takes a list of tensors, this one has {describe_value(invalid)}"
         site.raise_error("E0203", title, "items")
@@ -211,7 +212,8 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
     `q, k, v = parts(x, into=[d, d, d])`.
     """
     at, start, pieces = site.resolve_axis(x, axis), ZERO, []
-    # compared as symbolic lengths: `[d, d, d]` fits an axis of `3 * d` for every `d`
+    # the lengths are compared symbolically: `[d, d, d]` fits an axis of length `3 * d` for every
+    # `d`
     if sum_dims(into) != x.shape[at]:
         title = (
             f"pieces of {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
@@ -293,7 +295,7 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     for leading_axis, (ids_length, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
         if ids_length.number == 1 and length.number != 1:
             ids = site.add_op(ops.Expand(leading_axis, length), ids)
-    # `ids` without the axis, as from `argmax`: one index for each leading index
+    # if `ids` lacks the axis, like the result of `argmax`, it has one index for each leading index
     lacks_axis = len(ids.shape) == at
     if lacks_axis:
         ids = site.insert_axis(ids, at)
@@ -319,7 +321,7 @@ def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, prepen
     at = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):
-            # broadcast every axis but the concatenated one
+            # broadcast every axis except the concatenated axis
             if n != at and length == 1 and target != 1:
                 p = site.add_op(ops.Expand(n, target), p)
     return site.add_op(ops.Concat(at), *((p, x) if prepends else (x, p)))

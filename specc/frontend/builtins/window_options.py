@@ -9,7 +9,7 @@ from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir.dim import Dim
 
 SizeOption: TypeAlias = Dim | tuple[Dim, ...]
-"""One number for all axes, or one for each axis."""
+"""One number for all axes, or one number per axis."""
 
 EndPadding: TypeAlias = Dim | tuple[Dim, ...] | tuple[tuple[Dim, ...], ...]
 """Padding at both ends: one number, one per axis, or a pair (start, end) per axis."""
@@ -44,20 +44,20 @@ class SlidingWindow:
         return tuple((k - 1) * d for k, d in pairs)
 
     def get_max_overhang(self) -> AxisNumbers:
-        """Return how far the last window may extend past the end, per axis, such that it
-        starts inside the input or the padding before it.
+        """Return the maximum number of positions by which the last window may extend past the end,
+        per axis, if it starts inside the input or the padding before it.
         """
         each = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - after) for span, s, after in each)
 
     def pad_overhang(self) -> "SlidingWindow":
-        """Return the window with padding for the largest overhang of the last window."""
+        """Return the window with end padding for the maximum overhang of the last window."""
         return replace(self, pad_after=add_per_axis(self.pad_after, self.get_max_overhang()))
 
 
 @dataclass(frozen=True)
 class WindowOperand:
-    """The input of a convolution or pooling call; with `is_mask`, `x` is a padding mask."""
+    """The input of a convolution or pooling call. If `is_mask` is set, `x` is a padding mask."""
 
     site: CallSite
     x: Tensor
@@ -118,8 +118,9 @@ class WindowOperand:
         padding: EndPadding,
         output_padding: SizeOption,
     ) -> SlidingWindow:
-        """Return the window of a transposed convolution: `padding` positions are cropped at both
-        ends of the result, `output_padding` positions are added at its end.
+        """Return the window of a transposed convolution. `padding` and `output_padding` are the
+        options of PyTorch: positions cropped at both ends of the result, and positions added at its
+        end.
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
         added = self._expand_option(output_padding, "output_padding", 0)
@@ -146,7 +147,7 @@ class WindowOperand:
         )
 
     def _expand_option(self, value: SizeOption, option: str, minimum: int) -> AxisNumbers:
-        """Return one number per axis. Raise E0324 for a list of a different length."""
+        """Return one number per axis. Raise E0324 for a list with a different number of items."""
         axes = len(self.lengths)
         numbers = value if isinstance(value, tuple) else (value,) * axes
         if len(numbers) != axes:
@@ -218,10 +219,10 @@ def _check_padding_number(site: CallSite, number: Dim) -> None:
 
 
 def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
-    """Return (start, end) of the padding per axis."""
+    """Return the (start, end) padding of each axis."""
     per_axis = padding if isinstance(padding, tuple) else (padding,) * axes
     single = tuple(p for p in per_axis if isinstance(p, Dim))
-    # with one axis a pair needs no nested list
+    # if there is one axis, the pair needs no nested list
     if axes == 1 and len(single) == 2:
         return (single,)
     return [p if isinstance(p, tuple) else (p, p) for p in per_axis]
@@ -252,7 +253,7 @@ def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
 
 
 def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int]:
-    """Return the padding before the time axis. There is one output per `stride` positions: the
+    """Return the padding before the time axis. There is one output per `stride` positions, and the
     window of the first output ends at position `stride - 1`.
     """
     before = span - (stride - 1)
