@@ -1,5 +1,5 @@
-"""Evaluate calls: match arguments to parameters, convert them, call built-in functions and
-blocks.
+"""Evaluate calls: match arguments to parameters, convert the arguments, and call built-in functions
+and blocks.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -58,8 +58,8 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument for a parameter that takes these kinds, including bare choice values and
-    functions that are called later.
+    """Evaluate an argument for a parameter that accepts these kinds, including bare choice values
+    and functions that are called later.
     """
     if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
@@ -68,13 +68,13 @@ def evaluate_argument(
     ):
         return word
     value = _evaluate_by_kinds(context, expr, kinds, env)
-    # the error is already reported: raise without a diagnostic
+    # the error is already reported, so no diagnostic is raised
     if value is POISON:
         raise Failed
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # a run-time number in place of an integer has a separate error
+        # a run-time number in place of an integer is a separate error
         require_attribute_number(context, value, description, expr.span)
     return _require_known_number(
         context,
@@ -99,7 +99,7 @@ def _evaluate_by_kinds(
 def _match_choice_value(
     context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
-    """Match a bare name such as `half` in `pairs=half` to a choice value if no variable has this
+    """Match a bare name, such as `half` in `pairs=half`, to a choice value if no variable has this
     name. Return None if the name has a different meaning. Raise E0203 for an unknown choice value.
     """
     words = list_choice_values(kinds)
@@ -107,7 +107,7 @@ def _match_choice_value(
         return None
     if name.path in words and name.path not in env.names:
         return name.path
-    # a parameter that takes any text also accepts a misspelled value
+    # a parameter that accepts any text also accepts a misspelled value
     if TEXT_KIND not in kinds and resolve_name(context, name, env, is_quiet=True) is POISON:
         helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{name.path}`", name.span, helps=helps)
@@ -117,8 +117,8 @@ def _match_choice_value(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Require that a number stored as an op attribute is known when compiling, or is a
-    config value that is still a symbol.
+    """Check that a number to be stored as an op attribute is known at compile time, or is a config
+    value that is still a symbol.
     """
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(
@@ -139,7 +139,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(context, builtin, pairs, values, call.caller)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
-    # `min(a, b, c)`: Python takes the parameters before `*others` only by position
+    # for `min(a, b, c)`, because Python takes the parameters before `*others` only by position
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
@@ -157,10 +157,10 @@ def _evaluate_arguments(
     values: dict[str, SpecValue],
     env: Env,
 ) -> list[SpecValue]:
-    """Evaluate every argument: add named arguments to `values` and return the others.
+    """Evaluate every argument. Add named arguments to `values`, and return the variadic ones.
 
-    All arguments are evaluated before an error is raised, so that one call reports all
-    its errors.
+    All arguments are evaluated before an error is raised, so that all errors of a call are reported
+    together.
     """
     errors = ErrorScope()
     variadic_arguments: list[SpecValue] = []
@@ -187,7 +187,7 @@ def _pair_with_parameters(
     positional = [s for s in builtin.parameters if s.is_positional]
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     for n, value in enumerate(call.args):
-        # the last parameter may take any number of arguments: `max(a, b, c)`
+        # the last parameter may accept any number of arguments, as in `max(a, b, c)`
         parameter = positional[min(n, len(positional) - 1)] if positional else None
         if parameter is None or (n >= len(positional) and not parameter.is_variadic):
             _raise_too_many_inputs(builtin, len(positional), value.span)
@@ -210,8 +210,8 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 def _pair_options(
     builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each option with its parameter. Raise E0212 for an option that is given twice, or that
-    is also given by position (`bound_names`), as in `linear(x, x=y)`.
+    """Pair each option with its parameter. Raise E0212 for a duplicate option, or for an option
+    that is also given by position (`bound_names`), as in `linear(x, x=y)`.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
@@ -268,12 +268,12 @@ def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
 
 
 def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
-    """Evaluate `apply(f, x, …)`: a call of `f` with the other arguments."""
+    """Evaluate `apply(f, x, …)`, which is a call of `f` with the remaining arguments."""
     if not expr.args:
         raise_error("E0211", "missing function, the first argument of `apply`", expr.span)
     description = "the first argument of `apply`"
     target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), description, env)
-    assert isinstance(target, Function)  # `evaluate_argument` raises otherwise
+    assert isinstance(target, Function)  # `evaluate_argument` raises an error for any other value
     return _dispatch_call(context, target, expr, expr.args[1:], env)
 
 
@@ -306,7 +306,7 @@ def _dispatch_call(
 
 
 def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression to a function value: `layer_norm(eps=1e-5)`, `gelu`, `none`."""
+    """Evaluate an expression to a function value, e.g. `layer_norm(eps=1e-5)`, `gelu` or `none`."""
     expr = select_branch(context, expr, env)
     match expr:
         case ast.Name(path=path) if path in NAMED_CONSTANTS:
@@ -326,7 +326,7 @@ def bind_options(
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is ABSENT for s in parameters):
-            return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs to wait for
+            return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)
         return replace(target, bound_arguments=values, weight_path=expr.weights, env=env)
@@ -339,7 +339,7 @@ def bind_options(
 def _bind_builtin_options(
     context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
 ) -> dict[str, SpecValue]:
-    """Return the options bound so far and those of this call."""
+    """Return the options bound so far and the options of this call."""
     builtin = target.builtin
     by_name = {s.name: s for s in builtin.parameters}
     values = dict(target.bound_arguments)

@@ -1,4 +1,6 @@
-"""Evaluate config fields: command line, extending spec, config.json, default, in this order."""
+"""Evaluate config fields. Their sources are, in this order: command line, extending spec,
+config.json, default.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,12 +37,12 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""Kinds of definitions whose names messages list, with their plurals."""
+"""The plurals of the kinds of definitions whose names messages list."""
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
-    """Raise E0202 for an unknown name where a kind of `KIND_PLURALS` is expected, with the
-    nearest name of that kind.
+    """Raise E0202 for an unknown name where a kind of `KIND_PLURALS` is expected, and suggest the
+    most similar name of this kind.
     """
     names = list_names_of_kind(context, kind, env)
     # config.json files may use other names for activations
@@ -57,7 +59,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """Return the built-in names and definitions of a kind, those of the spec first."""
+    """Return the built-in names and the definitions of a kind; those of the spec come first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_standard_names()]
@@ -76,14 +78,14 @@ HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
 
 @dataclass(kw_only=True)
 class ConfigReader:
-    """Options for reading the config of a program.
+    """The options for reading the config of a program.
 
-    With `is_symbolic`, integers are symbols; with `derives_integers`, integers whose default is
-    computed from other fields, such as `side = image / patch`, get that expression instead of a
-    symbol of their own. `trial_values` are the values of fields that determine the structure.
-    `steps` counts the steps of all elaborations that share it. `path` is the path of this config in
-    the config of the using spec, or "". `max_length` is the maximum sequence length if RoPE
-    frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
+    If `is_symbolic` is set, integers are symbols. If `derives_integers` is set, integers whose
+    default is computed from other fields, e.g. `side = image / patch`, have this expression as
+    their value instead of a new symbol. `trial_values` are the values of fields that determine the
+    structure. `steps` counts the steps of all elaborations that share it. `path` is the path of
+    this config in the config of the using spec, or "". `max_length` is the maximum sequence length
+    if RoPE frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
     operations of training mode, such as dropout.
     """
 
@@ -108,12 +110,12 @@ def evaluate_config(
     reader: ConfigReader,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Return the configs of used specs, then the value of every config field. Report all missing
+    """Return the configs of used specs and the value of every config field. Report all missing
     values at once (E0401).
     """
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(used_configs or {})
-    env.config = values  # each default can read the fields before it
+    env.config = values  # each default can read the preceding fields
     errors = ErrorScope()
     user_spec = program.chain[0] if program.chain else program.module
     evaluation = _ConfigEvaluation(context, program.assignments, reader, user_spec)
@@ -128,7 +130,7 @@ def evaluate_config(
 
 
 def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
-    """Return the value with RoPE settings for up to `max_length` tokens."""
+    """Return the value with its RoPE settings limited to `max_length` tokens."""
     match value:
         case Rope() if max_length:
             return value.limit_length(max_length)
@@ -143,7 +145,9 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Evaluate a field; fields of a record can read earlier ones by their own names."""
+    """Evaluate a field. Fields of a record can read earlier fields of the record by their bare
+    names.
+    """
     if entry.type.name != "record" or path in evaluation.assigned:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
@@ -169,18 +173,19 @@ class _ConfigEvaluation:
 def _evaluate_single(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Return the value of a field from the first source that has one: assignment, trial values,
-    config.json, symbol, default.
+    """Return the value of a field from the first source that provides a value: assignment, trial
+    values, config.json, symbol, default.
 
-    In symbolic elaboration an `int` is a symbol even if it has a default, so that errors with
-    other values are found; other types mostly determine the structure and keep their default.
+    In symbolic elaboration an `int` is a symbol even if it has a default, so that errors with other
+    values are found. Fields of other types mostly determine the structure, so they keep their
+    default.
     """
     context, reader = evaluation.context, evaluation.reader
     if path in evaluation.assigned:
         return _evaluate_assigned(evaluation, entry, path, env)
     if (full_path := reader.qualify_path(path)) in reader.trial_values:
         trial = reader.trial_values[full_path]
-        # both items of a pair get the same trial value
+        # both items of a pair have the same trial value
         is_single = entry.type.name == "pair" and not isinstance(trial, tuple)
         return (trial, trial) if is_single else trial
     if reader.hf_config_lookup is not None:
@@ -216,12 +221,14 @@ def _evaluate_unset_field(
 def _make_symbol(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
-    """Return the symbol of an integer, or those of a pair of integers, or None for other fields."""
+    """Return the symbol of an integer, the symbols of a pair of integers, or None for any other
+    field.
+    """
     full_path = evaluation.reader.qualify_path(path)
     if entry.type.optional:
         return None
     match entry.type:
-        # such as an image size
+        # a pair of integers, e.g. an image size
         case ast.TypeName(name="pair", element_type=ast.TypeName(name="int")):
             return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":
@@ -235,8 +242,8 @@ def _make_symbol(
 
 
 def is_derived_field(entry: ast.Field) -> bool:
-    """Return True if a field is an integer computed from other fields. A plain copy such as
-    `= width` does not count: it is only a default.
+    """Return True if a field is an integer computed from other fields. A plain copy such as `=
+    width` does not count, because it is only a default.
     """
     if entry.type.name != "int" or isinstance(entry.default, ast.NumberLiteral | ast.Name):
         return False
@@ -246,12 +253,14 @@ def is_derived_field(entry: ast.Field) -> bool:
 def _evaluate_derived(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> Dim | None:
-    """Return the symbolic value of a derived field, or None if it needs numbers."""
+    """Return the symbolic value of a derived field, or None if its default can only be evaluated
+    with numbers.
+    """
     if not is_derived_field(entry) or entry.default is None:
         return None
     try:
         value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
-    # values that need numbers are tried with numbers, which also reports their errors
+    # such defaults are evaluated with numbers in a trial, which also reports their errors
     except (UndecidedValueError, Failed):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
@@ -306,8 +315,8 @@ def _convert_to_field_type(
 def _explain_unknown_name(
     context: Context, failed: Failed, entry: ast.Field, name: ast.Name, env: Env
 ) -> None:
-    """Raise E0202 with the names or values that the type of the field takes, if the name is
-    unknown.
+    """If a name is unknown, raise E0202 with the names or values that the type of the field
+    accepts.
     """
     kind = entry.type.name
     if failed.diagnostics[0].code != "E0202":
@@ -326,11 +335,11 @@ EXAMPLE_VALUES = {
     "list": "[2, 4]",
     "pair": "[2, 4]",
 }
-"""An example literal of each type."""
+"""An example literal for each type."""
 
 
 def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
-    """Raise E0202 for an unknown name where a value is expected (`layers: two`)."""
+    """Raise E0202 for an unknown name where a value is expected, as in `layers: two`."""
     kind = entry.type.name
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
     takes = f"`{entry.name}` takes {kind}, for example {example}"
@@ -339,7 +348,9 @@ def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Nam
 
 
 def _get_example(entry: ast.Field, unknown: str) -> str:
-    """Return an example value: the default, unless it is the unknown name itself."""
+    """Return an example value for a field: its default, unless the default is the unknown name
+    itself.
+    """
     default = entry.default.span.text if entry.default and entry.default.span else ""
     return default if default not in ("", unknown) else EXAMPLE_VALUES[entry.type.name]
 
@@ -359,7 +370,7 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # a config file could provide the value, but no config file was given
+    # a config file could provide the value, but the user passed no config file
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:
@@ -378,6 +389,6 @@ def _suggest_sources(keys: Iterable[str]) -> str:
 
 
 def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:
-    """Return the paths of a config file that end in one of the keys, for a suggestion."""
+    """Return the paths of a config file that end in any of the keys, for a suggestion."""
     names = {key.rpartition(".")[2] for key in keys}
     return [path for path, _ in file.iterate_members() if path.rpartition(".")[2] in names]

@@ -57,10 +57,10 @@ STATIC_KINDS: dict[str, ParameterKind] = {
     "record": RECORD_KIND,
     "any": ANY_KIND,
 }
-"""Types without dimensions."""
+"""The kinds of the types without dimensions."""
 
 TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
-"""Types with dimensions."""
+"""The element type of each tensor type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ FOREIGN_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
     "enum": "write `choice(a | b)`",
 }
-"""Help for types of other languages, by their names in lowercase."""
+"""The help for types of other languages, by lowercase name."""
 
 
 def is_tensor_type(type: ast.TypeName) -> bool:
@@ -121,7 +121,7 @@ def convert_to_declared_type(
         return resolve_hf_activation(context, value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
-        return convert_to_float(context, converted, span)  # an integer length as a float
+        return convert_to_float(context, converted, span)  # an integer length, float expected
     _check_function_name(type, converted, value_context)
     return converted
 
@@ -134,7 +134,7 @@ def _convert_items(
     env: Env,
     value_context: ValueContext,
 ) -> SpecValue:
-    """Convert each item of a list or pair; a single value counts as both items of a pair."""
+    """Convert each item of a list or pair. A single value counts as both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
     expected = ""
     if type.name == "pair" and len(items) != 2:
@@ -148,7 +148,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 for a built-in function of the wrong type, such as `gelu` as a norm; blocks are
+    """Raise E0203 for a built-in function of the wrong type, e.g. `gelu` as a norm. Blocks are
     allowed for every type.
     """
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
@@ -176,15 +176,15 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions allowed for each type, and its name and a hint for messages; blocks are
-always allowed.
+"""The built-in functions that are allowed for each type, with the name of the type and a hint for
+messages. Blocks are always allowed.
 """
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared lengths."""
     assert type.dims is not None
-    # report all undeclared lengths at once: usually the whole `dims` line is missing
+    # all undeclared lengths are reported together, because usually the whole `dims` line is missing
     undeclared = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
@@ -198,7 +198,7 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
 
 def _raise_undeclared_lengths(undeclared: Sequence[ast.Name], env: Env) -> NoReturn:
     for name in undeclared:
-        env.dims[name.path] = Dim.symbol(name.path)  # report it once for all inputs
+        env.dims[name.path] = Dim.symbol(name.path)  # reports it once for all inputs
     raise Failed(*(_explain_undeclared_length(d, env) for d in undeclared))
 
 
@@ -209,7 +209,7 @@ def _evaluate_input_length(
     if isinstance(dim, ast.EllipsisDims):
         raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
     length = _evaluate_length(context, dim, env)
-    # a length of 0 from the config; at run time 0 may be allowed
+    # a length of 0 from the config is an error; at run time a length of 0 may be allowed
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
         defined = Label.list_from_span(
@@ -278,7 +278,7 @@ def match_tensor_type(
         raise_error("E0301", title, value_context.span, related_labels=others)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
-    # the number of axes that `...` represents
+    # the number of axes that `...` stands for
     ellipsis_rank = len(value.shape) - len(dims) + ellipses
     if ellipsis_rank < 0 or (ellipsis_rank and not ellipses):
         title = (
@@ -303,7 +303,7 @@ def _match_dims(
 
 @dataclass(frozen=True, slots=True)
 class _TypeMatcher:
-    """Matcher of a tensor against its declared type, axis by axis."""
+    """A matcher that compares a tensor with its declared type, axis by axis."""
 
     context: Context
     type: ast.TypeName
@@ -312,7 +312,7 @@ class _TypeMatcher:
     value_context: ValueContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
-        """Match `...`, which represents the same lengths everywhere in a block."""
+        """Match `...`, which stands for the same lengths everywhere in a block."""
         known = self.env.names.setdefault("...", lengths)
         if known != lengths:
             assert isinstance(known, tuple)  # `...` cannot be a name in a spec
@@ -321,7 +321,7 @@ class _TypeMatcher:
             raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
-        """Match one length: bind a new name, or check the known length."""
+        """Match a length: bind a new name, or check the length of a known name."""
         if isinstance(expr, ast.Name):
             # `_` matches any length and binds nothing
             if expr.path == "_":
@@ -337,22 +337,22 @@ class _TypeMatcher:
             self._raise_length_clash(expr, wanted, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
-        """Return a length bound by a type, as a variable, in the config or in `dims`."""
+        """Return a length that is bound by a type, by a variable, in the config or in `dims`."""
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
-        """Bind a length. In a used file, also bind its dynamic length for the call."""
+        """Bind a length. In a used file, also bind the dynamic length of the file for this call."""
         env = self.env
         env.dims[name] = length
         if env.dynamic_lengths is not None and name in env.module.root.dims:
             env.dynamic_lengths[name] = length
 
     def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return True if the lengths are equal when a division such as `image / 2` is exact: the
-        `image // 2` positions of `x[::2]` then match. Dynamic lengths are excluded: no check at
-        run time would detect a remainder.
+        """Return True if the lengths are equal provided that a division such as `image / 2` is
+        exact. Then the `image // 2` positions of `x[::2]` match. Dynamic lengths are excluded,
+        because no check at run time would detect a remainder.
         """
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.context.has_dynamic_symbol(symbols):
@@ -379,11 +379,11 @@ class _TypeMatcher:
         )
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
-        """Return a help if the type of a block uses a length that `dims` declares."""
+        """Return a help if the declared type in a block uses a length that `dims` declares."""
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
-        # in a block of a different file the operands determine the length
+        # in a block of a different file, the operands determine the length
         if not block or not declared or self.env.dynamic_lengths is not None:
             return ()
         return (

@@ -1,4 +1,4 @@
-"""Evaluate expressions: to compile-time values, or to graph nodes if an operand is a tensor."""
+"""Evaluate expressions to compile-time values, or to graph nodes if an operand is a tensor."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -47,11 +47,11 @@ def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResul
     expression depends on an error that was already reported.
     """
     context.count_steps(expr.span)
-    # the parser creates no other node classes: a KeyError is a bug in specc
+    # the parser creates no other node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
     if value is POISON:
         raise AlreadyReportedError
-    # messages show the last expression of a tensor: for `y = x; f(y)` they show `y`
+    # messages show the last expression that a tensor was read from: `y` for `y = x; f(y)`
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
@@ -63,7 +63,7 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that determines the structure; raise UndecidedValueError for a symbol."""
+    """Return an integer that determines the structure. Raise UndecidedValueError for a symbol."""
     if isinstance(value, RuntimeNumber):
         raise UndecidedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -92,7 +92,7 @@ def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: 
 
 
 def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
-    # `1e3` is a float: only digits alone are an integer
+    # `1e3` is a float, because only digits alone are an integer
     if any(c in expr.text for c in ".eE"):
         return float(expr.text)
     return parse_number_literal(expr.text)
@@ -129,11 +129,11 @@ def _evaluate_unary(context: Context, expr: ast.Unary, env: Env) -> SpecValue:
 
 
 def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
-    """Evaluate a chain of operators iteratively: thousands of terms need no deep recursion."""
+    """Evaluate a chain of operators in a loop, without recursion into thousands of terms."""
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = evaluate_value(context, leftmost, env)
-    except AlreadyReportedError:  # still report errors in the right operands
+    except AlreadyReportedError:  # errors in the right operands are still reported
         for operation in operations:
             evaluate_value(context, operation.right, env)
         raise
@@ -163,7 +163,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
     values = [_evaluate_comparison_operand(context, o, expr.operands, env) for o in expr.operands]
     context.scope = env.scope
     result: SpecValue = None
-    # `0 <= i - j < n` is a conjunction of two comparisons
+    # `0 <= i - j < n` is evaluated as a conjunction of two comparisons
     for n, (op, (left, right)) in enumerate(zip(expr.ops, pairwise(values), strict=True)):
         holds = apply_comparison(context, op, left, right, expr)
         result = apply_logical(context, "&", [result, holds], expr) if n else holds
@@ -173,7 +173,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """Evaluate one side of a comparison. A bare name compared with a choice is one of its
+    """Evaluate one side of a comparison. A bare name that is compared with a choice is one of its
     values.
     """
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
@@ -204,7 +204,7 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 
 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
-    """Return the selected branch of `a if c else b`, unevaluated; return other expressions
+    """Return the selected branch of `a if c else b`, unevaluated. Return any other expression
     unchanged.
     """
     while isinstance(expr, ast.Conditional):
@@ -227,7 +227,7 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.from_value, indices), len(indices)
     values: list[SpecValue] = []
-    context.count_list_items(count, expr.iterable.span)  # counted before they take memory
+    context.count_list_items(count, expr.iterable.span)  # counted before they are created
     for item in items:
         # each iteration copies the names in scope, which may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
@@ -248,7 +248,7 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
         return _index_list(context, tuple(base), expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
-    # in a definition `keep[j]` reads a grid; elsewhere `j` is a regular name
+    # in a definition, `keep[j]` reads at grid indices; elsewhere `j` is a regular name
     if is_grid_read(expr, env):
         return read_at_grid_indices(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
@@ -268,7 +268,7 @@ def _index_list(
 
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Index a tensor: `x[:, 0]`, `x[..., a:b]`; `...` represents the axes in between."""
+    """Index a tensor, e.g. `x[:, 0]` or `x[..., a:b]`; `...` stands for the axes in between."""
     value, axis = base, 0
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):
@@ -300,7 +300,7 @@ def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice
 
 
 def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Return True if an index is the literal `none` (not a value that is none): a new axis."""
+    """Return True if an index is the literal `none` (a new axis), not a value that is none."""
     return isinstance(item, ast.Name) and item.path == "none"
 
 
@@ -325,14 +325,14 @@ def _gather_position(
     context: Context, x: Tensor, axis: int, index: Tensor, scope: str, span: Span | None
 ) -> Tensor:
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
-    integer scalar. At run time an index out of range is an error, as for `gather`.
+    integer scalar. An index that is out of range at run time is an error, as for `gather`.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]
         title = f"an index must be an integer scalar, got {describe_value(index)}"
         raise_error("E0208", title, index.span, helps=helps)
     ids = index
-    # the same position for each index of the leading axes: int[*leading, 1]
+    # int[*leading, 1] selects the same position for each index of the leading axes
     for leading_axis, length in enumerate((*x.shape[:axis], Dim.from_value(1))):
         for op in (ops.Insert(leading_axis), ops.Expand(leading_axis, length)):
             ids = add_op(context, op, ids, span=span, scope=scope)
@@ -346,8 +346,8 @@ def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) 
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
-    # Negative bounds count from the end, as in Python. The sign of a symbolic `-n` is
-    # unknown, so that the minus sign in the source decides.
+    # negative bounds count from the end, as in Python; the sign of a symbolic `-n` is unknown, so
+    # the minus sign in the source decides
     has_minus_sign = isinstance(end, ast.Unary) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0
     return length + bound if has_minus_sign or is_negative else bound
@@ -358,7 +358,7 @@ def _slice_axis(
 ) -> Tensor:
     step = _evaluate_slice_step(context, item, env)
     length = value.shape[axis]
-    # `x[:, 0]`: a full slice needs no node
+    # a full slice, as in `x[:, 0]`, needs no node
     if item.start is None and item.stop is None and step == 1:
         return value
     start, stop = (

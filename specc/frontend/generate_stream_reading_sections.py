@@ -35,8 +35,8 @@ from specc.syntax.ast import walk_tree
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
-    """Convert a compile-time value to plain data; strings, floats and bools are unchanged. Raise
-    UndecidedValueError for a symbol, at `span`.
+    """Convert a compile-time value to plain data. Return strings, floats and bools unchanged. Raise
+    UndecidedValueError, located at `span`, for a symbol.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -51,7 +51,7 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
             return name
-        # `window(128)` in spec syntax: the name alone is not enough
+        # spec syntax, e.g. `window(128)`, because the name alone does not contain the arguments
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
         case CombinedMask() as mask:
@@ -61,17 +61,17 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
 
 
 def _format_combined_mask(mask: CombinedMask) -> str:
-    """Return a combined mask in spec syntax: `(causal & visible)`."""
+    """Format a combined mask in spec syntax, e.g. `(causal & visible)`."""
     parts = [str(value_to_data(part)) for part in mask.parts]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
 
 def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression of `reading` or `generate` to data: a call becomes its name,
-    inputs and options.
+    """Convert an expression of `reading` or `generate` to plain data. A call becomes a map with its
+    name, inputs and options.
 
-    An undefined name becomes a string: `resize=bilinear`. These numbers are not lengths, so `/`
-    of integers may return a float: `scale=1 / 255`.
+    An undefined name becomes a string, as in `resize=bilinear`. These numbers are not lengths, so
+    the quotient of integers may be a float, as in `scale=1 / 255`.
     """
     match expr:
         case ast.Call():
@@ -89,7 +89,9 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
 
 
 def _divide_numbers(left: int | float, right: int | float) -> int | float:
-    """Divide; the result of two integers without a remainder is an integer."""
+    """Divide two numbers. The result is an integer if both are integers and there is no
+    remainder.
+    """
     is_whole = isinstance(left, int) and left % right == 0
     return left // right if is_whole else left / right
 
@@ -105,7 +107,7 @@ def _call_to_data(
 
 
 def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
-    """Convert a name to data: to its value if it has one, otherwise to its text."""
+    """Convert a name to its value if it has one, otherwise to its text."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(context, name, env)
@@ -130,8 +132,8 @@ def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> Voc
 def evaluate_generation_settings(
     context: Context, item: ast.Generate, env: Env, vocabulary: VocabularySizes
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
-    """Return the settings of a `generate` section, and warnings. Raise all errors found (E0731,
-    E0732, E0733).
+    """Return the settings of a `generate` section, and warnings. Raise all errors (E0731, E0732,
+    E0733) together.
     """
     settings: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
@@ -187,11 +189,11 @@ def evaluate_generation(
     """Return the generation section of the spec for this graph, and warnings."""
     for item, _ in program.iterate_items(ast.Generate):
         graphs = list_graphs(program)
-        # in a spec with several heads one graph generates; the others score, classify or embed
+        # in a spec with several heads, one graph generates, and the others score, classify or embed
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
-        # symbolic elaboration only checks names and plain values
+        # symbolic elaboration checks only names and plain values
         if context.symbols.is_symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
@@ -204,8 +206,8 @@ def evaluate_generation(
 def evaluate_streaming(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
-    """Return the streaming section of the spec for this graph. Raise E0221 for names that no graph
-    has, and E0975 if one graph has two time axes.
+    """Return the streaming section of the spec for this graph. Raise E0221 for names that do not
+    exist in any graph, and E0975 if a graph has two time axes.
     """
     items = _list_stream_items(program, block)
     for item in items:
@@ -218,7 +220,7 @@ def evaluate_streaming(
 
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
-    """Return the streaming sections, except those whose names exist only in other graphs."""
+    """Return the streaming sections, excluding those whose names exist only in other graphs."""
     graphs = list_graphs(program)
     return [
         item
@@ -274,8 +276,8 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
-    """Return True if a graph has the input that generation extends, and the result along its time
-    axis.
+    """Return True if a graph has the input that generation extends, and the result along the time
+    axis of this input.
     """
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
     result = next((r for r in block.results if r.name == item.source), None)
@@ -290,7 +292,7 @@ def _collect_lengths(type: ast.TypeName) -> set[str]:
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
-    """Raise E0221 for an input or a result that the graph does not have."""
+    """Raise E0221 for an input or a result that does not exist in the graph."""
     for name, sides, word in (
         (item.input_name, block.params, "input"),
         (item.source, block.results, "result"),
@@ -322,7 +324,7 @@ def evaluate_readings(
     other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {*known}
     for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
-            # `elsewhere`: an input of a different graph of the spec
+            # `other_names` are inputs or results of other graphs of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
             if entry.name not in known:

@@ -28,8 +28,8 @@ from specc.syntax import ast
 
 
 def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
-    """Return the value of the first source of a field that the file has, or ABSENT. Null means
-    `none` for an optional field, and absent for others.
+    """Return the value of the first source of a field that the file contains, or ABSENT. For an
+    optional field null means `none`; for any other field null counts as absent.
     """
     data = env.config_file
     if data is None:
@@ -38,7 +38,7 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
         value = _read_source(context, source, entry, data, env)
         if not isinstance(value, Absent):
             return value
-    # null sets an optional field to none; otherwise the default holds, as for an absent key
+    # null sets an optional field to none; for any other field null counts as absent
     members = [data.find(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
     return None if entry.type.optional and any(members) else ABSENT
 
@@ -62,7 +62,7 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
 
 
 def _format_member(member: JsonMember | None) -> str:
-    """Return the value of a key in `expect` syntax: text, `true`, `false`, number, `none`."""
+    """Format the value of a key in `expect` syntax: text, `true`, `false`, a number, or `none`."""
     if member is None or member.is_null:
         return "none"
     value = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -72,15 +72,15 @@ def _format_member(member: JsonMember | None) -> str:
 def _read_source(
     context: Context, source: ast.Expr, entry: ast.Field, data: JsonObject, env: Env
 ) -> SpecValue | Absent:
-    """Return the value that one expression after `from` reads, or ABSENT."""
+    """Return the value that an expression after `from` reads, or ABSENT."""
     match source:
         case ast.Call(function=ast.Name(path="rope_config")):
             default = entry.default and context.evaluate_value(entry.default, env)
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
-        # `len("id2label")`: the number of listed classes; `repeated("attention_types")`: a list
-        # in run-length form
+        # `len("id2label")` is the number of listed classes; `repeated("attention_types")` is a list
+        # in run-length encoding
         case (
             ast.TextLiteral(value=path)
             | ast.Call(
@@ -105,11 +105,11 @@ def _read_source(
 
 
 MAX_EXPANDED_LAYERS = 4096
-"""The maximum length of an expanded list: one value per layer."""
+"""The maximum length of an expanded list, which has one value per layer."""
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Split `[["global", "local"], 12]` into values and repeat count (-1 for other values)."""
+    """Split `[["global", "local"], 12]` into values and repeat count (-1 for any other value)."""
     match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1
@@ -123,7 +123,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
-        # `{"0": …, "1": …}`, as in `id2label`
+        # an object `{"0": …, "1": …}`, as in `id2label`
         numbered = [value.members.get(str(n)) for n in range(len(value.members))]
         items = tuple(member.value for member in numbered if member)
         if len(items) == len(numbered):
@@ -132,13 +132,13 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
 
 
 class _MemberReader:
-    """Converter of a member of the config file to the declared type of a field."""
+    """A converter of a member of the config file to the declared type of a field."""
 
     def __init__(self, context: Context, entry: ast.Field, member: JsonMember, env: Env) -> None:
         self.context, self.entry, self.member, self.env = context, entry, member, env
 
     def count_items(self) -> Dim:
-        """Return the number of items of a list or an object, or raise E0403."""
+        """Return the number of items of a list or an object. Raise E0403 for any other value."""
         match self.member.value:
             case JsonList(items=items) | JsonObject(members=items):
                 return Dim.from_value(len(items)).with_origin(self.member.get_origin())
@@ -146,13 +146,13 @@ class _MemberReader:
         raise_error("E0403", title, self.member.value.span)
 
     def expand_layer_pattern(self) -> JsonList:
-        """Expand `[[["global", "local"], 12]]` to its 24 values, or raise E0403."""
+        """Expand `[[["global", "local"], 12]]` to 24 values. Raise E0403 for an invalid list."""
         made: list[JsonNode] = []
         value = self.member.value
         parts = value.items if isinstance(value, JsonList) else ()
         for part in parts:
             values, times = _split_layer_pattern(part)
-            # stop before a huge list is created
+            # the check stops before a huge list is created
             if times < 0 or times * len(values) > MAX_EXPANDED_LAYERS - len(made):
                 parts = ()
                 break
@@ -168,7 +168,7 @@ class _MemberReader:
         return JsonList(tuple(made), value.span)
 
     def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a value; return records unchanged. A single value counts as one item of a list,
+        """Convert a value; return a record unchanged. A single value counts as a list of one item,
         or as both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
@@ -182,7 +182,7 @@ class _MemberReader:
         return tuple(self.convert(item, element) for item in items)
 
     def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a value that is neither a list nor a record, or raise E0403."""
+        """Convert a scalar value. Raise E0403 if it has the wrong type."""
         if not isinstance(value, JsonScalar):
             what = "a list" if isinstance(value, JsonList) else "a record"
             self.raise_wrong_type(value, type, what)
@@ -196,16 +196,16 @@ class _MemberReader:
                 return ChoiceValue(str(plain), type.names)
             case "bool" if isinstance(plain, bool):
                 return plain
-            # in Python a bool is an int, in a config file it is not
+            # in Python a bool is an int, but not in a config file
             case "int" if isinstance(plain, int) and not isinstance(plain, bool):
                 return Dim.from_value(plain).with_origin(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
-                # an infinity is a bound that is never reached, as for `clip`
+                # infinity is a bound that is never reached, e.g. of `clip`
                 return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, plain)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
-        """Raise E0403 for a value of the wrong type; short values are quoted."""
+        """Raise E0403 for a value of the wrong type. The message quotes a short value."""
         kinds = {
             "int": "an integer",
             "float": "a number",
@@ -249,7 +249,7 @@ IGNORED_KEY_GROUPS = {
     "task_specific_params temperature top_k top_p typical_p",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""Keys of published configs that do not affect the computation, by reason."""
+"""The keys of published configs that do not affect the computation, by reason."""
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
 
 NO_EFFECT_VALUES: dict[str, object] = {
@@ -259,8 +259,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""Keys that complete configs of transformers contain, with the value that has no effect; any other
-value is reported."""
+"""The keys of complete transformers configs, with the value that has no effect."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -270,7 +269,7 @@ TRAINING_KEY_SUFFIXES = (
     "dropout_rate",
     "pdrop",
 )
-"""Suffixes of keys that affect training only, such as dropout."""
+"""The suffixes of keys that affect only training, such as dropout."""
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
@@ -283,8 +282,8 @@ def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[D
 def _iterate_unread_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
-    """Yield the members that no known path names, with their paths. A path into an object
-    reads only that value.
+    """Yield the members that no known path names, with their paths. A path to a member of an object
+    covers only this member.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
@@ -299,14 +298,14 @@ def _iterate_unread_keys(
 
 
 def _matches_prefix(known_key: str, path: str) -> bool:
-    """Return True if a known path, with `*` for any key, begins with a path."""
+    """Return True if a known path begins with this path. `*` in the known path matches any key."""
     pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
 
 def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose rotary frequencies change beyond the original
-    context, as those of `dynamic` and `longrope` do.
+    """Yield W0436 for each field whose rotary frequencies change beyond the original context, like
+    those of `dynamic` and `longrope`.
     """
     for entry in entries:
         if not isinstance(entry, ast.Field):
@@ -342,11 +341,11 @@ def _make_context_warning(
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
     """Return True if a key only affects training, or has its default value."""
-    # Dropout has many names and is inactive at inference. Null means absent.
+    # dropout has many names and is inactive at inference; null counts as absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value = member.value.to_plain()
-    # 0 is not equal to false: a file with 0 has a different meaning
+    # 0 does not count as false, because a file with 0 has a different meaning
     return (
         key in NO_EFFECT_VALUES
         and value == NO_EFFECT_VALUES[key]

@@ -47,7 +47,7 @@ INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 TENSOR_OPERATORS = {sign: name for name, (sign, _) in scalar_arithmetic.BINARY_OPERATORS.items()}
-"""The op of each arithmetic operator."""
+"""The name of the op for each arithmetic operator."""
 COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "==": ("eq", operator.eq),
     "!=": ("ne", operator.ne),
@@ -56,7 +56,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     ">": ("gt", operator.gt),
     ">=": ("ge", operator.ge),
 }
-"""The op of each comparison, and its function on known numbers."""
+"""The name of the op for each comparison, and the function for known numbers."""
 
 OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 """An operator expression, for messages."""
@@ -81,7 +81,7 @@ def _compute_numbers(
 ) -> Number:
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
-            # integers give an integer, except with an exponent that is negative or a symbol
+            # two integers produce an integer, unless the exponent is negative, large or a symbol
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
@@ -105,7 +105,7 @@ def _compute_numbers(
 
 
 def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
-    """Return the result as an integer, or None for a negative, large or symbolic exponent."""
+    """Return the result of two integers, or None for a negative, large or symbolic exponent."""
     if op == "**" and right.number is not None and 0 <= right.number <= 64:
         return left**right.number
     if op in INTEGER_OPERATORS:
@@ -114,12 +114,12 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
 
 
 def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
-    """Return notes on the origin of each operand: `d` is given in `config.json:9:18`."""
+    """Return a note on the origin of each operand, e.g. `d` is given in `config.json:9:18`."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
         span, origin_span = side.span, origin and origin.span
-        # a literal in the expression itself needs no origin
+        # a literal in the expression needs no origin
         if span and origin_span and not _has_same_start(span, origin_span):
             notes.append(f"`{span.text}` is given in {origin_span}")
     return notes
@@ -130,7 +130,7 @@ def _has_same_start(first: Span, second: Span) -> bool:
 
 
 def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
-    """Return helps with nearby divisors, for a division with a remainder."""
+    """Return helps that suggest nearby divisors for a division with a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
     dividend, divisor = left.number, right.number
@@ -138,7 +138,7 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
         return []
     nearest = _find_nearest_divisors(dividend, divisor)
     helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, nearest))}"]
-    # the user cannot change code of std
+    # users cannot change the code of std
     return helps if context.errors.user_call else [*helps, "to round down write `//`"]
 
 
@@ -149,7 +149,7 @@ def _find_nearest_divisors(dividend: int, number: int) -> list[int]:
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
-    """Return the values of operands except literals, such as `d` is 500."""
+    """Describe the values of all operands except literals, e.g. "`d` is 500"."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
         f"`{side.span.text}` is {value}"
@@ -183,7 +183,7 @@ def _combine_tensors(
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
-    """Raise E0206 for an integer to a negative power, or to a power known only at run time."""
+    """Raise E0206 for an integer to a power that is negative or known only at run time."""
     helps = ["`cast(x, to=float)` converts to float, which has any power"]
     is_runtime = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
@@ -200,9 +200,11 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
 def convert_operands(
     context: Context, left: SpecValue, right: SpecValue, span: Span | None
 ) -> tuple[Tensor, Tensor]:
-    """Convert two operands to one element type; a number takes the type of the tensor."""
+    """Convert two operands to the same element type. A number takes the element type of the
+    tensor.
+    """
     if not isinstance(left, Tensor):
-        assert isinstance(right, Tensor)  # guaranteed by the callers
+        assert isinstance(right, Tensor)  # the callers guarantee this
         return convert_to_tensor(context, left, right.type.dtype, span), right
     if not isinstance(right, Tensor):
         return left, convert_to_tensor(context, right, left.type.dtype, span)
@@ -223,7 +225,7 @@ def convert_operands(
 
 
 def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span | None) -> Tensor:
-    """Convert a number to a constant tensor of that element type; return a tensor unchanged."""
+    """Convert a number to a constant tensor of this element type, or return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
@@ -236,7 +238,7 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
 
 
 def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
-    """Convert a number for use with integers. Raise E0206 unless it is an integer."""
+    """Convert a number to an integer. Raise E0206 if it is not an integer."""
     if isinstance(value, RuntimeNumber):
         if not value.is_integer:
             title = f"`{value.text}` may not be an integer, but the tensor has integers"
@@ -301,12 +303,12 @@ def _is_boolean(value: SpecValue) -> bool:
 def _combine_masks(
     op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> CombinedMask:
-    """Combine masks that are not expanded yet. `(a & b) & c` becomes one list of three, so
-    that long chains are not deeply nested.
+    """Combine masks that are not expanded yet. `(a & b) & c` becomes a single combination of three
+    masks, so that long chains are not deeply nested.
     """
     masks: list[MaskLike] = []
     for value in values:
-        # other functions are reported when the mask is expanded
+        # functions of other kinds are reported when the mask is expanded
         if not isinstance(value, MaskLike):
             raise_error("E0601", f"{describe_value(value)} is not a mask", expr.span)
         masks.append(value)
@@ -330,7 +332,7 @@ def apply_comparison(
         return _compare_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
         return _compare_numbers(op, left, right, expr)
-    # other values can only be compared for equality
+    # all other values can be compared only for equality
     if not is_equality:
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
         raise_error("E0206", title, expr.span)
@@ -340,7 +342,7 @@ def apply_comparison(
 def _evaluate_membership(
     context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
-    """Compare with each item of a list, which may be of different kinds."""
+    """Return True if a value equals any item of a list. The items may be of different kinds."""
     if not isinstance(right, tuple):
         title = f"`in`: expected a list, got {describe_value(right)}"
         raise_error("E0206", title, expr.span)
@@ -359,7 +361,7 @@ def _compare_tensors(
 
 def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) -> bool:
     if isinstance(left, Dim) and isinstance(right, Dim):
-        # `n + 1 > n` is decided for every `n` by the difference
+        # the sign of the difference decides comparisons such as `n + 1 > n` for every `n`
         left, right = left - right, Dim.from_value(0)
     a, b = get_known_float(left), get_known_float(right)
     if a is None or b is None:
@@ -368,8 +370,8 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
 
 
 def _make_comparable(value: SpecValue) -> object:
-    """Return the comparison key of a value. Functions are compared by name and options, independent
-    of their location.
+    """Return the comparison key of a value. Functions are compared by name and options, not by
+    location.
     """
     match value:
         case BlockFunction():

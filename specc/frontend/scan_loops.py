@@ -28,8 +28,8 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the scanned axis of the first one. Without `along`, return the
-    iteration indices.
+    """Return the scanned tensors and the scanned axis of the first tensor. If there is no `along`,
+    return the iteration indices.
     """
     if statement.along is None:
         count = _evaluate_iteration_count(context, statement, env)
@@ -38,7 +38,7 @@ def evaluate_scan_inputs(
     scanned = [
         _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
     ]
-    # the axis is found by its length: equal symbols are one length
+    # the axis is found by its length; equal symbols are the same length
     return scanned, next(n for n, d in enumerate(scanned[0].shape) if d == length)
 
 
@@ -64,7 +64,7 @@ def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | N
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # declared in `dims`, or unknown: then no tensor has this axis
+        # the length is declared in `dims` or unknown, so no tensor has this axis
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = evaluate_value(context, along, env)
@@ -100,7 +100,9 @@ def format_length_source(along: ast.Expr | None) -> str:
 def evaluate_scan_mask(
     context: Context, statement: ast.Scan, env: Env, length: Dim
 ) -> Tensor | None:
-    """Return the padding mask of the loop; masked iterations leave the carries unchanged."""
+    """Return the padding mask of the loop. Iterations at padded positions leave the carries
+    unchanged.
+    """
     if statement.keep is None:
         return None
     value = evaluate_value(context, statement.keep, env)
@@ -121,14 +123,16 @@ CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """The value of one carry: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
-"""A function that runs the statements of a body; the result is None unless they end in `return`."""
+"""A function that runs the statements of a body. The result is None unless the statements end in
+`return`.
+"""
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
-    """Elaborate a loop and bind its carries and scan outputs.
+    """Elaborate a loop, and bind the names of its carries and scan outputs.
 
-    The body is elaborated once, with values for one time step and its initial carries;
-    the nodes added by this are then extracted as the body graph.
+    The body is elaborated once, with values for one time step and the initial carries. The nodes
+    that this adds are then extracted as the body graph.
     """
     context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
     scanned, axis = evaluate_scan_inputs(context, statement, env)
@@ -154,7 +158,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
         has_mask=keep is not None,
         end_condition_index=early_exit.carry_index if early_exit else -1,
     )
-    # operand order as documented at the op
+    # the operands are in the order that `ops.Scan` documents
     operands = [
         *([keep] if keep else []),
         *scanned,
@@ -170,8 +174,8 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the scope of a loop at the outermost level: that of the cell that computes its
-    carries, so that states are named after the cell.
+    """Return the scope of a loop at the outermost level. It is the scope of the cell that computes
+    the carries, so that states are named after the cell.
     """
     for value in op.get_next_carries():
         made = op.body.node_origins.get(value.node) if value.node else None
@@ -192,13 +196,13 @@ def _build_scan_body(
 ) -> tuple[Graph, list[Value]]:
     """Return the graph of one iteration and the captured values.
 
-    Its inputs are the scanned slices and the carries, its outputs the next carries and
-    the scan outputs, each in the order of the statement.
+    The inputs of the graph are the scanned slices and the carries; its outputs are the next carries
+    and the scan outputs. Both are in the order of the statement.
     """
     carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))
     start = len(context.builder.nodes)
-    # names bound in the body are local, except carried and collected ones
+    # names that the body binds are local, except the names of carries and scan outputs
     carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
     names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
@@ -235,7 +239,7 @@ def _list_next_carries(
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a carry, a tensor or a (nested) list, with the names for messages."""
+    """Yield the tensors of a carry (a tensor or a nested list), with their names for messages."""
     if isinstance(value, Tensor):
         yield name, value
     else:
@@ -248,14 +252,14 @@ def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tenso
 
 
 def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
-    """Return a carry of the same structure with other tensors."""
+    """Return a carry with the same structure and the given tensors."""
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(rebuild_carry(item, tensors) for item in value)
 
 
 def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
-    """Return a carry's value before the loop: a tensor, or a list of tensors."""
+    """Return the initial value of a carry: a tensor, or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError
@@ -283,7 +287,9 @@ def _check_loop_carried_value(
     values_before: Iterator[Value],
     next_value: SpecValue,
 ) -> Iterator[Value]:
-    """Yield a carry's tensors after an iteration, checked against those before it."""
+    """Yield the tensors of a carry after an iteration. Check that their types are the same as
+    before the iteration.
+    """
     if next_value is POISON:
         raise AlreadyReportedError
     if isinstance(initial, Tensor):
@@ -307,7 +313,7 @@ def _check_loop_carried_value(
 def _check_loop_carried_tensor(
     statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
-    # the value is unchanged: no statement of the body has set the name
+    # the value is unchanged, i.e. no statement of the body has set the name
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(

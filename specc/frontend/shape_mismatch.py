@@ -24,10 +24,11 @@ class FailedOperation:
 
 
 def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Diagnostic:
-    """Return the diagnostic of a shape error: a length mismatch, or an invalid operand."""
+    """Return the diagnostic of a shape error, which is a length mismatch or an invalid operand."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # the most common error: two lengths that should be equal, each with its origin
+    # the most common error is two different lengths that should be equal; each is shown with its
+    # origin
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
     return Diagnostic(
@@ -40,7 +41,9 @@ def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Dia
 
 
 def _label_other_operands(tensors: Iterable[Tensor], span: Span | None) -> tuple[Label, ...]:
-    """Return labels with the types of operands whose span is not that of the operation."""
+    """Return labels with the types of the operands whose spans differ from the span of the
+    operation.
+    """
     return tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span)
 
 
@@ -60,7 +63,7 @@ def _explain_length_mismatch(
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # a label if its span differs from the span of the call, otherwise a note
+            # a label if the span of the operand differs from the span of the call, otherwise a note
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
@@ -79,7 +82,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Return the type of an operand, and the axis that has the length, if such an axis exists."""
+    """Describe the type of an operand, and the axis with this length if there is one."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
@@ -87,7 +90,7 @@ def _describe_axis(operand: Tensor, dim: Dim) -> str:
 
 
 def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
-    """Return title and label: two symbols may be equal at run time, two numbers cannot."""
+    """Return the title and the label. Two symbols may be equal at run time, two numbers cannot."""
     a, b = dims
     if a.number is not None or b.number is not None:
         return f"lengths {a} and {b} do not match", f"`{op_name}` needs equal lengths"
@@ -102,7 +105,7 @@ def _suggest_shape_fixes(
     an equation of the lengths.
     """
     equal = _suggest_equal_lengths(dims, operation.dynamic_lengths)
-    # in elementwise ops axes of length 1 broadcast
+    # in elementwise ops, axes of length 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
         return equal
     left, right = tensors
@@ -121,7 +124,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
-    # position indices next to one value per batch element, or any two vectors
+    # position ids and one value per batch element, or any other two vectors
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left
@@ -131,14 +134,14 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return where `small` needs new axes to match `large`, or "" if that does not help."""
+    """Return where `small` needs new axes to match `large`, or "" if new axes do not help."""
     at, axes = 0, []
     for axis, length in enumerate(large):
         if at < len(small) and small[at] == length:
             at += 1
         elif at:  # leading axes broadcast without an insertion
             axes.append(axis)
-    # counted from the first axis of `small`
+    # the index is relative to the first axis of `small`
     first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)
     return [n - first for n in axes] if at == len(small) else []
 
@@ -158,7 +161,7 @@ def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
 
 
 def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str]) -> list[str]:
-    """Return the help to declare two lengths equal."""
+    """Return the help that suggests to declare two lengths equal."""
     a, b = (d.name for d in dims)
     if not a or not b:
         return []

@@ -1,4 +1,6 @@
-"""Check the contents of a spec that extends another: it may have config values and new names."""
+"""Check the contents of a spec that extends a base spec. It may contain config values and new
+names.
+"""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -58,8 +60,8 @@ def check_instance_items(module: SpecModule) -> None:
 
 
 def check_instance_names(module: SpecModule, base: SpecModule) -> None:
-    """Raise E0225 for names that the extended spec already defines: they would have different
-    meanings in the config values and in the graph.
+    """Raise E0225 for names that the extended spec already defines, because they would have
+    different meanings in the config values and in the graph.
     """
     defined: dict[str, Span | None] = {}
     extended: SpecModule | None = base
@@ -90,14 +92,16 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Suggest a value for a field that is declared again, or a different name for a definition."""
+    """Suggest a config value in place of a duplicate field, or a different name for a duplicate
+    definition.
+    """
     if isinstance(item, ast.Config):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
 def reject_untyped_assignments(module: SpecModule) -> None:
-    """Raise E0220 for a value without a type in a file that extends no other file."""
+    """Raise E0220 for a config value without a type in a file that does not extend a spec."""
     for entry in iterate_config_entries(module.file, ast.Assign):
         helps = [
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
@@ -108,7 +112,7 @@ def reject_untyped_assignments(module: SpecModule) -> None:
 
 
 def _format_declaration(value: ast.Expr) -> str:
-    """Return the declaration, type and default, for this value."""
+    """Format a declaration with a type and this value as the default."""
     text = value.span.text if value.span else "…"
     match value:
         case ast.NumberLiteral(text=number):

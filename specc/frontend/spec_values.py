@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Absent:
-    """Marker of an absent value, default or name, where `none` is a possible value."""
+    """The marker of an absent value, default or name where `none` is a possible value."""
 
 
 ABSENT = Absent()
 
 
 class UndecidedValueError(Exception):
-    """Error for a structural choice that depends on symbols of config values."""
+    """An error for a structural choice that depends on symbols of config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -34,7 +34,7 @@ class UndecidedValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the graph and the source text it was last read from."""
+    """A value of the graph, and the span of the expression that it was last read from."""
 
     value: Value
     span: Span | None = None
@@ -54,8 +54,8 @@ class Tensor:
 class RuntimeNumber:
     """A number that depends on unknown lengths and is computed in the graph as f64[].
 
-    It cannot be compared or converted at compile time. `symbols` are the lengths, `text` is the
-    formula, `is_integer` is true if the number is certainly an integer.
+    It cannot be compared or converted at compile time. `symbols` are the unknown lengths, `text` is
+    the formula, and `is_integer` is True if the number is certainly an integer.
     """
 
     value: Value
@@ -73,7 +73,7 @@ class RuntimeNumber:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Named results of a call; the first is used where one value is expected."""
+    """The named results of a call. The first result is used where one value is expected."""
 
     values: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
@@ -105,20 +105,20 @@ class UsedSpecConfig:
 
 
 RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
-"""A parameter of RoPE scaling: one number, one per pair, a bool, or none."""
+"""A parameter of RoPE scaling: one number, one number per pair, a bool, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """RoPE frequencies: `theta`, the scaling kind and its parameters."""
+    """The settings of RoPE frequencies: `theta`, the scaling kind and its parameters."""
 
     theta: float | RuntimeNumber
     kind: str = "default"
     parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
     def limit_length(self, longest: int) -> "Rope":
-        """Return settings for sequences of up to `longest` tokens, if the frequencies depend on the
-        sequence length.
+        """Return the settings for sequences of up to `longest` tokens if the frequencies depend on
+        the sequence length, otherwise unchanged settings.
         """
         parameters = dict(self.parameters)
         if "longest" not in parameters:
@@ -127,15 +127,15 @@ class Rope:
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]
-"""An option of a block, with the scope it is evaluated in when the block is called."""
+"""An option of a block, and the scope in which it is evaluated when the block is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFunction:
     """A block or graph as a value, with the options bound so far.
 
-    `module` defines it, and `env` is the scope of the reference. For a used spec with separate
-    weights, `weight_scope` is their path, independent of the call.
+    `module` defines the block, and `env` is the scope of the reference. For a used spec with
+    separate weights, `weight_scope` is the path of these weights, independent of the call.
     """
 
     name: str
@@ -196,7 +196,9 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 
 @dataclass(frozen=True, slots=True)
 class CombinedMask:
-    """Masks combined by `&`, `|`, `not` before they are expanded; `a & b & c` has three parts."""
+    """Masks that are combined by `&`, `|` or `not` before they are expanded. `a & b & c` has three
+    parts.
+    """
 
     op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]
@@ -204,20 +206,20 @@ class CombinedMask:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The value of an expression whose error was already reported."""
+    """The value of an expression whose error is already reported."""
 
 
 POISON = Poison()
 
 
 class AlreadyReportedError(Exception):
-    """Exception for an expression that depends on an error that is already reported."""
+    """An exception for an expression that depends on an error that is already reported."""
 
 
 MaskLike: TypeAlias = (
     BlockFunction | DefinitionFunction | BuiltinFunction | CombinedMask | bool | Tensor
 )
-"""The operands of mask operators."""
+"""A possible operand of a mask operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +255,11 @@ SpecValue: TypeAlias = (
 """The values that a name can have."""
 
 EvalResult: TypeAlias = SpecValue | Results
-"""The results of an expression: a value, or several results of a call."""
+"""The result of an expression: a value, or the results of a call."""
 
 
 def take_first_result(value: EvalResult) -> SpecValue:
-    """Return the first of several results; return other values unchanged."""
+    """Return the first of several results, or any other value unchanged."""
     return value.values[0] if isinstance(value, Results) else value
 
 
@@ -306,7 +308,7 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 
 MAX_SHOWN_ITEMS = 12
-"""The maximum number of dimensions of a type in messages."""
+"""The maximum number of dimensions of a type that messages show."""
 DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 

@@ -29,12 +29,12 @@ def build_standalone_spec(program: Program, library: Library) -> ast.File:
 def build_renamed_standalone_spec(
     program: Program, library: Library
 ) -> tuple[ast.File, dict[str, str]]:
-    """Build a standalone file of a program, and return the renamed names: those that would shadow
-    names which std blocks use.
+    """Build a standalone file of a program. Also return the renamed names, which would shadow names
+    that std blocks use.
 
-    Such a config value gets a trailing underscore in the whole file, because std may use the name
-    for a built-in function, which cannot be renamed. If a block of the file has such a name, the
-    std block gets the underscore.
+    A config value with such a name gets a trailing underscore in the whole file, because std may
+    use the name for a built-in function, which cannot be renamed. If a block of the file has such a
+    name, the std block gets the underscore.
     """
     file = merge_extends_chain(program)
     items = _list_shadowed_std_items(file, library)
@@ -108,7 +108,7 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
 
 
 def _list_foreign_names(file: ast.File) -> list[str]:
-    """Return the names that a file uses and does not define as a block or definition."""
+    """Return the names that a file uses but does not define as a block or definition."""
     file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
     return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
 
@@ -119,7 +119,7 @@ def merge_extends_chain(program: Program) -> ast.File:
     _reject_values_of_used_specs(program)
     inherited = [i for m in program.chain[:-1] for i in m.file.items]
     inherited_items = [i for i in inherited if not isinstance(i, ast.Config)]
-    # The `generate` and `stream` sections of the nearest file take precedence.
+    # the `generate` and `stream` sections of the nearest file take precedence
     overridden = {kind for kind in SINGLE_ITEMS for i in inherited_items if isinstance(i, kind)}
     base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden))]
     return replace(
@@ -161,23 +161,23 @@ def _assign_config(config: ast.Config, assigned: Mapping[str, ConfigAssignment])
 def _assign_field(
     field: ast.Field, assigned: Mapping[str, ConfigAssignment], prefix: str
 ) -> ast.Field:
-    """Set the default of a field, and of the fields of its record, to the given value."""
+    """Set the defaults of a field and of the fields of its record to the assigned values."""
     path = f"{prefix}{field.name}"
     inner = tuple(_assign_field(f, assigned, f"{path}.") for f in field.type.fields)
     kind = replace(field.type, fields=inner)
     assignment = assigned.get(path)
     if assignment is None:
         return replace(field, type=kind)
-    # A value of an instance takes precedence over the value in a config.json.
+    # a value of an instance takes precedence over the value in a config.json
     return replace(field, type=kind, default=assignment.value, sources=())
 
 
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
-    # a std item with the name of a built-in function cannot be inlined
+    # a std item that has the name of a built-in function cannot be inlined
     standard = {*library.list_standard_names()} - BUILTINS.keys()
     defined = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # names that this file declares and std blocks may use for local lengths
+    # names that this file declares and that std blocks may use for local lengths
     clashing = {name for name in defined if name not in standard}
     worklist: list[ast.Node] = [*file.items]
     while worklist:
@@ -192,7 +192,7 @@ def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
 
 
 def _iterate_used_names(item: ast.Node) -> Iterator[str]:
-    """Return the names that an item refers to."""
+    """Yield the names that an item refers to."""
     return (node.path for node in walk_tree(item) if isinstance(node, ast.Name))
 
 
