@@ -47,7 +47,7 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis with its summed score; other fields are those of
+    """An unfinished hypothesis with its summed score. The other fields have the same meaning as in
     `BeamHypothesis`.
     """
 

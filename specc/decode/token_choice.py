@@ -295,7 +295,8 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the smallest set of top tokens whose
     probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1. Min-p, a fraction of
     the maximum probability: Nguyen et al. 2024 (arXiv:2407.01082), eq. 1 and 2. With top-p or min-p
-    but no top-k only the top 1000 are considered, unless one of the last three filters needs all.
+    but no top-k only the top 1000 are considered, unless one of the last three filters needs all
+    tokens.
     """
     vocab = logits.shape[1]
     needs_sorting = settings.top_p < 1 or settings.min_p > 0

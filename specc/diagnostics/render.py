@@ -302,8 +302,8 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge diagnostics that differ only in location; the first one lists the other locations.
-    Syntax errors are not merged.
+    """Merge diagnostics that differ only in location into the first one, which lists the other
+    locations. Syntax errors are not merged.
     """
     firsts: dict[object, Diagnostic] = {}
     for found in diagnostics:

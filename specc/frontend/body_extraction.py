@@ -226,8 +226,8 @@ class EarlyExit:
     def _select(
         self, context: Context, done: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
-        """Return `finished` for batch elements whose flag is set, and `unfinished` for the
-        others.
+        """Return `finished` for batch elements whose flag is set, and `unfinished` for all other
+        batch elements.
         """
         mask = Tensor(done, self.span)
         # one flag per batch element, broadcast over its features

@@ -59,7 +59,9 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """Return the built-in names and the definitions of a kind; those of the spec come first."""
+    """Return the built-in names and the definitions of a kind; definitions of the spec come
+    first.
+    """
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_standard_names()]
@@ -290,7 +292,7 @@ def _convert_to_field_type(
     *,
     span: Span | None = None,
 ) -> SpecValue:
-    """Convert an expression to the field's type. `span` is that of an assignment."""
+    """Convert an expression to the field's type. `span` is the span of an assignment."""
     value_context = ValueContext(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
@@ -356,8 +358,8 @@ def _get_example(entry: ast.Field, unknown: str) -> str:
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
-    """Return the first trial value of a field without a value;
-    `specc.frontend.symbolic_check` tries the others.
+    """Return the first trial value of a field without a value; `specc.frontend.symbolic_check`
+    tries other values.
     """
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)

@@ -152,9 +152,9 @@ class SpecModule:
 class Env:
     """The visible names and the weight scope of a statement or expression.
 
-    `dynamic_lengths` maps the dynamic lengths of a used file to those of its caller; it is None in
-    the main spec. `has_heads_axis` is True if the mask grid of `grid_indices` has a heads axis.
-    `file_scope` is the weight scope of the file.
+    `dynamic_lengths` maps the dynamic lengths of a used file to the lengths of its caller; it is
+    None in the main spec. `has_heads_axis` is True if the mask grid of `grid_indices` has a heads
+    axis. `file_scope` is the weight scope of the file.
     """
 
     module: SpecModule

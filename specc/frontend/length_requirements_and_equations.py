@@ -43,7 +43,7 @@ def _assume_divisibility(
 
 
 def _assume_equality(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
-    """Return the config with a symbol on one side replaced by the other side."""
+    """Return the config with a symbol on one side replaced by the value of the other side."""
     for symbol, other in ((left, right), (right, left)):
         # a symbol that occurs in the other side cannot be replaced by it
         if symbol.name and symbol.name not in other.symbols():
@@ -78,7 +78,7 @@ def _apply_equality(
     context: Context, a: ast.Expr, b: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
     """Return the config with symbols replaced according to `a == b`."""
-    # `a == b` of two symbols: one replaces the other everywhere
+    # for `a == b` of two symbols, one symbol replaces the other everywhere
     assume: Assumption = _assume_equality
     match a, b:
         case ast.Binary(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
@@ -166,8 +166,8 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Substitute lengths that have an equation in the equations of others. Raise E0210 for a
-    circular equation, and E0309 or E0310 for an equation whose value is undefined.
+    """Substitute lengths that have an equation in the equations of all other lengths. Raise E0210
+    for a circular equation, and E0309 or E0310 for an equation whose value is undefined.
     """
     expanded = dict(lengths)
     for _ in equations:

@@ -129,7 +129,7 @@ def _record_value_facts(
 
 
 def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:
-    """Raise E0303 for a negative length, such as that of `x[:, 3:1]`. Check the size of a value
+    """Raise E0303 for a negative length, e.g. the length of `x[:, 3:1]`. Check the size of a value
     computed from constants alone: folding it takes memory when compiling.
     """
     for dim in value.type.shape:

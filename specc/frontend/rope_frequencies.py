@@ -205,8 +205,8 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide the frequencies of long wavelengths, keep those of short wavelengths, and interpolate
-    between both.
+    """Divide the frequencies of long wavelengths, keep the frequencies of short wavelengths, and
+    interpolate between both.
     """
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]

@@ -285,7 +285,7 @@ def _build_defaults_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph | None:
-    """Build the graph that computes the inputs with a default (`= expr`) from the other inputs."""
+    """Build the graph that computes the inputs with a default (`= expr`) from all other inputs."""
     with_default = [p for p in block.params if p.default is not None]
     if not with_default:
         return None

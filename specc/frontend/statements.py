@@ -215,7 +215,7 @@ def _make_requirement_labels(
     values: Mapping[str, SpecValue],
     assignment_spans: Mapping[str, Span | None],
 ) -> tuple[Label | None, list[Label]]:
-    """Return the labels of a requirement: the primary label, and the others.
+    """Return the primary label and the related labels of a requirement.
 
     A value that the user set comes before the condition if the condition is in a different file,
     such as a built-in spec; otherwise the condition comes first.

@@ -265,8 +265,8 @@ def _list_spare_lengths(
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return True if a constraint combines this symbol with others. Independent symbols are chosen
-    first.
+    """Return True if a constraint combines this symbol with other symbols. Independent symbols are
+    chosen first.
     """
     read = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in read)

@@ -35,19 +35,19 @@ class Target:
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
-    """Whether attention without a mask has a faster kernel. With in-place KV caches a run-time
+    """True if attention without a mask has a faster kernel. With in-place KV caches, a run-time
     check then tests whether the mask excludes only future positions.
     """
     fuses_add_into_norm: bool = False
-    """Whether the runtime fuses an addition and the following layer norm into one kernel, which is
-    slower.
+    """True if the runtime fuses an addition and the following layer norm into one kernel, which is
+    slower than two kernels.
     """
     uses_blocked_attention: bool = False
-    """Whether local attention is lowered to a loop over blocks of queries."""
+    """True if local attention is lowered to a loop over blocks of queries."""
     loop_operator: Literal["scan", "loop"] = "scan"
     """The ONNX operator for a loop over all time steps."""
     supports_decode_loop: bool = True
-    """Whether the runtime supports a `Loop` whose loop-carried KV caches grow."""
+    """True if the runtime supports a `Loop` whose loop-carried KV caches grow."""
     max_unrolled_experts: int = 16
     """Maximum number of experts that are unrolled; a larger number is lowered to a loop."""
     quantized_operators: Literal["", "rows", "weights"] = ""

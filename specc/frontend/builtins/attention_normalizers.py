@@ -179,7 +179,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     if rank not in (2, 3, 4):
         title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
-    # scores [batch, key] are those of a single query without a position
+    # scores [batch, key] belong to a single query without a position
     with_queries = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(with_queries.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None

@@ -18,7 +18,9 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""Whether each direction of a layer runs backwards in time."""
+"""For each value of `direction`, one flag per direction of the layer: True if it runs backward in
+time.
+"""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",

@@ -26,7 +26,9 @@ OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
 """Names of the window axes of an operand in signatures, by the number of window axes."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
-"""Names of the window axes of the result if its positions differ from those of the operand."""
+"""Names of the window axes of the result if its positions differ from the positions of the
+operand.
+"""
 
 
 class PaddedWindow:
