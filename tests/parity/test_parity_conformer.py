@@ -121,9 +121,7 @@ def test_frequencies_of_the_checkpoint(tmp_path: Path) -> None:
     assert_matches_float32(open_weighted_spec(str(tmp_path), tmp_path), GIVEN, published, WORDS)
 
 
-@pytest.mark.parametrize(
-    "more", [{"feat_extract_norm": "group"}, {"position_embeddings_type": None}], ids=str
-)
+@pytest.mark.parametrize("more", [{"position_embeddings_type": None}], ids=str)
 def test_unsupported_settings_are_refused(more: Mapping[str, object], tmp_path: Path) -> None:
     settings = {**TINY, **more}
     case = ModelCase(
