@@ -125,9 +125,7 @@ class PaddingLeak:
         return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Return the padding mask of a value, with axes inserted for the other axes of the
-        value.
-        """
+        """Return the padding mask of a value, with inserted axes for its other axes."""
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:

@@ -118,9 +118,7 @@ class OpenedModel(Closeable):
 
     @cached_property
     def generator(self) -> Generator | None:
-        """The generator, or None if the model is not generative or if `graph` selects a single
-        graph of a package.
-        """
+        """The generator, or None if the model is not generative or `graph` selects one graph."""
         self.check_not_closed()
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.uses_step_graph:
