@@ -7,7 +7,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.runtime_lengths import (
+from specc.ir.graph_interpreter import (
     count_mask_positions,
     count_transposed_positions,
     count_window_elements,

@@ -7,7 +7,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.runtime_lengths import (
+from specc.ir.graph_interpreter import (
     check_index_range,
     evaluate_length,
     evaluate_padding,

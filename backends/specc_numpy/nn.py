@@ -6,7 +6,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.runtime_lengths import evaluate_length, evaluate_patch_counts
+from specc.ir.graph_interpreter import evaluate_length, evaluate_patch_counts
 from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
+from specc.ir.graph_interpreter import evaluate_length
 from specc.ir.ops.quantized import WeightLayout
-from specc.ir.runtime_lengths import evaluate_length
 from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates

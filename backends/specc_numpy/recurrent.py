@@ -6,8 +6,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph_interpreter import run_scan
-from specc.ir.runtime_lengths import evaluate_length
+from specc.ir.graph_interpreter import evaluate_length, run_scan
 from specc.ir.types import Type
 from specc_numpy.nn import apply_linear
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes, get_numpy_dtype

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import specc_onnx
     from specc.backend import CompilerBackend, RunnerBackend
-    from specc_onnx.emit.onnx_graph import BuiltModel, build_model
     from specc_onnx.generate.generator_model import build_generation_model
     from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
     from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
     from specc_onnx.write.model_file import parse_model, read_model
     from specc_onnx.write.model_writer import write_model
+    from specc_onnx.write.onnx_graph import BuiltModel, build_model
     from specc_onnx.write.package_writer import write_package
 
     _COMPILER: CompilerBackend = specc_onnx
@@ -43,10 +43,9 @@ def __getattr__(name: str) -> Any:
         from specc_onnx.write import model_file
 
         return vars(model_file)[name]
-    from specc_onnx.emit import onnx_graph
     from specc_onnx.generate import generator_model
     from specc_onnx.lower import kv_buffer_attention, onnx_targets
-    from specc_onnx.write import model_writer, package_writer
+    from specc_onnx.write import model_writer, onnx_graph, package_writer
 
     compiler = (onnx_targets, kv_buffer_attention, onnx_graph, generator_model, model_writer)
     return next(vars(m)[name] for m in (*compiler, package_writer) if name in vars(m))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.runtime_lengths import (
+from specc.ir.graph_interpreter import (
     count_mask_positions,
     count_transposed_positions,
     count_window_elements,

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.ir.runtime_lengths import (
+from specc.ir.graph_interpreter import (
     check_index_range,
     evaluate_padding,
     evaluate_stride,

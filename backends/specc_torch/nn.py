@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.runtime_lengths import evaluate_patch_counts
+from specc.ir.graph_interpreter import evaluate_patch_counts
 from specc_torch.indexing import check_tensor_indices
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 

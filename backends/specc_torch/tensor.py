@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.runtime_lengths import (
+from specc.ir.graph_interpreter import (
     compute_merged_shape,
     evaluate_index,
     evaluate_last_index,

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.graph_interpreter import evaluate_live_nodes
+from specc.ir.graph_interpreter import evaluate_length, evaluate_live_nodes
 from specc.ir.op import OpRuleTable
-from specc.ir.runtime_lengths import evaluate_length
 
 TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 

@@ -97,13 +97,13 @@ COMMANDS = {
     "doc": Command(
         "list_doc_explain", "document a spec, block or function", "doc attention --source"
     ),
-    "lsp": Command("lsp", "language server over stdin and stdout", "lsp --schema"),
+    "lsp": Command("completion_lsp", "language server over stdin and stdout", "lsp --schema"),
     "completion": Command(
-        "completion", "print a completion script for bash, zsh or fish", "completion bash"
+        "completion_lsp", "print a completion script for bash, zsh or fish", "completion bash"
     ),
 }
 
-HIDDEN_COMMANDS = {"_complete": Command("completion", "")}
+HIDDEN_COMMANDS = {"_complete": Command("completion_lsp", "")}
 """Commands for completion scripts, not for users."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")

@@ -16,8 +16,7 @@ from specc.cli.options import (
     collect_generation_settings,
     make_output_option,
 )
-from specc.cli.run_images import add_prompt_images, add_task_images
-from specc.cli.run_inputs import RunInputs, read_arguments
+from specc.cli.run_inputs import RunInputs, add_prompt_images, add_task_images, read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
     array_to_json,
@@ -43,9 +42,12 @@ from specc.ir.array import Array
 from specc.preprocessing.chat_template import MAX_TEXT
 from specc.preprocessing.images import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config_and_task_kinds import (
+    PROBABILITY_FUNCTIONS,
+    PreprocessingConfig,
+    Task,
+)
 from specc.preprocessing.show_results import show_results
-from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_views import compute_generation_attention, run_with_attention
 from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationStream, convert_results_to_arrays

@@ -1,4 +1,4 @@
-"""Parse the inputs on the command line of `specc run`."""
+"""Parse the inputs on the command line of `specc run`, including the images of `--image`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +24,15 @@ from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, rea
 from specc.ir.array import Array
 from specc.preprocessing.array_files import convert_nested_lists, load_strict_json, read_arrays
 from specc.preprocessing.audio import read_audio
-from specc.preprocessing.image_prompts import has_several_images, prepare_images
+from specc.preprocessing.image_prompts import (
+    find_image_input,
+    find_placeholder,
+    find_prompt_inputs,
+    has_several_images,
+    prepare_images,
+)
 from specc.preprocessing.images import ImageSize, decode_image
+from specc.preprocessing.preprocessing_config_and_task_kinds import Task
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
     BoxesOutput,
@@ -34,6 +41,7 @@ from specc.preprocessing.preprocessing_records import (
 )
 from specc.preprocessing.text_batches import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
+from specc.runtime.generation_request import has_chat_template
 from specc.runtime.model_inputs import ModelInputs
 
 
@@ -338,3 +346,40 @@ def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = Fals
             *([text_hint] if text_hint else []),
         ],
     )
+
+
+def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a task, with the images of `--image` added by name."""
+    named = [f"image={path}" for path in images if any(s.name == "image" for s in task.slots)]
+    return [*named, *arguments]
+
+
+def add_prompt_images(
+    model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
+) -> tuple[list[str], str | None]:
+    """Return the arguments of a run, with the images of `--image` added by name, and the user
+    message. A prompt without image placeholders becomes the message if the model has a chat
+    template, otherwise the placeholders are put before it. Raise E0910 if the model takes no
+    images.
+    """
+    if not images or chat is not None:
+        return [*arguments], chat
+    image_input = find_image_input(model.graph, model.reading)
+    named = [f"{image_input}={path}" for path in images]
+    prompts = find_prompt_inputs(model.graph, model.reading)
+    if not prompts or len(arguments) != 1 or not _is_text_argument(arguments[0]):
+        return [*named, *arguments], None
+    (text_input, record), (argument,) = prompts[0], arguments
+    text = argument.removeprefix(f"{text_input}=")
+    placeholder = find_placeholder(record)
+    if placeholder in text:
+        return [*named, *arguments], None
+    if has_chat_template(model):
+        return [], text
+    return [*named, f"{text_input}={placeholder * len(images)}{text}"], None
+
+
+def _is_text_argument(word: str) -> bool:
+    """Return True if an argument is a text, not a file or a list."""
+    is_file = word.startswith("@") or word.lower().endswith(ARRAY_FILE_SUFFIXES)
+    return word != STDIN_NAME and not is_file and not word.startswith("[")

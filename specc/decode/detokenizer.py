@@ -108,7 +108,7 @@ def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Se
 
 
 class BatchDetokenizer:
-    """Detokenizer of a batch; `feed` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
+    """Detokenizer of a batch; `feed` is a `watch` of `decode_steps`."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         wanted = tuple(stop_strings)

@@ -11,15 +11,15 @@ from pathlib import Path
 from specc import backend
 from specc.backend import Computation
 from specc.calibration.activation_taps import WeightReaders, find_weight_readers, get_input_width
-from specc.calibration.calibration_data import (
+from specc.calibration.calibration_data_and_kv_cache_scales import (
     ModelInputs,
     build_model_inputs,
     fail_no_generated_text,
     generate_samples,
+    measure_cache_scales,
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_calibrated
-from specc.calibration.kv_cache_scales import measure_cache_scales
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package

@@ -24,7 +24,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
 from specc.ir.ops.quantized import NormFold
 from specc.ir.target import Target
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype

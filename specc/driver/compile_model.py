@@ -6,11 +6,15 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.calibrate_weights_and_kv_caches import calibrate_weights
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
-from specc.driver.generation_graphs import get_vocabulary_size, require_generation
+from specc.driver.export_profiles import check_profile
+from specc.driver.generation_graphs import (
+    check_exportable_settings,
+    get_vocabulary_size,
+    merge_job_settings,
+    require_generation,
+)
 from specc.driver.output_writer import write_model_file, write_package
-from specc.driver.profiles.export_profiles import check_profile
 from specc.driver.spec_loader import OpenedSpec
-from specc.driver.standalone_generator_export import check_exportable_settings, merge_job_settings
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:

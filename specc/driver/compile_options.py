@@ -58,7 +58,7 @@ class CompileOptions:
     storage type of float32 matrices, `f16`, `bf16` or `f32`; "" keeps the dtype of the checkpoint.
     `weights_as` is `link`, `copy`, `inline`, or "" for automatic choice. `graphs` are the graphs of
     a package (`PACKAGE_GRAPHS`), or empty for a single model file; `io_names` is the export profile
-    (`specc.driver.profiles`), `generation_config` holds the settings of `generate`
+    (`specc.driver.export_profiles`), `generation_config` holds the settings of `generate`
     (`specc.decode.generation_settings`). `precision` overrides the spec's `quantize` section;
     `for_quantizers` prepares the model for external quantizers.
     """

@@ -7,12 +7,11 @@ from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
-from specc.driver.generation_graphs import build_spec_signature
-from specc.driver.standalone_generator_export import get_decode_settings
+from specc.driver.generation_graphs import build_spec_signature, get_decode_settings
 from specc.driver.weight_sources import describe_weight_sources
 from specc.ir.graph import Graph
 from specc.ir.model import SelfDecodingGraph
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 
 
 def describe_graph(

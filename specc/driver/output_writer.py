@@ -12,19 +12,19 @@ from specc.driver import precision
 from specc.driver import reading_section as readings
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
+from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.generation_graphs import (
     build_generation_metadata,
+    build_generator_source,
     build_step_metadata,
     can_sample_tokens,
     derive_graphs,
     require_generation,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
-from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.quantize_option_errors import fail_no_int8_cache
-from specc.driver.standalone_generator_export import build_generator_source
 from specc.driver.weight_sources import count_parameters, describe_memory_shortage
-from specc.huggingface.repository_files import (
+from specc.huggingface.hub_download_and_repository_files import (
     describe_missing_companions,
     find_companion_paths,
     read_companions,

@@ -33,7 +33,7 @@ from specc.io.safe_read import compute_file_sha256
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.binding_errors import HeadInitialization
 from specc.weights.checkpoint import open_weights

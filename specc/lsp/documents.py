@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.fix_trial import FixEdit
+from specc.lsp.document_analysis import DocumentAnalysis, FixEdit, analyze_incrementally
 from specc.lsp.quick_fixes import find_quick_fixes
 
 MAX_FIXED_MESSAGES = 20

@@ -11,9 +11,8 @@ from lsprotocol import types as lsp
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.render import escape_control_characters
 from specc.diagnostics.source import Span
-from specc.lsp.document_analysis import DocumentAnalysis
+from specc.lsp.document_analysis import DocumentAnalysis, FixEdit
 from specc.lsp.dsl_completion import CompletionItem
-from specc.lsp.fix_trial import FixEdit
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 

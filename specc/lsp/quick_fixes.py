@@ -10,8 +10,13 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import find_similar_name
-from specc.lsp.document_analysis import DocumentAnalysis, find_enclosing_item, find_nodes_at
-from specc.lsp.fix_trial import FixEdit, FixTrial
+from specc.lsp.document_analysis import (
+    DocumentAnalysis,
+    FixEdit,
+    FixTrial,
+    find_enclosing_item,
+    find_nodes_at,
+)
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 

@@ -12,7 +12,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.image_tiles_and_patches import PreparedImage, is_tiled, read_prepared_image
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import ImageRecord
 from specc.preprocessing.python_values import is_image
 from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, TextTokenizer

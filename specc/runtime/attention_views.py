@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.drawing.attention_maps import AttentionMap, AttentionMaps
-from specc.drawing.attention_page import render_attention_html
+from specc.drawing.attention_maps import AttentionMap, AttentionMaps, render_attention_html
 from specc.drawing.attention_sheet import draw_attention_maps
 from specc.drawing.png import find_missing_glyphs, render_png
 from specc.drawing.svg_and_html_page import render_svg

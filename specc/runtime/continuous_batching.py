@@ -6,7 +6,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from specc.decode.decode_loop import choose_next_tokens, compute_token_log_probs
+from specc.decode.decode_loop_and_beam_search import choose_next_tokens, compute_token_log_probs
 from specc.decode.detokenizer import BatchDetokenizer
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_choice import (

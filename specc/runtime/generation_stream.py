@@ -8,8 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.decode_loop import decode_steps
+from specc.decode.decode_loop_and_beam_search import BeamHypothesis, decode_steps, search_beams
 from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
 from specc.decode.token_choice import DecodeStep
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error

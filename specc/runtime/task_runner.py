@@ -15,9 +15,13 @@ from specc.preprocessing.predictions import (
     TaskResults,
     make_predictions,
 )
+from specc.preprocessing.preprocessing_config_and_task_kinds import (
+    PROBABILITY_FUNCTIONS,
+    Options,
+    Task,
+)
 from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageRecord, TextReading
 from specc.preprocessing.python_values import convert_input
-from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches import (
     TextEncoding,
     batch_encodings,

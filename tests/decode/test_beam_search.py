@@ -15,8 +15,7 @@ from support.toy_models import (
     sum_log_probabilities,
 )
 
-from specc.decode.beam_search import search_beams
-from specc.decode.decode_loop import decode_steps
+from specc.decode.decode_loop_and_beam_search import decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
 
 BEAM = GenerationSettings(

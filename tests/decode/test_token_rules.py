@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specc.decode.beam_search import search_beams
-from specc.decode.decode_loop import decode_steps
+from specc.decode.decode_loop_and_beam_search import decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_choice import (
     DecodePosition,

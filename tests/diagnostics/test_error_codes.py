@@ -48,7 +48,7 @@ ELSEWHERE = {
     "E0891": "tests/runtime/test_generate_each.py",
     "E0962": "tests/runtime/test_generation_stream.py",
     # input and output profiles
-    "E0751": "tests/driver/profiles/test_unsupported_models.py",
+    "E0751": "tests/driver/export_profiles/test_unsupported_models.py",
     # only Python can pass it at another time
     "E0978": "tests/runtime/test_streaming_inference.py",
     "E0970": "tests/batch_inference/test_job_data.py",

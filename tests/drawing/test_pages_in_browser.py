@@ -18,7 +18,7 @@ from support.attention_maps import (
     make_image_attention,
 )
 
-from specc.drawing.attention_page import render_attention_html
+from specc.drawing.attention_maps import render_attention_html
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.visualize.architecture_page import ArchitectureView, render_architecture_page
 from specc.visualize.block_tree import map_model_graphs

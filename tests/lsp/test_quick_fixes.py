@@ -10,8 +10,7 @@ from support.golden_cases import split_sections, write_case_file
 from support.suggested_fixes import APPLIED_FIXES
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.fix_trial import FixEdit
+from specc.lsp.document_analysis import DocumentAnalysis, FixEdit, analyze_incrementally
 from specc.lsp.quick_fixes import find_quick_fixes
 
 EXACT = sorted({*APPLIED_FIXES, *(guess[0] for guess in find_guesses())})

@@ -17,7 +17,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.transforms.pass_pipeline import simplify_graph
 from specc_onnx import build_model, get_target
-from specc_onnx.verifier.onnx_verifier import verify_built_model
+from specc_onnx.write.onnx_verifier import verify_built_model
 
 Arrays = dict[str, NDArray[np.float32]]
 

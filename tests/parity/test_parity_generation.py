@@ -28,8 +28,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.decode_loop import decode_steps
+from specc.decode.decode_loop_and_beam_search import BeamHypothesis, decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.token_choice import (
     Bools,

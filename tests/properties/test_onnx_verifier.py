@@ -36,13 +36,13 @@ from specc.ir.model import ModelDefinition
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import BuiltModel, build_model, get_target
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
-from specc_onnx.verifier.onnx_value_types import (
+from specc_onnx.write.onnx_value_types import (
     InferredTypes,
     UnsoundModelError,
     has_unknown_length,
     read_shape,
 )
-from specc_onnx.verifier.onnx_verifier import (
+from specc_onnx.write.onnx_verifier import (
     check_value_types,
     infer_model_types,
     make_weights_inputs,

@@ -29,7 +29,7 @@ from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import find_computing_nodes
 from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
 from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
-from specc_onnx.verifier.onnx_verifier import make_weights_inputs
+from specc_onnx.write.onnx_verifier import make_weights_inputs
 from support.elaborated_specs import elaborate_with_config
 from support.op_examples import EXAMPLES
 from support.provider_operators import CONTROL_FLOW, LIST_DIRECTORY

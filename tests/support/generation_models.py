@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 import specc_numpy
-from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.decode_loop import decode_steps
+from specc.decode.decode_loop_and_beam_search import BeamHypothesis, decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
 from specc.ir.model import DecodingConfig, SelfDecodingGraph, resolve_absent_inputs
 from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
 from specc_onnx.generate.generator_inputs import GenerationParts
-from specc_onnx.verifier.onnx_verifier import verify_built_model
+from specc_onnx.write.onnx_verifier import verify_built_model
 from support.derived_graphs import derive_encoder_and_step
 from support.elaborated_specs import (
     Arrays,

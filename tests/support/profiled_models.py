@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
-from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
-from specc.driver.profiles.hf_decoder import ProfiledGraphs
+from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
+from specc.driver.hf_decoder_profile import ProfiledGraphs
 from specc.driver.weights_section import list_required_parameters
 from specc.ir.graph import Graph
 from specc.weights.formats.safetensors import write_safetensors

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
-from specc_onnx.verifier.onnx_value_types import InferredTypes, UnsoundModelError
-from specc_onnx.verifier.onnx_verifier import infer_model_types
+from specc_onnx.write.onnx_value_types import InferredTypes, UnsoundModelError
+from specc_onnx.write.onnx_verifier import infer_model_types
 
 
 @dataclass(frozen=True)

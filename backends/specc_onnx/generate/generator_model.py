@@ -18,7 +18,6 @@ from specc.ir.graph import Graph
 from specc.ir.model import DecodeState, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.ir.types import Type
-from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
     GenerationContext,
@@ -46,6 +45,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_indices_without_padding,
     make_typed_tensor,
 )
+from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
 
 def build_generation_model(

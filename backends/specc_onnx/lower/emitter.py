@@ -89,7 +89,7 @@ class GraphBody:
 @dataclass(slots=True)
 class NameTable:
     """The names in use, their preferred names (set by `Emitter.reserve_name`, read by
-    `specc_onnx.emit.onnx_graph`), and the name of the graph.
+    `specc_onnx.write.onnx_graph`), and the name of the graph.
     """
 
     used: set[str]

@@ -28,20 +28,20 @@ from specc.io.safe_read import (
     read_regular_file,
 )
 from specc.ir.array import Array
-from specc_onnx.emit.instrumentation import (
+from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
+from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
+from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
+from specc_onnx.write.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
     add_attention_outputs,
     add_execution_counts,
     collect_subgraphs,
 )
-from specc_onnx.emit.quantization_probes import (
+from specc_onnx.write.quantization_probes import (
     expose_quantized_matmuls,
     has_per_tensor_activation_scales,
     remove_activation_quantization,
 )
-from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
-from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
-from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:

@@ -20,12 +20,12 @@ from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.weights.external_data import iterate_external_data
 from specc.weights.parameter_values import ParameterValues
-from specc_onnx.emit.onnx_graph import BuiltModel, add_model_docs, build_model
 from specc_onnx.generate.generator_inputs import GenerationParts
 from specc_onnx.generate.generator_model import build_generation_model
 from specc_onnx.lower import onnx_targets
-from specc_onnx.verifier.onnx_verifier import verify_built_model
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
+from specc_onnx.write.onnx_graph import BuiltModel, add_model_docs, build_model
+from specc_onnx.write.onnx_verifier import verify_built_model
 from specc_onnx.write.weight_placement import (
     WeightPlacement,
     plan_weight_placement,

@@ -28,8 +28,8 @@ from specc.weights.external_data import (
     plan_external_data,
 )
 from specc.weights.parameter_values import ParameterValues
-from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
+from specc_onnx.write.onnx_graph import BuiltModel
 
 MAX_INLINE_BYTES = 1 << 20
 """Total size below which weights are stored in the ONNX file by default."""

@@ -21,10 +21,10 @@ from specc.analysis.local_attention import plan_local_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
-from specc_onnx.emit.instrumentation import add_attention_outputs
 from specc_onnx.lower import blocked_attention, grid_slices
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
-from specc_onnx.verifier.onnx_verifier import (
+from specc_onnx.write.instrumentation import add_attention_outputs
+from specc_onnx.write.onnx_verifier import (
     infer_model_types,
     make_weights_inputs,
     verify_built_model,

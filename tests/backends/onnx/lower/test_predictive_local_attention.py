@@ -18,7 +18,7 @@ from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import predictive_local_attention
 from specc_onnx.lower.grid_slices import PositionSpan
-from specc_onnx.verifier.onnx_verifier import verify_built_model
+from specc_onnx.write.onnx_verifier import verify_built_model
 
 
 def build_translator() -> tuple[Graph, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specc.driver.profiles.hf_decoder import (
+from specc.driver.hf_decoder_profile import (
     CACHE_PARTS,
     LOGITS,
     MASK,

@@ -1,12 +1,17 @@
-"""Print the completion script for bash, zsh or fish."""
+"""Support shells and editors: print the completion script of a shell (`specc completion`), and run
+the language server over stdin and stdout (`specc lsp`).
+"""
 
+import logging
+import sys
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import find_builtin_specs, find_error_pages
+from specc.library.spec_files import find_builtin_specs, find_error_pages, get_specs_directory
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of `specc _complete` for an option or argument."""
@@ -269,3 +274,41 @@ def run_completion(args: Namespace) -> int:
         render_completion_script(args.shell, collect_completions(build_command_parsers())), end=""
     )
     return 0
+
+
+def add_lsp_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `specc lsp`."""
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
+    )
+    # editors pass `--stdio`, although no other transport is supported
+    parser.add_argument(
+        "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
+    )
+
+
+def run_lsp(args: Namespace) -> int:
+    """Serve until the editor disconnects."""
+    if args.schema:
+        print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
+        return 0
+    if find_spec("pygls") is None:
+        raise_error(
+            "E0968",
+            "the language server needs the package pygls",
+            helps=["install specc with the extra `lsp`"],
+        )
+    # imported here: the import takes a third of a second, and no other command needs it
+    from specc.lsp.server import SpeccLanguageServer
+
+    if sys.stdin.isatty():
+        # if a user started the server in a terminal, explain that an editor has to connect
+        print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    # printed text must not mix with protocol messages
+    sys.stdout = sys.stderr
+    if error := SpeccLanguageServer().serve(stdin, stdout):
+        print(error, file=sys.stderr)
+    # the protocol requires this exit status if there was no shutdown request
+    return 1 if error else 0

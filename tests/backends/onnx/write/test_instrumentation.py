@@ -11,7 +11,7 @@ import specc_numpy
 from specc.ir import ops
 from specc.ir.graph import Graph, NodeOrigin
 from specc_onnx import build_model, get_target
-from specc_onnx.emit.instrumentation import add_attention_outputs
+from specc_onnx.write.instrumentation import add_attention_outputs
 
 
 def add_weight_outputs(graph: Graph) -> Graph:

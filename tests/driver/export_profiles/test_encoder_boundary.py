@@ -4,7 +4,7 @@ the decoder."""
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.profiles.hf_encoder_decoder import (
+from specc.driver.hf_encoder_decoder_profile import (
     build_encoder_decoder,
     find_cross_attention,
     find_encoder_output,

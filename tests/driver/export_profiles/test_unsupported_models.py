@@ -5,7 +5,7 @@ import pytest
 from support.profiled_models import open_profiled_model
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.driver.profiles.export_profiles import check_profile
+from specc.driver.export_profiles import check_profile
 
 SMALL: dict[str, dict[str, object]] = {
     "lstm_lm": {"vocab": 11, "width": 8},

@@ -9,7 +9,7 @@ from specc.decode.settings_errors import parse_strategy
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES
-from specc.driver.profiles.hf_decoder import (
+from specc.driver.hf_decoder_profile import (
     IDS,
     LOGITS,
     MASK,
@@ -17,7 +17,7 @@ from specc.driver.profiles.hf_decoder import (
     ProfiledGraphs,
     build_decoder,
 )
-from specc.driver.profiles.hf_encoder_decoder import build_encoder_decoder
+from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
 from specc.io.json_io import as_exact_integer
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph

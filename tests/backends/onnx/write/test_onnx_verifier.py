@@ -9,8 +9,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
-from specc_onnx.verifier.onnx_value_types import UnsoundModelError
-from specc_onnx.verifier.onnx_verifier import (
+from specc_onnx.write.onnx_value_types import UnsoundModelError
+from specc_onnx.write.onnx_verifier import (
     check_value_types,
     make_weights_inputs,
     verify_built_model,

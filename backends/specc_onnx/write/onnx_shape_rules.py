@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
 from specc.ir.array import Array
 from specc.ir.signature import Signature, assign_axis_marks
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN
-from specc_onnx.verifier.onnx_value_types import (
+from specc_onnx.write.onnx_value_types import (
     FOLDED_DTYPES,
     MAX_FOLDED_ELEMENTS,
     InferredTypes,

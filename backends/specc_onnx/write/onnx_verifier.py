@@ -5,7 +5,7 @@ cause of a failure is a bug of specc, or a runtime that is too old for the reque
 
 ONNX's shape rules are applied node by node with concrete lengths and with folded integer
 constants, because whole-graph inference loses symbols after the first `Reshape`. Rules that ONNX
-lacks are in `specc_onnx.verifier.onnx_shape_rules`. Data-dependent lengths stay unknown.
+lacks are in `specc_onnx.write.onnx_shape_rules`. Data-dependent lengths stay unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +27,10 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from specc.analysis.length_limits import find_max_lengths
 from specc.ir.types import ShapeError
-from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.onnx_nodes import make_value_info
 from specc_onnx.ort_session import open_ort_model_bytes
-from specc_onnx.verifier.onnx_shape_rules import (
+from specc_onnx.write.onnx_graph import BuiltModel
+from specc_onnx.write.onnx_shape_rules import (
     CONTRIB_SHAPE_RULES,
     DATA_DEPENDENT_OPS,
     SHAPE_CHECKS,
@@ -38,7 +38,7 @@ from specc_onnx.verifier.onnx_shape_rules import (
     get_node_attribute,
     read_constant_tensor,
 )
-from specc_onnx.verifier.onnx_value_types import (
+from specc_onnx.write.onnx_value_types import (
     InferredTypes,
     OperandMismatchError,
     UnsoundModelError,

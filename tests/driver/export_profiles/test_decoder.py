@@ -9,7 +9,7 @@ import pytest
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.profiles.hf_decoder import build_decoder
+from specc.driver.hf_decoder_profile import build_decoder
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value

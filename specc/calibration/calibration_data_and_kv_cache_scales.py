@@ -1,6 +1,8 @@
-"""Calibration samples: inputs of a file, or self-generated sequences."""
+"""Calibration samples (inputs of a file, or self-generated sequences), and the scales of int8 KV
+caches measured on them.
+"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +19,8 @@ from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.runtime.open_model import open_compiled_model
 from specc.runtime.random_inputs import make_random_inputs
+from specc.runtime.steppers import KVCacheStepper
+from specc.weights.int_quantization import MIN_SCALE
 
 __all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
 
@@ -231,3 +235,43 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
     """Return the symbols in the shapes of a graph's inputs."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {s for dim in dims for s in dim.symbols()}
+
+
+RANGE_MARGIN = 1.25
+"""Ratio of the largest representable value to the largest observed value; larger values
+saturate."""
+
+
+MAX_CODE = 127
+
+
+def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
+    """Return the scales f32[heads 1 width] of each KV buffer of a package, by state name. Raise
+    E0859 if a cached value is not finite.
+    """
+    maximum: dict[str, Array] = {}
+    writer = open_compiled_model(str(package)).generator
+    assert writer is not None, "only a package that writes is given"
+    for sample in samples:
+        stepper = writer.create_stepper(sample)
+        assert isinstance(stepper, KVCacheStepper), "the package has a step"
+        stepper.step(sample[writer.input_signature.sequence_input])
+        for state in stepper.buffers:
+            rows = stepper.states[state.name].numpy()[:, :, : stepper.past_length]
+            here = np.abs(rows).max((0, 2), initial=0.0)
+            if not np.isfinite(here).all():
+                raise_error(
+                    "E0859",
+                    f"the state `{escape_text(state.name)}` is not finite on the samples",
+                    notes=["its int8 scales are calibrated on these values"],
+                    helps=[
+                        "use other inputs: `--calibration-data FILE`",
+                        "or leave out `--kv-cache`",
+                    ],
+                )
+            maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)
+    factor = np.float32(RANGE_MARGIN / MAX_CODE)
+    return {
+        name: np.maximum(most * factor, MIN_SCALE).astype(np.float32)[:, None, :]
+        for name, most in maximum.items()
+    }

@@ -18,7 +18,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Parameter
 from specc.ir.types import Type
 from specc_onnx import TARGETS, BuiltModel, build_model, get_target
-from specc_onnx.verifier.onnx_verifier import verify_built_model
+from specc_onnx.write.onnx_verifier import verify_built_model
 
 ONES = {"batch": 1, "seq": 1}
 WHOLE = replace(get_target("onnx"), uses_blocked_attention=False)
