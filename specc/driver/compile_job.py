@@ -29,7 +29,10 @@ from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_checkpoint import find_reusable_group_sizes, view_stored_scales
+from specc.weights.dequantized_and_transposed_weights import (
+    find_reusable_group_sizes,
+    view_stored_scales,
+)
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import (

@@ -38,7 +38,11 @@ from specc.transforms import pass_pipeline
 from specc.weights.binding_errors import HeadInitialization
 from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
-from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
+from specc.weights.dequantized_and_transposed_weights import (
+    DequantizedCheckpoint,
+    find_transposed_parameters,
+    keep_transposed,
+)
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
@@ -49,7 +53,6 @@ from specc.weights.parameter_values import (
     SeededValues,
     read_parameter,
 )
-from specc.weights.transposed_weights import find_transposed_parameters, keep_transposed
 from specc.weights.weight_rules import (
     RequiredParameter,
     WeightRules,

@@ -15,8 +15,11 @@ from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan
 from specc.weights import int_quantization
+from specc.weights.dequantized_and_transposed_weights import (
+    iterate_transposed_rows,
+    iterate_weight_rows,
+)
 from specc.weights.parameter_values import ParameterValues, ValuesOverlay
-from specc.weights.transposed_weights import iterate_transposed_rows, iterate_weight_rows
 from specc.weights.value_checks import check_quantized_range
 from specc.weights.weight_rules import RequiredParameter
 
@@ -60,7 +63,6 @@ MIN_ACCURATE_SUM = 1e-30
 """A sum of squares above this bound is accurate in float32, whose smallest subnormal is 1e-45."""
 MAX_THREADS = 2
 """Number of chunks quantized in parallel; more would only wait for I/O."""
-
 
 GetFactor: TypeAlias = Callable[[int], Array]
 """Function that returns the GPTQ factor of matrix n of a stack."""
@@ -325,7 +327,7 @@ def _pair_with_factors(
 
 def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _QuantizedRows:
     """Quantize some rows of a weight."""
-    rows, factor = rows_and_factor
+    (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
     # the cost of GPTQ, which works column by column, hardly depends on the number of rows
     chunk_rows = (
@@ -334,21 +336,17 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
     for start in range(0, len(rows), max(1, chunk_rows)):
         part = slice(start, start + max(1, chunk_rows))
         chunk = rows[part]
-        blocks = int_quantization.split_groups(chunk, stream.format.group_size)
+        blocks = int_quantization.split_groups(chunk, group_size)
         if stream.recipe == "gptq":
             assert factor is not None, "GPTQ without the factor of the matrix"
-            integer_codes, chunk_scales = int_quantization.quantize_gptq(
-                chunk, factor, stream.format.group_size
-            )
-            codes = integer_codes.astype(np.float32)
-        elif stream.recipe == "stored":
-            assert factor is not None, "stored codes without their scales"
-            chunk_scales = int_quantization.split_groups(factor[part], stream.format.group_size)[
-                ..., 0
-            ]
-            codes = int_quantization.round_to_grid(blocks, chunk_scales, stream.format.bits)
+            codes, chunk_scales = int_quantization.quantize_gptq(chunk, factor, group_size)
+            codes = codes.astype(np.float32)
         else:
-            chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
+            if stream.recipe == "stored":
+                assert factor is not None, "stored codes without their scales"
+                chunk_scales = int_quantization.split_groups(factor[part], group_size)[..., 0]
+            else:
+                chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
             codes = int_quantization.round_to_grid(blocks, chunk_scales, stream.format.bits)
         parts.append(
             int_quantization.pack_quantized(

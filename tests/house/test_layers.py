@@ -70,19 +70,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.execution_providers": {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
     },
-    "specc_onnx.ort_input_check": {
+    "specc_onnx.ort_input_check_and_denormals": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
         "specc_onnx.execution_providers",
     },
-    "specc_onnx.denormals": set(),
     "specc_onnx.fixed_shape_session": {
-        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals",
+        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.ort_input_check_and_denormals",
         "specc_onnx.execution_providers", "specc_onnx.ort_session",
     },
     "specc_onnx.ort_session": {
         "google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
-        "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.execution_providers",
-        "specc_onnx.ort_input_check",
+        "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.execution_providers",
+        "specc_onnx.ort_input_check_and_denormals",
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",

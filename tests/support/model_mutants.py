@@ -29,7 +29,7 @@ from specc.verification.rounding_errors import (
     make_perturbed_run,
 )
 from specc.verification.tolerance import compare_result
-from specc_onnx.denormals import flush_denormals
+from specc_onnx.ort_input_check_and_denormals import flush_denormals
 
 SWAPS = {
     "Less": "LessOrEqual",
