@@ -61,6 +61,10 @@ SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
 for tens of milliseconds and slow down the other graphs of a package: an encoder run after a decode
 step took 40 ms instead of 21 ms.
 """
+EXACT_PRODUCTS_OPTION = ("session.x64quantprecision", "1")
+"""The session option that converts int8 weights to uint8 on x86 CPUs without VNNI, where int8
+products would saturate (`specc_onnx.write.exact_integer_products`).
+"""
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
@@ -233,17 +237,21 @@ def open_ort_model_bytes(
     name: str = "the model",
     threads: int = 0,
     without_activation_quantization: bool = False,
+    has_exact_int8: bool = False,
     lengths: Mapping[str, int] | None = None,
     as_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a model in memory with external weights in `directory`. If
-    `without_activation_quantization`, activations are not quantized; `lengths` maps symbols to
-    static lengths; if `as_cuda_graph`, runs are captured as a CUDA graph.
+    `without_activation_quantization`, activations are not quantized; if `has_exact_int8`, int8
+    products do not saturate; `lengths` maps symbols to static lengths; if `as_cuda_graph`, runs are
+    captured as a CUDA graph.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
         provider, threads, weight_directory, without_activation_quantization
     )
+    if has_exact_int8:
+        options.add_session_config_entry(*EXACT_PRODUCTS_OPTION)
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
     return _create_session(

@@ -295,7 +295,9 @@ class _FormatChooser:
         """Return the format of a kind in the target's layout."""
         kept_whole = self.layout == "columns" and _needs_row_layout(kind, uses)
         if kept_whole or kind in ("int8", "int8-tensor"):
-            layout = self.layout if uses.linear_scopes else "rows"
+            # integer products read `[in, out]`, tables and selected experts `[out, in]`
+            keeps_rows = self.layout == "rows" and (uses.embedding_scopes or uses.is_in_experts)
+            layout: WeightLayout = "rows" if keeps_rows or not uses.linear_scopes else "columns"
             return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
 
         return QuantizationFormat(

@@ -103,6 +103,9 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
                 values_by_role["middle"] if "middle" in values_by_role else _get_zero_point(x)
             )
             expected = _multiply_integers(x, w, np.asarray(zero_point))
+            if kind == "MatMulIntegerToFloat":
+                token_scales = _flatten_leading_axes(values_by_role["token scales"])
+                expected = expected * values_by_role["scales"] * token_scales
     max_difference = float(np.abs(expected - _flatten_leading_axes(y)).max())
     return max_difference / (float(np.abs(expected).max()) or 1.0)
 

@@ -16,6 +16,8 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
+from specc_onnx.ort_session import EXACT_PRODUCTS_OPTION
+from specc_onnx.write.exact_integer_products import is_int8_saturating, isolate_int8_weights
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -66,12 +68,17 @@ class EmittedModel:
 
 
 def open_silent_session(model: onnx.ModelProto) -> Any:
-    """Return a session with one thread that prints nothing."""
+    """Return a session with one thread that prints nothing, and whose int8 products are exact."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    exact = onnx.ModelProto()
+    exact.CopyFrom(model)
+    if is_int8_saturating():
+        isolate_int8_weights(exact)
+        options.add_session_config_entry(*EXACT_PRODUCTS_OPTION)
     return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        exact.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 

@@ -1,9 +1,10 @@
 """Lower layers with quantized weights.
 
-int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
-`MatMulInteger`. Weight and activation scales are applied by separate `Mul` nodes, because ONNX
-Runtime 1.31 would fuse a product with both scales into `MatMulIntegerToFloat`, which also scales
-the bias. Group-wise weights use `MatMulNBits`, or are dequantized first.
+int8 is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
+scales to weights stored `[in, out]`; its bias operand is not used, because ONNX Runtime 1.31 also
+multiplies the bias by per-token scales. Tables and experts stay `[out, in]` and use `QGemm`. Other
+targets use `MatMulInteger` and a separate `Mul` node for each scale, so that ONNX Runtime does not
+fuse them with the bias. Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops
@@ -123,7 +124,13 @@ def _emit_integer_product(
     is_signed = g.target.quantized_operators == "weights"
     zero_point = g.emit_constant(0, "i8") if is_signed else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
-    if op.layout == "rows" and g.target.quantized_operators == "rows":
+    if g.target.quantized_operators == "rows" and op.layout == "columns":
+        # no zero point of the weights: ONNX Runtime 1.32 cannot convert one that nodes share to u8
+        operands = (codes, w, token_scales, scales, zero_point)
+        product = g.emit_node("MatMulIntegerToFloat", *operands, domain=CONTRIB_DOMAIN)
+        g.bodies.open_bodies[-1].types[product] = Type("f32", result_shape)
+        return product
+    if g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, Tensor(codes, x.type))
         operands = (flat_codes, 1.0, zero_point, w, 1.0, g.emit_constant(0, "i8"))
         product = g.emit_node("QGemm", *operands, domain=CONTRIB_DOMAIN, transB=1)

@@ -171,6 +171,11 @@ CONTRIB_SHAPES = {
         operand_types={0: TensorProto.UINT8, 3: TensorProto.INT8},
         required_attributes={"transB": 1},
     ),
+    "MatMulIntegerToFloat": OperatorShapes(
+        signature="q[*r k], q[k n], f[*r #s], f[n], q[] -> f[*r n]",
+        result_types=(2,),
+        operand_types={0: TensorProto.UINT8, 1: TensorProto.INT8},
+    ),
     "MatMulNBits": OperatorShapes(
         signature="f[*r k], q[n c p], f[n c] -> f[*r n]",
         result_types=(0,),

@@ -26,6 +26,12 @@ QUANTIZED_OPERANDS = {
         "w scales": (8, TensorProto.FLOAT),
         "u scales": (10, TensorProto.FLOAT),
     },
+    "MatMulIntegerToFloat": {
+        "x": (0, TensorProto.UINT8),
+        "w": (1, TensorProto.INT8),
+        "token scales": (2, TensorProto.FLOAT),
+        "scales": (3, TensorProto.FLOAT),
+    },
     "QGemm": {"x": (0, TensorProto.UINT8), "w": (3, TensorProto.INT8)},
     "MatMulNBits": {
         "x": (0, TensorProto.FLOAT),
@@ -84,6 +90,13 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
             cast, operands = _cast_weights(node, node.input[1])
             yield cast
             yield helper.make_node("MatMul", operands, node.output)
+        case "MatMulIntegerToFloat":
+            cast, operands = _cast_weights(node, node.input[1])
+            sums, scaled = (f"{node.output[0]}:{step}" for step in ("sums", "scaled"))
+            yield cast
+            yield helper.make_node("MatMul", operands, [sums])
+            yield helper.make_node("Mul", [sums, node.input[3]], [scaled])
+            yield helper.make_node("Mul", [scaled, node.input[2]], node.output)
         case "QGemm":
             cast, operands = _cast_weights(node, node.input[3])
             yield cast

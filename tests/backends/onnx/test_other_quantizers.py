@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from support.onnx_sessions import open_silent_session
 from support.small_configs import SMALL_CONFIGS
 
 import specc
@@ -36,9 +36,7 @@ def compile_spec(spec: str, path: Path, *given: str) -> Path:
 
 
 def run_file(path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options)
+    session = open_silent_session(onnx.load(path))
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(None, inputs), strict=True))
 

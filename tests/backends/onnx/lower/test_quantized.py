@@ -13,6 +13,7 @@ from support.quantized_linear import build_quantized_linear
 
 import specc_numpy
 from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, WeightLayout
+from specc_onnx.write.exact_integer_products import is_int8_saturating
 
 ROW = QuantizationFormat(bits=8, group_size=0, layout="rows", rounding="row")
 COLUMN = QuantizationFormat(bits=8, group_size=0, layout="columns", rounding="row")
@@ -83,6 +84,8 @@ def test_per_token_scales_with_a_bias(form: QuantizationFormat, opset: int, name
     given = {"x": sample_extremes(2, 3, 21)}
     want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
     assert_outputs_match(want, open_silent_session(model).run(None, given))
+    if is_int8_saturating():
+        return  # without the optimizer, weights are not converted to uint8
     plain = onnxruntime.SessionOptions()
     plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), plain)
