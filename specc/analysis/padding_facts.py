@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotary_embedding import RotationFact
@@ -95,15 +95,17 @@ class PaddingFacts:
         )
 
 
-GUARANTEES = (
+AxisFact: TypeAlias = Literal[
     "zero_axes",
     "mask_constant_axes",
     "minimum_axes",
     "maximum_axes",
     "finite_axes",
     "repeated_axes",
-    "is_valid_index",
-)
+]
+"""A per-axis field of `PaddingFacts`."""
+
+GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (
     "has_extremes",
     "has_extreme_padding",
@@ -116,7 +118,7 @@ HAZARDS = (
 a hazard if it holds for either value.
 """
 
-AXIS_SETS = (*GUARANTEES[:-1], "sorted_axes", "reversed_axes")
+AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 """The fields that are sets of axes."""
 
 T = TypeVar("T")
@@ -164,17 +166,6 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         padding_source=left.padding_source or right.padding_source,
         **merged,
     )
-
-
-AxisFact: TypeAlias = Literal[
-    "zero_axes",
-    "mask_constant_axes",
-    "minimum_axes",
-    "maximum_axes",
-    "finite_axes",
-    "repeated_axes",
-]
-"""A per-axis field of `PaddingFacts`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,12 @@ from specc.analysis.length_limits import (
 )
 from specc.artifact.manifest import RandomWeights, parse_generation
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, to_json_value
-from specc.io.json_io import as_exact_integer as integer_of
+from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, as_exact_integer, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.ir.ir_parser import parse_ir as read_graphs
-from specc.ir.ir_text import format_ir as write_graphs
-from specc.ir.ir_text import parse_dim
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_text import format_ir, parse_dim
 from specc.ir.model import DEFAULTS_GRAPH_NAME, DecodeState, GenerateSection, StateRole
 from specc.ir.types import Type
 from specc.preprocessing.input_checks import LengthBound
@@ -88,7 +86,7 @@ class GenerationMetadata:
             }
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation.to_json()),
-            "graphs": write_graphs(*graphs),
+            "graphs": format_ir(*graphs),
             "reading": self.reading.to_json(),
             "states": [_convert_state(s) for s in self.states],
             "handed": to_json_value(self.static_inputs),
@@ -159,11 +157,11 @@ def parse_generation_metadata(
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
         _fail_invalid_package(path, "`generation` is invalid")
-    graphs = read_graphs(text, path)
+    graphs = parse_ir(text, path)
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
     context, seed, count = (
-        integer_of(fields.get_optional(key)) for key in ("context", "seed", "drawn")
+        as_exact_integer(fields.get_optional(key)) for key in ("context", "seed", "drawn")
     )
     return GenerationMetadata(
         generation=generation,
@@ -190,7 +188,7 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
     if told is None:
         return None
     both = told if isinstance(told, dict) else {}
-    rows, output_lengths = integer_of(both.get("rows")), both.get("made")
+    rows, output_lengths = as_exact_integer(both.get("rows")), both.get("made")
     if rows is None or rows < 1 or not isinstance(output_lengths, dict):
         _fail_invalid_package(path, "`chunks` is invalid")
     lengths = _read_chunk_lengths(output_lengths, step, path)

@@ -18,8 +18,8 @@ from specc.io.json_io import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.ir_parser import parse_ir as read_graphs
-from specc.ir.ir_text import format_ir as write_graphs
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_text import format_ir
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection, StreamSection
 from specc.ir.ops.quantized import (
     MAX_GROUP_SIZE,
@@ -193,7 +193,7 @@ class Manifest:
         # only models with a decoding loop or quantized weights have these entries
         some = {
             "decodes": self.decoding,
-            "scoring": self.scoring_graph and write_graphs(self.scoring_graph),
+            "scoring": self.scoring_graph and format_ir(self.scoring_graph),
             "precision": self.precision or None,
             "streaming": self.streaming and self.streaming.to_json(),
         }
@@ -212,7 +212,7 @@ class Manifest:
             "attentions": to_json_value(self.attentions),
             **{name: to_json_value(value) for name, value in some.items() if value is not None},
             "sources": to_json_value(self.sources),
-            "graphs": write_graphs(*graphs),
+            "graphs": format_ir(*graphs),
         }
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         # invalid UTF-8 in file names is escaped
@@ -249,14 +249,14 @@ def parse_manifest(text: str, path: str) -> Manifest:
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = open_record(text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path))
-    graphs = read_graphs(data.read_string("graphs"), path)
+    graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # the graph that computes absent inputs accompanies the model's graph; a single graph with this
     # name is the model itself
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _fail_invalid_manifest(path, "the graph is missing")
-    decoded = read_graphs(data.read_string("scoring"), path) if "scoring" in data.names() else {}
+    decoded = parse_ir(data.read_string("scoring"), path) if "scoring" in data.names() else {}
     scoring = next(iter(decoded.values()), None)
     stored = data.read_string_map("stored")
     _check_weight_locations(graph, stored, path)

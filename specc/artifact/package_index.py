@@ -14,8 +14,13 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
-from specc.io.json_io import JsonFields, as_exact_integer, open_record, parse_strict_json
-from specc.io.json_io import to_json_value as as_json
+from specc.io.json_io import (
+    JsonFields,
+    as_exact_integer,
+    open_record,
+    parse_strict_json,
+    to_json_value,
+)
 from specc.io.safe_read import (
     UnreadableFileError,
     compute_file_sha256,
@@ -191,9 +196,9 @@ class PackageIndex:
             "model": self.model,
             "graphs": dict(self.graphs),
             "extras": dict(self.extras),
-            "files": as_json(self.files),
+            "files": to_json_value(self.files),
             "kept": list(self.preexisting),
-            "linked": as_json(self.linked_files),
+            "linked": to_json_value(self.linked_files),
             "every_load": self.checks_hashes_on_open,
             "about": dict(self.metadata),
             "sources": dict(self.sources),

@@ -220,13 +220,12 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 @dataclass(frozen=True)
 class WeightReaders:
     """The weights to calibrate. `tap_points` maps activations of `graph` to the weights that
-    multiply them: weights with the same activations share statistics. `uncalibrated` are int4
-    weights that are rounded to nearest.
+    multiply them: weights with the same activations share statistics. Other
+    weights are rounded to nearest.
     """
 
     graph: Graph
     tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
-    uncalibrated: tuple[str, ...]
 
     @property
     def experts(self) -> Mapping[str, int]:
@@ -253,15 +252,7 @@ def find_weight_readers(
         graph, {v: n for v, n in names.items() if n in wanted}
     )
     tap_points = _find_tap_points(activations_of, wanted)
-    return WeightReaders(tapped, tap_points, _list_untapped(tap_points, wanted))
-
-
-def _list_untapped(
-    tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], wanted: list[str]
-) -> tuple[str, ...]:
-    """Return the wanted weights whose activations were not found."""
-    found = {matrix.name for matrices in tap_points.values() for matrix in matrices}
-    return tuple(n for n in wanted if n not in found)
+    return WeightReaders(tapped, tap_points)
 
 
 def _find_tap_points(

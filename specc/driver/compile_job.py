@@ -9,8 +9,7 @@ from typing import Any, get_args
 from specc import backend
 from specc.backend import CompilerBackend, WeightStorage
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver import precision
-from specc.driver import reading_section as readings
+from specc.driver import precision, reading_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
@@ -128,7 +127,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     files are closed on exit. Raise Failed with the diagnostics of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint
-    directories = readings.find_tokenizer_directories(weights, spec.config_file)
+    directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
     language = get_adapter_language(options.adapter)
     configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
     model = configured.model_definition
@@ -154,11 +153,13 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             values=values,
             directories=directories,
             reading=add_checkpoint_task(
-                readings.build_preprocessing_config(spec.program, model, directories, language),
+                reading_section.build_preprocessing_config(
+                    spec.program, model, directories, language
+                ),
                 spec.program,
                 model,
                 spec.reader.config_file,
-                readings.find_tokenizer_directories(*map(str, directories), spec.repository),
+                reading_section.find_tokenizer_directories(*map(str, directories), spec.repository),
             ),
             remarks=configured.remarks,
             **choices,
@@ -190,7 +191,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     """Return every input file of the compile; outputs must not overwrite them."""
     files = [
         *job.spec.library.modules,
-        *readings.list_reading_files(job.spec.program, job.model, job.directories),
+        *reading_section.list_reading_files(job.spec.program, job.model, job.directories),
     ]
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint

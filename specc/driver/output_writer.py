@@ -8,8 +8,7 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.artifact.generation_facts import GenerationMetadata, StreamChunks
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver import precision
-from specc.driver import reading_section as readings
+from specc.driver import precision, reading_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
 from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
@@ -315,7 +314,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
-        *readings.describe_reading_files(job.model, job.directories),
+        *reading_section.describe_reading_files(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
         *([job.int4_method] if job.int4_method else []),

@@ -9,7 +9,7 @@ from specc.analysis.length_limits import has_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.source import Source
-from specc.driver import reading_section as readings
+from specc.driver import reading_section
 from specc.driver.quantize_section import (
     QuantizeOptions,
     check_quantize_options,
@@ -319,10 +319,10 @@ def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[
     since they are general word lists with many unused entries.
     """
     try:
-        reading = readings.build_preprocessing_config(spec.program, model)
+        reading = reading_section.build_preprocessing_config(spec.program, model)
     except Failed:
         return ()
-    return tuple(readings.warn_unreachable_tokens(spec.program, reading))
+    return tuple(reading_section.warn_unreachable_tokens(spec.program, reading))
 
 
 def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
@@ -336,7 +336,7 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
         model.graph,
         lambda: elaborate_other_graphs(spec, model.graph.name),
     )
-    if errors := readings.check_reading(spec.program, model):
+    if errors := reading_section.check_reading(spec.program, model):
         raise Failed(*errors)
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 from specc.artifact.package_index import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.driver import reading_section as readings
+from specc.driver import reading_section
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weights_section import (
     find_spec_weights_file,
@@ -302,7 +302,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     Raise the errors of `compile`.
     """
     weights = sources.checkpoint or spec.checkpoint
-    directories = readings.find_tokenizer_directories(weights, spec.config_file)
+    directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
     if sources.init is None and not weights and not find_spec_weights_file(spec.program):
@@ -320,7 +320,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
         values=arrays,
         ties=ties,
         defaults=model.defaults,
-        reading=readings.build_preprocessing_config(spec.program, model, directories),
+        reading=reading_section.build_preprocessing_config(spec.program, model, directories),
         generation=model.generation,
         warnings=(*spec.warnings, *warnings, *model.warnings),
     )

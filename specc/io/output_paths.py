@@ -46,7 +46,6 @@ DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_signatures.is_specc_dra
 HTML_OUTPUT = OutputKind("a page", (".html",), file_signatures.is_specc_drawing)
 ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_signatures.is_specc_arrays)
 WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
-INDEX_OUTPUT = OutputKind("the index of a package", (".json",), file_signatures.is_package_index)
 SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
 NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from specc.diagnostics.render import extract_docstring_summary
-from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
+from specc.driver.quantize_section import QUANTIZE_SETTINGS
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.elaboration_context import SpecModule
@@ -222,7 +222,7 @@ def _complete_entries(
         case "CONFIG":
             yield from _complete_config_fields(analysis)
         case "QUANTIZE":
-            yield from (CompletionItem(word, "property") for word in ROUNDING)
+            yield from (CompletionItem(word, "property") for word in QUANTIZE_SETTINGS)
         case "READING":
             yield from _complete_inputs(analysis)
 

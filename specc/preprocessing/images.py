@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import MAX_IMAGE_BYTES, escape_text, fail_too_large, read_bytes
+from specc.io.safe_read import escape_text, fail_too_large
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ImageRecord, Resize
 
@@ -31,13 +31,6 @@ DECODER_ERRORS = (
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
 )
 MIDDLE_GRAY = 127.5  # threshold for a light background: halfway between black and white
-
-
-def read_image(path: str, record: ImageRecord) -> Floats:
-    """Return an image file as `f32[1, channels, height, width]`. Raise E0802 or E0902 to E0904 if
-    it is invalid.
-    """
-    return normalize_image(decode_image(read_bytes(path, MAX_IMAGE_BYTES), path), record)
 
 
 def decode_image(data: bytes, name: str) -> Array:

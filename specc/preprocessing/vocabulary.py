@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -127,11 +127,6 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def write_vocabulary(tokens: Iterable[str]) -> str:
-    """Return the content of a vocabulary file. This is the inverse of `read_vocabulary`."""
-    return "".join(f"{_format_line(token)}\n" for token in tokens)
-
-
 def _parse_line(line: str, span: Span) -> str:
     """Return the token of a line."""
     if line.startswith('"'):
@@ -148,7 +143,7 @@ def _parse_line(line: str, span: Span) -> str:
             raise_error("E0909", "this line of the vocabulary is incomplete", span)
     else:
         token = line
-        if _format_line(token) != line:
+        if format_vocabulary_line(token) != line:
             raise_error(
                 "E0909",
                 "an editor may lose or change this line of the vocabulary",
@@ -166,7 +161,7 @@ def _parse_line(line: str, span: Span) -> str:
     return token
 
 
-def _format_line(token: str) -> str:
-    """Return the line of a token."""
+def format_vocabulary_line(token: str) -> str:
+    """Return the line of a token in a vocabulary file."""
     plain = token == token.strip() and token.isprintable() and token and not token.startswith('"')
     return token if plain else json.dumps(token, ensure_ascii=not token.isprintable())

@@ -132,15 +132,6 @@ class GenerationRequest:
         return self.model.decode
 
 
-def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
-    """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. Raise E0424 if
-    the model has no chat template, and the errors of `specc.preprocessing.chat_template`.
-    """
-    ids = prepare_chat(input_signature, messages)[input_signature.sequence_input]
-    assert isinstance(ids, list)
-    return [*ids[0]]
-
-
 def has_chat_template(input_signature: ModelInputs) -> bool:
     """Return True if the generated sequence can begin with a chat."""
     record = input_signature.reading.get_input_reading(input_signature.sequence_input)

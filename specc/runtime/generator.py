@@ -9,9 +9,9 @@ from specc.artifact.generation_facts import (
     GenerationMetadata,
     check_encoder_outputs,
     compute_max_context_length,
+    parse_generation_metadata,
     parse_length_bounds,
 )
-from specc.artifact.generation_facts import parse_generation_metadata as load_facts
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
@@ -239,7 +239,7 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     """
     role, where = package.resolve_role("step"), str(package.path)
     graph = package.read_manifest(role).graph
-    facts = load_facts(package.index.metadata, graph, where)
+    facts = parse_generation_metadata(package.index.metadata, graph, where)
     step = package.open_session(role, provider=provider, threads=threads)
     encode = None
     if "encode" in package.roles:

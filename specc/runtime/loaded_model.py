@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc import backend
-from specc.artifact import package_index as beside
+from specc.artifact import package_index
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
 from specc.backend import Computation, ModelFile, QuantizedMatMul, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -178,13 +178,13 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     weight file, are compared only with `verify_contents`.
     """
     directory, name = file.path.parent, file.path.name
-    recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
+    recorded = package_index.parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_error(
             "E0917",
             f"the specc metadata in `{escape_text(file.path)}` is invalid:  `beside` is invalid",
         )
-    if reason := beside.explain_misplaced_tensors(
+    if reason := package_index.explain_misplaced_tensors(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _fail_changed(file.path, name, reason)
@@ -193,7 +193,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := beside.explain_mismatch(
+        if reason := package_index.explain_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
             _fail_changed(file.path, location, reason)

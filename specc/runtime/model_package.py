@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from specc.artifact.generation_facts import GenerationMetadata
-from specc.artifact.generation_facts import parse_generation_metadata as load_facts
+from specc.artifact.generation_facts import GenerationMetadata, parse_generation_metadata
 from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.artifact.package_index import PackageIndex
 from specc.backend import Session
@@ -15,7 +14,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file_manifest
-from specc.runtime.package_files import PackageFiles, open_package_files, read_package_file
+from specc.runtime.package_files import PackageFiles, open_package_files
 from specc.runtime.steppers import BufferedStep
 
 DEFAULT_GRAPHS = ("score", "generate")
@@ -77,7 +76,7 @@ class ModelPackage(PackageFiles):
         if role != "step" or not self.index.metadata:
             return model
         graph = model.manifest.graph
-        facts = load_facts(self.index.metadata, graph, str(self.path))
+        facts = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not facts.in_place_states:
             return model
         # the step takes the inputs of its declared graph, with or without buffers
@@ -88,11 +87,6 @@ class ModelPackage(PackageFiles):
         computed.
         """
         return self.models[role].open(provider, threads)
-
-    def read_extra_file(self, role: str) -> bytes | None:
-        """Return the content of an extra file by role after a hash check, or None if absent."""
-        name = self.index.extras.get(role)
-        return None if name is None else read_package_file(self.path, name, self.index.files[name])
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
@@ -136,7 +130,7 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
     if "step" not in package.roles or not about or not package.has_manifest("step"):
         return []
     step = package.read_manifest("step").graph
-    facts = load_facts(about, step, str(package.path))
+    facts = parse_generation_metadata(about, step, str(package.path))
     rows = [("from `encode`", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
     for state in facts.states:
         name = state.name.removeprefix("past.")

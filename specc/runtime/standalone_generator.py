@@ -11,8 +11,7 @@ from specc.backend import Session
 from specc.decode.decode_loop_and_beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.setting_table import OPTIONS_BY_NAME
-from specc.decode.token_choice import DecodeObserver, Ints, make_invalid_logits_error
-from specc.decode.token_choice import DecodeStep as Step
+from specc.decode.token_choice import DecodeObserver, DecodeStep, Ints, make_invalid_logits_error
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import to_json_value
 from specc.ir.array import Array, Arrays
@@ -87,7 +86,7 @@ def _make_scalars(
 
 def iterate_standalone_steps(
     output: StandaloneOutput, request: GenerationRequest, observer: DecodeObserver | None
-) -> Iterator[Step]:
+) -> Iterator[DecodeStep]:
     """Yield the tokens of a standalone generator one at a time, like the steps of a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(output.tokens.shape[2]):
@@ -97,7 +96,7 @@ def iterate_standalone_steps(
         if observer is not None:
             ended = ended | observer(tokens, ended.copy())
         scores = output.log_probs[:, step] if output.log_probs is not None else None
-        yield Step(tokens, scores, ended.copy())
+        yield DecodeStep(tokens, scores, ended.copy())
         if ended.all():
             return
 

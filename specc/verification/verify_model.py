@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from specc import backend
-from specc.artifact.generation_facts import parse_generation_metadata as load_facts
+from specc.artifact.generation_facts import parse_generation_metadata
 from specc.artifact.package_index import is_package_directory, read_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
@@ -31,8 +31,8 @@ from specc.verification.round_plans_and_subgraph_coverage import (
     SubgraphCoverage,
     iterate_round_inputs,
 )
-from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
+    MAX_EXPLAINED_RATIO,
     PerturbedRun,
     check_float32_overflow,
     compute_half_rounding_errors,
@@ -223,7 +223,7 @@ def _check_half_rounding(
     """
     rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
-        max_error = max(RELATIVE_TOLERANCE, HALF_EXPLAINED * rounding_errors[name])
+        max_error = max(RELATIVE_TOLERANCE, MAX_EXPLAINED_RATIO * rounding_errors[name])
         if difference.relative_size > max_error:
             rounding_note = (
                 f"rounding to {half_dtype} explains up to {rounding_errors[name]:.1e} here"
@@ -333,7 +333,7 @@ def _make_generation_sampler(
     of the inputs.
     """
     step = model.manifest.graph
-    facts = load_facts(package.index.metadata, step, str(package.path))
+    facts = parse_generation_metadata(package.index.metadata, step, str(package.path))
     encode = package.load_graph("encode") if "encode" in package.roles else None
     weights = encode.weights() if encode else {}
     graph = encode.manifest.graph if encode else None

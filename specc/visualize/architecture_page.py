@@ -20,7 +20,7 @@ from specc.drawing.svg_and_html_page import (
     render_svg,
 )
 from specc.io.json_io import Json
-from specc.io.safe_read import escape_text as printable
+from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.visualize.block_layout import draw_block
@@ -314,7 +314,7 @@ def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
         if remaining_characters < 0:
             return
         rows = "".join(
-            f'<li id="s{n}-{k}"><code>{escape(printable(line)[:400]) or " "}</code></li>'
+            f'<li id="s{n}-{k}"><code>{escape(escape_text(line)[:400]) or " "}</code></li>'
             for k, line in enumerate(lines, 1)
         )
         yield (

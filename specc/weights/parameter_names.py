@@ -19,11 +19,6 @@ class NamePattern:
 
     text: str
 
-    @property
-    def is_literal(self) -> bool:
-        """Return True if the pattern matches only itself."""
-        return not _PLACEHOLDER.search(self.text)
-
     def matches(self, name: str) -> bool:
         """Return True if the pattern matches the whole name."""
         if "{" not in self.text:

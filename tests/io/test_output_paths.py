@@ -20,7 +20,6 @@ from specc.io.output_paths import (
     DRAWING_OUTPUT,
     HTML_OUTPUT,
     IMAGE_OUTPUT,
-    INDEX_OUTPUT,
     MODEL_OUTPUT,
     SPEC_OUTPUT,
     VOCABULARY_OUTPUT,
@@ -302,7 +301,6 @@ def test_commands_follow_the_table(
             WEIGHTS_OUTPUT,
             SPEC_OUTPUT,
             VOCABULARY_OUTPUT,
-            INDEX_OUTPUT,
         )
         for e in (".txt", "", ".svg", ".pdf")
         if e not in k.suffixes

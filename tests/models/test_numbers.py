@@ -20,7 +20,7 @@ from specc.driver.reading_section import build_preprocessing_config
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_records import TextCharacters
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
-from specc.preprocessing.vocabulary import write_vocabulary
+from specc.preprocessing.vocabulary import format_vocabulary_line
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "docs" / "demos" / "numbers"
@@ -160,7 +160,8 @@ def test_every_length_is_sampled() -> None:
 
 def test_the_spec_knows_every_character(record: TextCharacters) -> None:
     listed = (ROOT / "specs" / "models" / "numbers.vocab").read_text(encoding="utf-8")
-    assert listed == write_vocabulary(["<pad>", "<start>", "<end>", *data.characters()])
+    tokens = ["<pad>", "<start>", "<end>", *data.characters()]
+    assert listed == "".join(f"{format_vocabulary_line(token)}\n" for token in tokens)
     for direction in data.DIRECTIONS.values():
         for pair in data.evaluation(direction, 200):
             for text in pair:

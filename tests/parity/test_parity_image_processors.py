@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import transformers
 from PIL import Image
+from support.image_files import read_image
 
 import specc
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.images import read_image
 from specc.preprocessing.preprocessing_config_and_task_kinds import parse_input_record
 from specc.preprocessing.preprocessing_records import ImageRecord as Record
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from support.image_files import read_image
 
-from specc.preprocessing.images import decode_image, normalize_image, read_image
+from specc.preprocessing.images import decode_image, normalize_image
 from specc.preprocessing.preprocessing_records import ImageRecord
 
 FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "digits"

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from support.image_files import read_image
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing import images as module
@@ -15,7 +16,6 @@ from specc.preprocessing.images import (
     decode_image,
     denormalize_image,
     normalize_image,
-    read_image,
     resize_image,
 )
 from specc.preprocessing.preprocessing_records import ImageRecord

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support.two_graph_packages import write_pair_package
+from support.two_graph_packages import read_extra_file, write_pair_package
 
 from specc.artifact import package_index
 from specc.artifact.package_index import INDEX_FILE, is_path_below, is_plain_file_name
@@ -96,7 +96,7 @@ def test_weights_are_compared_with_their_hash_on_request(pair: Path) -> None:
 def test_other_files_are_compared_when_they_are_read(pair: Path) -> None:
     flip(pair / "tokenizer.json")
     with pytest.raises(Failed, match=r"E0830\]: `tokenizer\.json`"):
-        open_package(pair).read_extra_file("tokenizer")
+        read_extra_file(open_package(pair), "tokenizer")
 
 
 def test_graphs_of_another_package_are_refused(pair: Path, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.image_files import read_image
 
 import specc
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
-from specc.preprocessing.images import read_image
 from specc.preprocessing.preprocessing_records import ImageRecord
 from specc.runtime.training_batches import IGNORE_INDEX, TrainingCollator
 

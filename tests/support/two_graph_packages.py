@@ -8,7 +8,7 @@ from typing import Any
 
 from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts, PackageGraph, PackageMetadata, WrittenModel
-from specc.driver import reading_section as readings
+from specc.driver import reading_section
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
@@ -19,6 +19,8 @@ from specc.frontend.spec_to_graph import create_context, evaluate_and_check_conf
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.runtime.model_package import ModelPackage
+from specc.runtime.package_files import read_package_file
 from specc.weights.parameter_values import ParameterValues, SeededValues
 from specc.weights.weight_rules import find_tied_pairs
 from specc_onnx import get_target, write_package
@@ -98,7 +100,7 @@ def write_pair_package(
     values = bind_pair_weights(spec, [m.graph for m in models.values()], seed, weights)
     parts = {}
     for name, model in models.items():
-        reading = readings.build_preprocessing_config(spec.program, model)
+        reading = reading_section.build_preprocessing_config(spec.program, model)
         build_metadata = build_manifest_text(
             model, model.graph, reading, {}, {} if weights else {"seed": seed}
         )
@@ -135,3 +137,9 @@ def write_single_graph(directory: Path, graph: str, seed: int = 0) -> Path:
     options = CompileOptions(output=str(path), init=seed, target="onnx", graph=graph)
     compile_model(open_spec(str(source)), options)
     return path
+
+
+def read_extra_file(package: ModelPackage, role: str) -> bytes:
+    """Return the content of an extra file after a hash check."""
+    name = package.index.extras[role]
+    return read_package_file(package.path, name, package.index.files[name])

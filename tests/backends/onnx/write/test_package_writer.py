@@ -12,6 +12,7 @@ from support.two_graph_packages import (
     ALL_SIZES,
     SHARED_SIZES,
     SPEC,
+    read_extra_file,
     write_pair_package,
     write_single_graph,
 )
@@ -180,9 +181,9 @@ def test_extra_files_are_found_by_role(tmp_path: Path) -> None:
     ]
     write_pair_package(tmp_path / "pair", extra_files=extras)
     package = open_package(tmp_path / "pair")
-    assert package.read_extra_file("genai_config.json") == b"{}"
-    assert package.read_extra_file("tokenizer") == b"[1]"
-    assert package.read_extra_file("merges") is None
+    assert read_extra_file(package, "genai_config.json") == b"{}"
+    assert read_extra_file(package, "tokenizer") == b"[1]"
+    assert "merges" not in package.index.extras
     assert package.index.extras["tokenizer"].startswith("tokenizer-")
 
 
