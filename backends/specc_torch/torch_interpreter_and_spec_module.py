@@ -30,7 +30,7 @@ from specc.ir.op import OpRuleTable
 from specc.runtime.training_batches import TrainingCollator
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
-from specc.weights.initializers import parse_initializer
+from specc.weights.parameter_names_and_initializers import parse_initializer
 from specc.weights.parameter_values import make_initial_values
 
 TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]

@@ -33,7 +33,7 @@ from specc.weights.dequantized_and_transposed_weights import (
     view_stored_scales,
 )
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_names_and_initializers import NamePattern
 from specc.weights.parameter_values import (
     CheckpointBinding,
     ParameterValues,
