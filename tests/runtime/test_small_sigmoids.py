@@ -39,6 +39,10 @@ SILU = WIDE * SIGMOID
         ("sigmoid(x) / insert(sum(sigmoid(x), axis=1), axis=1)", SIGMOID / SIGMOID.sum()),
         ("rms_norm(silu(x), eps=0.0, scale=false)", SILU / np.sqrt((SILU**2).mean())),
         ("merge(split(silu(x), into=[3, 3]) / 7.0, axis=1)", SILU / 7),
+        (
+            "sigmoid(x[:, 3:4]) * rms_norm(y, eps=0.0, scale=false) + 0.0 * y",
+            SIGMOID[:, 3:4] * np.abs(WIDE) / np.sqrt((WIDE**2).mean()),
+        ),
     ],
 )
 def test_small_gates_are_accurate(value: str, want: np.ndarray, tmp_path: Path) -> None:

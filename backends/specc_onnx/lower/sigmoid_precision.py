@@ -3,8 +3,8 @@
 The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
 is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use this
 kernel, because the result is added to values of moderate magnitude. A sigmoid whose result is
-normalized, returned, used as a divisor, or multiplied by the result of a loop or of attention,
-which may have any magnitude, is computed as `1 / (1 + exp(-x))` with a small relative error.
+normalized, returned, used as a divisor, broadcast over several elements, or multiplied by the
+result of a loop or of attention, which may have any magnitude, is computed as `1 / (1 + exp(-x))` with a small relative error.
 """
 
 from collections.abc import Collection, Mapping
@@ -87,7 +87,17 @@ def _is_error_small(
     """Return True if a small absolute error of an operand of `user` is small in all results."""
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
-        return user.args[1 - index] in ordinary and tolerant[user]
+        gate, gated = user.args[index], user.args[1 - index]
+        return gated in ordinary and tolerant[user] and not _is_broadcast(gate, gated)
     if isinstance(op, (*SUMMING_OPS, ops.Arith)):
         return not isinstance(op, ops.Arith) or op.fn in ("add", "sub", "min", "max")
     return (op.is_view or isinstance(op, ELEMENT_OPS)) and tolerant[user]
+
+
+def _is_broadcast(gate: Value | None, gated: Value | None) -> bool:
+    """Return True if one element of `gate` multiplies several elements of `gated`. The values of
+    one gate then are the whole result, and its accurate form costs little.
+    """
+    if gate is None or gated is None:
+        return False
+    return any(a == 1 != b for a, b in zip(gate.shape, gated.shape, strict=True))
