@@ -115,8 +115,12 @@ class PaddingOffsets:
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
                 parts = shape[first : first + count]
+                if multiply_dims(parts) == shape[axis]:
+                    return first
                 return first if self.merged_lengths.get(multiply_dims(parts)) == parts else None
             case ops.Split(first, sizes) if first == axis:
+                if shape[axis] in sizes:
+                    return first + sizes.index(shape[axis])
                 if self.merged_lengths.get(shape[axis]) != sizes:
                     return None
                 return first + next(n for n, d in enumerate(sizes) if d in self.offsets)
@@ -224,11 +228,14 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
 
 
 def _find_merged_lengths(node: Node, offsets: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
-    """Return the lengths that a node merges into one if one of them is padded, or None."""
+    """Return the lengths that a node merges into one if one of them is padded, or None. Axes of
+    length 1 do not count, because the merged axis has the same positions as the padded axis.
+    """
     match node.op:
         case ops.Merge(axis, count) if node.first_operand is not None:
             parts = node.first_operand.shape[axis : axis + count]
-            return parts if sum(d in offsets for d in parts) == 1 else None
+            is_single = multiply_dims(parts) in parts
+            return parts if sum(d in offsets for d in parts) == 1 and not is_single else None
     return None
 
 

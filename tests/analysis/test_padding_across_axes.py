@@ -57,6 +57,36 @@ def test_padding_mask_of_the_keys(tmp_path: Path) -> None:
     assert not has_padding_warning(tmp_path / "m.specc", made)
 
 
+UNIT_AXIS = """\
+specc 1
+model m
+dims batch, n >= 1
+graph g(x: float[batch, n, 4], keep: keep[batch, n]) -> (y: float[batch, n]) {
+  b = softmax(where(keep, max(x, axis=2), FILL), axis=1)
+  return VALUE
+}
+"""
+
+
+@pytest.mark.parametrize("fill", ["-inf", "0.0"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "merge(linear(insert(b, axis=2), out=1) @ w, axis=1)",
+        "merge(insert(b, axis=1), axis=1)",
+        "merge(split(b, axis=1, into=[length(b, axis=1), 1]), axis=1)",
+        "max(split(b, axis=1, into=[1, length(b, axis=1)]), axis=1)",
+    ],
+)
+def test_merge_with_an_axis_of_length_one(value: str, fill: str, tmp_path: Path) -> None:
+    """The merged axis has the positions of the padded axis."""
+    path = tmp_path / "m.specc"
+    path.write_text(UNIT_AXIS.replace("VALUE", value).replace("FILL", fill), encoding="utf-8")
+    found = [str(d) for d in check_padding(elaborate_spec(open_spec(str(path))).graph)]
+    assert bool(found) == (fill == "0.0"), found
+    assert not any("`pad` or `concat`" in text for text in found)
+
+
 PICKED = """\
 specc 1
 model m

@@ -100,4 +100,5 @@ def _is_broadcast(gate: Value | None, gated: Value | None) -> bool:
     """
     if gate is None or gated is None:
         return False
-    return any(a == 1 != b for a, b in zip(gate.shape, gated.shape, strict=True))
+    shapes = zip(reversed(gate.shape), reversed(gated.shape), strict=False)
+    return gate.rank < gated.rank or any(a == 1 != b for a, b in shapes)
