@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -112,10 +113,20 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[
         slot = slots[name] if name else _get_next_slot(remaining, found)
         if slot is None:
             raise_too_many_arguments(word, [*slots], is_batch=True)
-        for value in _iterate_values(slot, word, files):
-            for key, item in _assign_value(slot, value, slots):
-                found.setdefault(key, []).append(item)
+        values = [*_iterate_values(slot, word, files)]
+        records = [dict(_assign_value(slot, value, slots)) for value in values]
+        if any(isinstance(value, dict | list) for value in values):
+            records = [_fill_optional_slots(record, task) for record in records]
+        for key, item in chain.from_iterable(record.items() for record in records):
+            found.setdefault(key, []).append(item)
     return found, files
+
+
+def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
+    """Return a record in which an absent optional value is None, so that the values of different
+    records are not combined.
+    """
+    return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
 
 def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
@@ -181,7 +192,7 @@ def _assign_value(
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
-        yield from value.items()
+        yield from ((n, v) for n, v in value.items() if v or not slots[n].is_optional)
     elif isinstance(value, list) and len(value) == PAIR_LENGTH == len(names):
         yield from zip(names, value, strict=True)
     elif isinstance(value, str | Path):

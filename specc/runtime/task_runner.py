@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class _EncodedBatch:
 
     encodings: list[TextEncoding]
     text_indices: list[int]
-    texts: dict[str, list[str]]
+    texts: dict[str, list[Any]]
     truncated_count: int = 0
     prompt_length: int = 0
 
@@ -221,15 +222,16 @@ def _list_texts(name: str, value: object) -> list[str]:
     texts = [item for item in items_to_check if isinstance(item, str)]
     if items_to_check is not values or len(texts) < len(items_to_check):
         invalid = next((item for item in items_to_check if not isinstance(item, str)), value)
+        got = type(invalid).__name__ if invalid not in ([], ()) else "an empty list"
         raise_error(
             "E0906",
-            f"`{name}` must be a string or a list of strings, got {type(invalid).__name__}",
+            f"`{name}` must be a string or a list of strings, got {got}",
             helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
         )
     return texts
 
 
-def _broadcast_texts(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def _broadcast_texts(inputs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Broadcast single texts to the longest list. Raise E0912 for other lengths."""
     longest = max(map(len, inputs.values()))
     for name, texts in inputs.items():
@@ -244,24 +246,46 @@ def _broadcast_texts(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _split_pairs(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. Like in transformers,
-    a single empty `text_pair` is ignored.
+    """Split `text=[("a", "b"), …]` and records `{"text": …, "text_pair": …}` into two lists. Like
+    in the pipelines of transformers, an empty `text_pair` of a record or of a single text is
+    absent, which is None in the list.
     """
-    items = inputs.get("text")
-    if isinstance(items, str) and inputs.get("text_pair") == "":
-        return {n: v for n, v in inputs.items() if n != "text_pair"}
-    if not isinstance(items, list | tuple) or "text_pair" in inputs or not items:
+    items, pair = inputs.get("text"), inputs.get("text_pair")
+    if pair is None or (isinstance(items, str) and pair == ""):
+        inputs = {n: v for n, v in inputs.items() if n != "text_pair"}
+    items = [items] if isinstance(items, dict) else items
+    if "text_pair" in inputs or not isinstance(items, list | tuple):
         return dict(inputs)
-    if all(isinstance(i, list | tuple) and len(i) == 2 for i in items):
-        return {"text": [i[0] for i in items], "text_pair": [i[1] for i in items]}
-    return dict(inputs)
+    pairs = [_read_pair(item) for item in items]
+    if not pairs or any(pair is None for pair in pairs):
+        return dict(inputs)
+    first, second = zip(*filter(None, pairs), strict=True)
+    return {"text": [*first], "text_pair": [*second]}
+
+
+def _read_pair(item: object) -> tuple[object, object] | None:
+    """Return both texts of a record or of a pair, or None for other values."""
+    if isinstance(item, dict) and "text" in item and item.keys() <= {"text", "text_pair"}:
+        return item["text"], item.get("text_pair") or None
+    return (item[0], item[1]) if isinstance(item, list | tuple) and len(item) == 2 else None
+
+
+def _list_second_texts(value: object) -> Sequence[str | None]:
+    """Convert the second texts of pairs to a list, in which None is an absent text."""
+    if not isinstance(value, list | tuple) or None not in value:
+        return _list_texts("text_pair", value)
+    listed = _list_texts("text_pair", [item or "" for item in value])
+    return [None if item is None else text for item, text in zip(value, listed, strict=True)]
 
 
 def _read_texts(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode each text or text pair."""
-    lists = {name: _list_texts(name, value) for name, value in _split_pairs(inputs).items()}
+    given = _split_pairs(inputs)
+    lists: dict[str, list[Any]] = {"text": _list_texts("text", given["text"])}
+    if "text_pair" in given:
+        lists["text_pair"] = [*_list_second_texts(given["text_pair"])]
     lists = _broadcast_texts(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
     prompt = _read_prompt(task, options)

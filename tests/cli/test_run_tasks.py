@@ -160,7 +160,25 @@ def test_empty_second_text(directory: Path) -> None:
     model = specc.load(compile_task_model("text-classification", directory))
     alone = model.run(text="the fox").predictions
     assert model.run(text="the fox", text_pair="").predictions == alone
+    assert model.run(text="the fox", text_pair=None).predictions == alone
     assert model.run(text=["the fox"], text_pair=[""]).predictions != alone
+
+
+def test_records_without_a_second_text(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each record is encoded on its own: it does not get the second text of another record."""
+    path = compile_task_model("text-classification", directory)
+    records = [{"text": "the fox"}, {"text": "a dog", "text_pair": "jumps"}, {"text": "over", "text_pair": ""}]  # fmt: skip
+    model = specc.load(path)
+    expected = [model.run(**record).predictions[0] for record in records]
+    assert model.run(text=records).predictions == expected
+    mixed = ["the fox", ["a dog", "jumps"], "over"]
+    for words in (records, mixed):
+        found = run_json([path, json.dumps(words)], capsys)["predictions"]
+        for one, other in zip(found, expected, strict=True):
+            assert [fact["label"] for fact in one] == [fact["label"] for fact in other]
+            np.testing.assert_allclose(
+                [fact["score"] for fact in one], [fact["score"] for fact in other], rtol=1e-5
+            )
 
 
 def test_token_ids_as_input(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

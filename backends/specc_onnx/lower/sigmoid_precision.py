@@ -4,7 +4,8 @@ The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10
 is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use this
 kernel, because the result is added to values of moderate magnitude. A sigmoid whose result is
 normalized, returned, used as a divisor, broadcast over several elements, or multiplied by the
-result of a loop or of attention, which may have any magnitude, is computed as `1 / (1 + exp(-x))` with a small relative error.
+result of a loop or of attention, which may have any magnitude, is computed as `1 / (1 + exp(-x))`
+with a small relative error.
 """
 
 from collections.abc import Collection, Mapping
