@@ -1,4 +1,4 @@
-"""The reference backend: evaluate every op in float64 with NumPy."""
+"""Reference backend: evaluates every op in float64 with NumPy."""
 
 from typing import TYPE_CHECKING
 

@@ -31,7 +31,7 @@ def conv(
     padded = _pad_window_axes(op, x, 0.0)
     padded = padded.reshape(batch, groups, channels, *padded.shape[2:])
     y: Array = np.zeros((batch, groups, group_outputs, count))
-    # Sum over kernel offsets: one matrix product per offset computes all windows.
+    # Sum over kernel offsets: one matrix multiplication per offset computes all windows.
     for offset in np.ndindex(*op.kernel):
         window_inputs = _select_window_offset(op, padded, offset, counts)
         window_inputs = window_inputs.reshape(batch, groups, channels, count)
@@ -66,7 +66,7 @@ def conv_transpose(
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, count: int) -> int:
-    """Return the length that contains the kernels of all positions, before cropping."""
+    """Return the output length of the transposed convolution before cropping."""
     last_start = max(size - 1, 0) * op.stride[axis]
     kernel_span = op.dilation[axis] * (op.kernel[axis] - 1)
     return max(count + op.padding_before[axis], last_start + kernel_span + 1)
@@ -122,7 +122,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
 
 
 def swap_channels(kernel: Sequence[int], x: Array) -> Array:
-    """Transpose [b, t, c] to [b, c, t] or back; images are unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back; NCHW feature maps are unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 

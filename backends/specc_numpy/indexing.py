@@ -92,7 +92,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
 def _compute_source_coordinates(
     length: int, size: int, step: float, *, align_corners: bool
 ) -> Array:
-    """Map output positions to source coordinates, with aligned corners or by pixel centers."""
+    """Map output positions to source coordinates, with `align_corners` or half-pixel centers."""
     positions = np.arange(size)
     if align_corners:
         return positions * ((length - 1) / (size - 1) if size > 1 else 0.0)
@@ -144,7 +144,7 @@ def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
 def _compute_antialiased_weights(
     mode: str, length: int, size: int, step: float
 ) -> list[tuple[Array, Array]]:
-    """Return the positions under a triangle or cubic filter, with their weights."""
+    """Return the positions in the support of a triangle or cubic filter, with their weights."""
     filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
     radius = filter_scale * (1 if mode == "bilinear" else 2)
@@ -187,8 +187,8 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
-    """Return the pixels of one axis from which points in [-1, 1] are interpolated, with their
-    weights. NaN is treated as -1.
+    """Return the two neighboring pixels along one axis for points in [-1, 1], with their
+    interpolation weights. NaN is treated as -1.
     """
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (
@@ -207,7 +207,7 @@ def _compute_pixel_weights(
     if op.mode == "nearest":
         neighbors = [(low, np.ones(coordinates.shape))]
     return [
-        # a point that is NaN reads an arbitrary pixel with the weight NaN
+        # a NaN point samples an arbitrary pixel with the weight NaN
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in neighbors
     ]

@@ -86,17 +86,17 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None 
 
 
 def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
-    """Return the softmax of visible `scores` along `axis`, or zeros if no score is visible; `sinks`
-    has length 1 along `axis`.
+    """Return the softmax of unmasked `scores` along `axis`, or zeros if all scores are masked;
+    `sinks` (attention sinks) has size 1 along `axis`.
     """
     # Masked scores are set to -inf before the maximum is computed: a masked score may exceed all
-    # visible scores, and then all exponentials would underflow to 0.
+    # unmasked scores, and then all exponentials would underflow to 0.
     visible_scores = np.where(visible, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
         # The maximum includes the sink; otherwise its exponential could overflow.
         maximum = np.maximum(maximum, sinks)
-    # If no score is visible, -inf minus -inf would be NaN.
+    # If all scores are masked, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)
     # In place: scores are the largest arrays of a model.
     visible_scores -= maximum
@@ -104,7 +104,7 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     total = exponentials.sum(axis, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks - maximum)
-    # Without a visible score all exponentials are already zero.
+    # If all scores are masked, all exponentials are already zero.
     result: Array = np.divide(exponentials, total, out=exponentials, where=total != 0)
     return result
 
@@ -120,7 +120,7 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 @evaluate
 def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    # `argmax` is applied to visible keys only, so that ties and NaN at masked keys have no effect.
+    # `argmax` is applied to unmasked keys only, so that ties and NaN at masked keys have no effect.
     # The first index is selected if several scores are equal.
     visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     chosen: Array = np.zeros_like(scores)
@@ -250,7 +250,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
     is_routed = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, env))
     if inputs.keep is not None:
         is_routed &= inputs.keep[..., None]
-    # an expert that no token selected contributes nothing
+    # an expert without tokens contributes nothing
     for expert in np.unique(inputs.ids[is_routed]):
         is_chosen = is_routed & (inputs.ids == expert)
         expert_weights = (w[expert] for w in inputs.stacked)
@@ -261,6 +261,6 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
         weighted = np.where(is_chosen, inputs.gates, 0).sum(-1, keepdims=True) * output.reshape(
             result.shape
         )
-        # outputs for tokens that did not select the expert may be NaN, so they are not added
+        # outputs for tokens that are not routed to the expert may be NaN, so they are not added
         result += np.where(is_chosen.any(-1, keepdims=True), weighted, 0)
     return result

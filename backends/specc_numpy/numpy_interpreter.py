@@ -1,6 +1,5 @@
-"""Evaluate a graph: check inputs, bind lengths, run the rule of each op in order.
-
-A rule is called as `rule(op, env, *operands)`. `env` maps each symbol to its length; an absent
+"""Evaluate a graph: check inputs, bind dimensions, run the rule of each op in order. A rule is
+called as `rule(op, env, *operands)`. `env` maps each symbolic dimension to its size; an absent
 operand is None. All floats are computed in float64; integers and booleans keep their type.
 """
 
@@ -59,7 +58,7 @@ def evaluate_nodes(
     def evaluate_node(node: Node, operands: list[Array | None]) -> Array | tuple[Array, ...]:
         pairs = zip(node.args, operands, strict=True)
         converted = (convert(a, x) if a and x is not None else None for a, x in pairs)
-        # infinities and NaN propagate as in any runtime
+        # infinities and NaN propagate, as in any runtime
         with np.errstate(all="ignore"):
             return evaluate[node.op](node.op, env, *converted)
 
@@ -75,7 +74,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR kind of each NumPy dtype kind whose letter differs; `V` is bfloat16."""
+"""Maps NumPy dtype kinds whose letter differs to the IR kind; `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -106,8 +106,8 @@ def dequantize_matrix(
     if layout == "columns":
         w, scales = w.T, scales.T
     elif group_size:
-        # block-quantized codes are unsigned, with two 4-bit codes per byte, the first in the low
-        # nibble; the last block is padded
+        # block-quantized values are unsigned; two 4-bit values are packed per byte, the first in
+        # the low nibble; the last block is padded
         if bits == 4:
             w = np.stack([w % 16, w // 16], -1)
         flat = w.reshape(len(w), -1)[:, :width]

@@ -83,8 +83,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
     """
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
-    # The input gate and the forget gate read the old cell state; the output gate reads the new cell
-    # state (Gers and Schmidhuber, 2000).
+    # Peepholes: the input gate and the forget gate use the previous cell state; the output gate
+    # uses the new cell state (Gers and Schmidhuber, 2000).
     new = sigmoid(f + p_f * cell) * cell + sigmoid(i + p_i * cell) * np.tanh(g)
     return sigmoid(o + p_o * new) * np.tanh(new), new
 
@@ -92,8 +92,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """Run a cell over all positions. Return all outputs and the final states, which have the sizes
-    `sizes`. Masked positions do not change the states.
+    """Run a cell over all positions. Return all outputs and the final states; `sizes` are the state
+    sizes. Masked positions do not change the states.
     """
     batch, steps, _ = x.sequence.shape
     states = tuple(

@@ -2,9 +2,10 @@
 back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so its session option
-`disable_cpu_ep_fallback` rejects nearly every model with dynamic lengths. Here, nodes that read
-only lengths, constants and scalars may run on the CPU. Any other node on the CPU is an error, which
-names the node, because a silent fallback would make GPU measurements wrong.
+`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. Therefore this module
+allows nodes that depend only on dimensions, constants and scalars to run on the CPU. Any other node
+on the CPU is an error that names the node, because a silent fallback would make GPU measurements
+wrong.
 """
 
 import io
@@ -105,7 +106,7 @@ NodeKey = tuple[str, str]
 
 
 def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
-    """Return the distinct nodes among `cpu_nodes` that compute more than lengths, in order. Nodes
+    """Return the distinct nodes among `cpu_nodes` that are not shape computations, in order. Nodes
     that ONNX Runtime inserted are included.
     """
     is_shape_node: dict[NodeKey, bool] = {}
@@ -117,8 +118,8 @@ def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> lis
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, including nodes in bodies, with True if the node computes only lengths and
-    scalars. `outer_scalars` maps each outer value to True if the value is a scalar: a length, a
+    """Yield every node, including nodes in bodies, with True if the node computes only dimensions
+    and scalars. `outer_scalars` maps each outer value to True if the value is a scalar: a length, a
     constant, or a value computed from these.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
@@ -170,7 +171,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
 """ONNX Runtime's provider names, by the provider names on the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of each provider. f32 products do not use TF32, so that results agree with the
+"""Options of each provider. TF32 is disabled for f32 MatMuls, so that results agree with the
 reference.
 """
 
@@ -247,7 +248,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
         yield
         return
     if provider in ("cuda", "tensorrt"):
-        # libraries that these packages lack may be in a different place
+        # libraries that are not in these packages may be installed elsewhere
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)
@@ -260,7 +261,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
 def check_node_placement(
     session: onnxruntime.InferenceSession, model: str | bytes, name: str, provider: str
 ) -> None:
-    """Raise E0923 if a node that computes more than shapes was assigned to the CPU."""
+    """Raise E0923 if a node that is not a shape computation was assigned to the CPU."""
     assignments = session.get_provider_graph_assignment_info()
     cpu_nodes = [
         (n.op_type, n.name)

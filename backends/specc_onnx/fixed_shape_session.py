@@ -1,7 +1,7 @@
 """Run a model with fixed input shapes and preallocated buffers.
 
 A CUDA graph, which ONNX Runtime captures for models without subgraphs, requires both. With static
-lengths ONNX Runtime also folds shape computations.
+shapes, ONNX Runtime also constant-folds shape computations.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from specc_onnx.execution_providers import PROVIDER_DEVICES
 from specc_onnx.ort_session import OrtModel
 
 CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
-"""Operators with control flow on the CPU, which a CUDA graph cannot contain."""
+"""Control-flow operators, which run on the CPU and cannot be captured in a CUDA graph."""
 
 
 def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:

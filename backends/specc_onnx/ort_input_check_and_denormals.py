@@ -4,7 +4,7 @@ Flush denormals to zero during a run.
 A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
 denormals does not change results, because every softmax sum also contains a term of 1. ONNX
 Runtime's option `session.set_denormal_as_zero` applies to its thread pool but not to the calling
-thread, which also computes. This module sets the mode through C's `fenv.h`, if the platform has
+thread, which also runs kernels. This module sets the mode through C's `fenv.h`, if the platform has
 this header, and restores the previous mode after every run, so that NumPy on the same thread keeps
 its denormals.
 """

@@ -1,4 +1,4 @@
-"""Open and run models with ONNX Runtime on the requested execution provider.
+"""Load and run models with ONNX Runtime on the requested execution provider.
 
 Inputs are checked first (`ort_input_check_and_denormals`). Errors of ONNX Runtime are converted to
 diagnostics and not printed.
@@ -71,7 +71,7 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An open ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have
+    """An ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have
     default values.
     """
 
@@ -375,7 +375,7 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
 
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help text for a `GatherND` node, which reads the position `x[:, t]`."""
+"""Help text for a failed `GatherND` node, which implements indexing such as `x[:, t]`."""
 
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:

@@ -1,5 +1,4 @@
-"""The PyTorch backend: a spec's graph as an `nn.Module` with the spec's parameter names, for
-training.
+"""PyTorch backend: a spec's graph as an `nn.Module` with the spec's parameter names, for training.
 
     model = specc_torch.module("my.yaml")
     specc_torch.save(model, "my.safetensors")

@@ -78,8 +78,8 @@ def rms_norm(
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
-    """Return the softmax of visible `scores` along `axis`, or zeros without a gradient if no score
-    is visible; `sinks` has length 1 along `axis`.
+    """Return the softmax of unmasked `scores` along `axis`, or zeros without a gradient if all
+    scores are masked; `sinks` (attention sinks) has size 1 along `axis`.
     """
     if not scores.shape[axis]:
         return scores

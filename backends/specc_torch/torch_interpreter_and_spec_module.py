@@ -95,7 +95,7 @@ def run_graph_nodes(
 
 
 class Scope(nn.Module):
-    """A name scope for parameters, without any computation."""
+    """A submodule that only contains parameters and has no `forward`."""
 
 
 class SpecModule(nn.Module):
@@ -141,7 +141,7 @@ class SpecModule(nn.Module):
             f"module {self.graph.format_signature()}, {format_thousands(count)} parameters"
         )
 
-    # Dynamo would trace the interpreter itself, which takes minutes for a model of one layer
+    # Dynamo would trace the interpreter itself, which takes minutes even for a model with one layer
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """Return the outputs by name. Raise E0907 and E0910 to E0913 for invalid inputs."""

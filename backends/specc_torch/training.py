@@ -93,10 +93,11 @@ def batch(model: nn.Module, examples: Sequence[TrainingExample]) -> tuple[Tensor
 class Dataset(TorchDataset[TrainingExample]):
     """A map-style data set over training examples, preprocessed lazily by the spec's `reading`.
 
-    An example names inputs as `Model.run` takes them (arrays, texts, images or their paths), and
-    targets by output: a label, a text, numbers. For a generative model the whole sequence under the
-    name of the generated input is enough: the input is shifted right after the start token, the
-    targets are the next tokens and a stop token. Raise E0946 and E0947.
+    An example is a mapping from input names to values that `Model.run` accepts (arrays, texts,
+    images or their paths) and from output names to targets: a label, a text or numbers. For a
+    generative model, the complete sequence under the name of the generated input is sufficient: the
+    decoder input is the start token followed by the sequence (shifted right), and the targets are
+    the next tokens followed by a stop token. Raise E0946 and E0947.
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:

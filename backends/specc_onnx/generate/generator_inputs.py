@@ -33,7 +33,7 @@ GENERATED_DIM = Dim.symbol("written")
 """Number of tokens generated so far."""
 
 NO_TOKEN = -1
-"""The token id that is returned if all logits are NaN, with a log-probability of NaN."""
+"""Token id that is returned, with a log-probability of NaN, if all logits are NaN."""
 
 
 def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
@@ -78,14 +78,14 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Return all weights in use, in the order of the spec."""
+        """Return all used weights, in the order of the spec."""
         encode = self.derived.encode.parameters if self.derived.encode else {}
         used = {**encode, **self.derived.step.parameters}
         return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
 
     @property
     def weight_graph(self) -> Graph:
-        """Return a graph with all weights in use, for planning their storage."""
+        """Return a graph with all used weights, for planning their storage."""
         return replace(self.graph, parameters=self.parameters)
 
     @property
@@ -95,7 +95,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def default_graphs(self) -> list[Graph]:
-        """Return the graphs of the input defaults in use, padding masks first."""
+        """Return the graphs of the used input defaults, padding masks first."""
         masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
         others = [n for n in self._defaulted_inputs if n not in masks]
         return [
@@ -116,8 +116,8 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def starts_from_prefix(self) -> bool:
-        """Return True if the first token of an empty sequence is predicted from the prefix
-        positions.
+        """Return True if the first token of an empty sequence is predicted at the last prefix
+        position (a position before the first token).
         """
         return not self.decoding.start_token_ids and bool(self.derived.initial_logits_output)
 
@@ -150,7 +150,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the inputs of the spec that the graphs or the used input defaults read."""
+        """Return the inputs of the spec that the graphs or the used input defaults depend on."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.sequence_input
         }
@@ -178,9 +178,9 @@ class GenerationParts(SelfDecodingGraph):
 class GenerationContext:
     """A standalone generator under construction: the `types` of the spec's inputs, the names of
     scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs. Each
-    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose length
-    is fixed, this is the number of beams. Otherwise it is 1, and the first step expands sequences
-    to beams.
+    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose size is
+    fixed, `repeat_count` is the number of beams. Otherwise it is 1, and the first step expands
+    sequences to beams.
     """
 
     parts: GenerationParts
@@ -226,7 +226,7 @@ class GenerationContext:
         read = {a for node, _ in graph.nodes for a in node.args if a}
         read |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
-            # `encode` has all inputs of the spec; inputs without users may be unbound.
+            # `encode` has all inputs of the spec; unused inputs may be unbound.
             if name in tensors or value in read:
                 g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].padding_side

@@ -1,4 +1,5 @@
-"""Build the loop body: decode step, selection of the next token, next carries.
+"""Build the loop body: decode step, selection of the next token, loop-carried values of the next
+iteration.
 
 Loop-invariant nodes, such as the nodes that compute keys and values of encoder outputs, are hoisted
 into the main graph, because ONNX Runtime does not move nodes out of a loop body.
@@ -55,13 +56,15 @@ def hoist_invariant_nodes(
 
 
 def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node]:
-    """Return the nodes of `step` that read only weights and encoder outputs, in order."""
+    """Return the loop-invariant nodes of `step`, which depend only on weights and encoder outputs,
+    in order.
+    """
     known = {step.inputs[n] for n in static_inputs}
     symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
     known |= set(step.parameters.values())
     invariant = []
     for node, results in step.nodes:
-        # The body of a `Scan` is not searched for varying values.
+        # The body of a `Scan` is not analyzed for captured values that vary.
         if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, symbols):
             continue
         if all(a is None or a in known for a in node.args):
@@ -71,7 +74,7 @@ def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node
 
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
-    """Return True if a node neither reads nor returns a length that changes between steps."""
+    """Return True if no operand or result of a node has a dimension that changes between steps."""
     # `Range(past)` has no operands but changes at every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_lengths()
@@ -80,7 +83,7 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
-    tokens are valid. Raise E0944 if the default reads inputs other than the token.
+    tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.

@@ -1,9 +1,9 @@
 """Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
 
 The first iteration processes the complete prompt; later iterations process one token per sequence.
-Caches are carries whose length increases: a loop body cannot update a buffer in place, so
-fixed-size buffers would be copied for every token. The body reads weights and encoder outputs from
-the main graph.
+KV caches are loop-carried values whose length increases: a loop body cannot update a buffer in
+place, so fixed-size buffers would be copied for every token. The body captures weights and encoder
+outputs from the main graph.
 """
 
 from collections.abc import Mapping
@@ -57,9 +57,9 @@ def build_generation_model(
 ) -> BuiltModel:
     """Build the standalone generator; `storage_dtypes` and `ties` are the arguments of
     `build_model`. The model has the inputs `GenerationParts.inputs` and `map_scalar_inputs`, the
-    output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output with the
-    name of an input gets a numeric suffix. Raise E0944 for a per-token input without a value inside
-    the loop.
+    output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has the
+    same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without a
+    value inside the loop.
     """
     onnx_targets.check_opset(opset)
     parts = GenerationParts.from_graph(source)
@@ -79,7 +79,7 @@ def build_generation_model(
     loop = _make_loop_iteration(context)
     body = build_generation_body(context, loop)
     g.site = LoweringSite(("generate",))
-    # An empty batch has no newest token, so the loop is skipped.
+    # An empty batch has no last token, so the loop is skipped.
     has_batch = g.emit_node("Greater", g.emit_length(context.batch), 0)
     initial_values = (c.initial_value for c in loop.carries)
     final_values = g.emit_nodes(
@@ -107,9 +107,9 @@ def _make_generation_context(
     graph, derived, decoding = parts.graph, parts.derived, parts.decoding
     types = dict(parts.inputs)
     taken = set(types)
-    # An input of the spec named `seed` or `max_tokens` keeps its name.
+    # If an input of the spec is named `seed` or `max_tokens`, it keeps this name.
     scalars = {name: make_unique_name(name, taken) for name in map_scalar_inputs(decoding)}
-    # An absent optional input is empty, so it determines no length.
+    # An absent optional input is empty, so no dimension can be computed from it.
     input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
     lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.sequence_input].type.shape
@@ -175,7 +175,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
 
 
 def lower_encoder(context: GenerationContext) -> None:
-    """Lower the begin token, input defaults and the encoder."""
+    """Lower the start (BOS) token, input defaults and the encoder."""
     g, parts = context.g, context.parts
     is_absent = _emit_begin_token(context) if parts.can_start_empty else None
     for graph in (*parts.default_graphs, context.derived.encode):
@@ -193,8 +193,8 @@ def lower_encoder(context: GenerationContext) -> None:
 
 
 def _emit_begin_token(context: GenerationContext) -> str | None:
-    """Emit the start tokens for an absent prompt, and the mask of these tokens. Return bool[1],
-    true if the prompt is absent, or None if generation starts without a token.
+    """Emit the start (BOS) tokens for an absent prompt, and their padding mask. Return bool[1],
+    true if the prompt is absent, or None if generation starts without a start token.
     """
     g = context.g
     g.site = LoweringSite(("start",))

@@ -1,4 +1,4 @@
-"""Emit greedy decoding, sampling, beam search and token rules of a standalone generator.
+"""Emit greedy decoding, sampling, beam search and logits processors of a standalone generator.
 
 The constructor of a strategy emits loop-invariant nodes into the main graph; `emit_step` emits one
 step into the loop body. The outputs are computed from the final values of the strategy's `carries`.
@@ -61,8 +61,8 @@ class StrategyInputs:
         return self.scalar_names[MAX_TOKENS_INPUT]
 
     def emit_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
-        """Emit the carries that token rules read: `seen` bool[batch, vocabulary] for the repetition
-        penalty, and `history` i64[batch, n] for n-grams and banned sequences.
+        """Emit the loop-carried inputs of the logits processors: `seen` bool[batch, vocabulary] for
+        the repetition penalty, and `history` i64[batch, n] for n-grams and `bad_words_ids`.
         """
         carries = []
         if decoding.has_repetition_penalty:
@@ -84,7 +84,7 @@ class StrategyInputs:
         iteration: str,
         history: Sequence[str],
     ) -> str:
-        """Emit the scores after the repetition penalty and the token rules."""
+        """Emit the scores after the repetition penalty and the other logits processors."""
         if decoding.has_repetition_penalty:
             scores = generator_token_rules.emit_repetition_penalty(
                 g, scores, history[0], self.scalar_names[PENALTY_INPUT]
@@ -114,7 +114,7 @@ def _emit_updated_history(
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy, which emits the nodes that choose the next tokens."""
+    """A decoding strategy, which emits the nodes that select the next tokens."""
 
     carries: list[LoopCarry]
 
@@ -173,7 +173,7 @@ class SingleSequenceStrategy:
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenDecision:
-        """Choose one token per sequence."""
+        """Select one token per sequence."""
         is_finished, tokens_so_far, scores, *history = carries
         allowed_scores = self.inputs.emit_score_rules(g, self.decoding, logits, iteration, history)
         if self.sampler:
@@ -225,7 +225,7 @@ class BeamSearchStrategy:
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenDecision:
-        """Choose one token per hypothesis."""
+        """Select one token per hypothesis."""
         count = len(onnx_beam_search.BeamState._fields)
         beams, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
         log_probs = g.emit_node("LogSoftmax", logits, axis=1)

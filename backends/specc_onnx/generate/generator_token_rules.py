@@ -1,5 +1,5 @@
-"""Emit the token rules of a standalone generator: banned, forced and suppressed tokens, minimum
-length, repetition penalty.
+"""Emit the logits processors of a standalone generator: `bad_words_ids`, n-grams, forced and
+suppressed tokens, minimum length, repetition penalty.
 """
 
 from collections.abc import Collection, Sequence
@@ -57,7 +57,7 @@ SLICE_TO_END = 2**31 - 1
 
 
 def has_history(decoding: DecodingConfig) -> bool:
-    """Return True if a token rule reads the previous tokens or the number of previous tokens."""
+    """Return True if a logits processor depends on the previous tokens or on their number."""
     return bool(
         decoding.no_repeat_ngram_size
         or decoding.bad_words_ids
@@ -105,7 +105,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
 def emit_banned_tokens(
     g: Emitter, decoding: DecodingConfig, history: str, vocabulary: int
 ) -> list[str]:
-    """Emit one bool[batch, vocabulary] per rule, true for the tokens that the rule forbids."""
+    """Emit one bool[batch, vocabulary] per logits processor, true for the tokens that it bans."""
     masks = []
     if decoding.no_repeat_ngram_size:
         masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
@@ -159,7 +159,7 @@ def _emit_completed_sequences(
 
 
 FORBIDDEN_SCORE = float("-inf")
-"""The score of a token that cannot be chosen."""
+"""Score of a banned token."""
 
 
 def emit_token_rules(
@@ -172,9 +172,9 @@ def emit_token_rules(
     vocabulary: int,
     history: str | None = None,
 ) -> str:
-    """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are forbidden at step
-    `iteration` i64[]. `limit` i64[] is the maximum number of steps; `history` are the previous
-    tokens, which some rules read.
+    """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are banned at step
+    `iteration` i64[]. `limit` i64[] is the maximum number of steps; `history` contains the previous
+    tokens, on which some logits processors depend.
     """
     unrestricted = scores
     if history is not None:
@@ -209,7 +209,7 @@ def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
 def _emit_history_rules(
     g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
 ) -> str:
-    """Emit scores with -inf for tokens that are forbidden by rules on the token `history`."""
+    """Emit scores with -inf for tokens that are banned depending on the token `history`."""
     for banned in emit_banned_tokens(g, decoding, history, vocabulary):
         scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
     return scores

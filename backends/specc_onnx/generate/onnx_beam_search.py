@@ -24,7 +24,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 NO_SCORE = float("-inf")
-"""The score of an unused beam and of a token that cannot be chosen."""
+"""Score of an unused beam and of a banned token."""
 
 MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a sequence."""
@@ -35,8 +35,8 @@ SEQUENCES_DIM = Dim.symbol("sentences")
 class BeamState(NamedTuple):
     """Loop carries of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of live beams,
     `finished_scores` and `finished_sequences` of finished hypotheses, `is_finished` bool[s, n],
-    true for finished hypotheses that exist, and `can_improve` bool[s, 1], true for sequences that
-    can still improve.
+    true for slots that contain a finished hypothesis, and `can_improve` bool[s, 1], true for
+    sequences that can still improve.
     """
 
     scores: str
@@ -113,8 +113,8 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     g, n = step.g, step.decoding.num_beams
     batch = emit_axis_length(g, step.state.scores, 0)
     beam_count = g.emit_node("Mul", batch, [n])
-    # The first step may have one logits vector per sequence; this vector is the parent of all its
-    # beams.
+    # In the first step, there may be a single logits vector per sequence, from which all beams
+    # continue.
     beams_per_logit_row = g.emit_node("Div", beam_count, emit_axis_length(g, log_probs, 0))
     log_probs = g.emit_node(
         "Reshape", log_probs, g.emit_node("Concat", batch, [-1, step.vocabulary], axis=0)

@@ -2,8 +2,9 @@
 (arXiv:1904.09751, sec. 3.1), min-p (arXiv:2407.01082, sec. 3), in this order.
 
 A uniform random number then selects a token by inverse transform sampling; equal logits are ordered
-by id. Probabilities are f64, so that the Python implementation samples the same token. Random keys
-are u64 tensors of any shape, so one node advances all streams of a batch.
+by id. Probabilities are computed in f64, so that the Python implementation samples the same token.
+Random keys are u64 tensors of any shape, so that a single node computes the random numbers of all
+sequences of a batch.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def check_sampling_opset(opset: int) -> None:
-    """Raise E0821 if the opset lacks `BitwiseXor`, which the random number generator needs."""
+    """Raise E0821 if the opset has no `BitwiseXor`, which the random number generator needs."""
     if not onnx_targets.is_operator_available("BitwiseXor", opset):
         raise_error(
             "E0821",

@@ -40,7 +40,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the text that describes how an attention is lowered, and why."""
+"""Metadata key of the text that explains how and why each attention layer is lowered."""
 
 
 @lower
@@ -54,7 +54,7 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend` to its result and its weights, "" if the weights are not computed."""
+    """Lower `Attend`; return its result and its attention weights ("" if they are not computed)."""
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
@@ -128,7 +128,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
 
 
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
-    """Return the blocks if the weights have no other user and can be recomputed per block."""
+    """Return the block plan if the weights have no other user and can be recomputed per block."""
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
@@ -150,7 +150,7 @@ def _get_weight_axes(x: Tensor) -> GridAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower a softmax over the visible positions."""
+    """Lower a softmax over the unmasked positions."""
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)
@@ -162,11 +162,11 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to the one-hot of the first maximum of the visible scores."""
+    """Lower to a one-hot vector of the first maximum of the unmasked scores."""
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
     visible = g.emit_node("Where", mask, scores, lowest)
-    # A score of -inf counts as masked.
+    # A score of -inf is treated as masked.
     is_maximum = g.emit_node(
         "And",
         g.emit_node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keepdims=True)),
@@ -181,7 +181,7 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
 def masked_normalization(
     op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
 ) -> str:
-    """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
+    """Lower to the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.dtype, scores.rank - 1
     visible = g.emit_node("Where", mask, g.emit_node("Relu", scores), g.emit_constant(0, dtype))
     total = emit_reduce(g, "ReduceSum", visible, axis, keepdims=True)
@@ -193,7 +193,7 @@ def masked_normalization(
 
 @lower
 def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> str:
-    """Lower to a sum over near keys, a blocked sum, or a matrix product."""
+    """Lower to a sum over the keys of a window, a blocked sum, or a MatMul."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})
     result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
@@ -201,7 +201,7 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
-    """Record the values from which the weights of an attention outside loops can be read."""
+    """Record the values from which attention weights outside loops can be computed."""
     if len(g.bodies.open_bodies) == 1:
         g.attention_notes += (
             {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)

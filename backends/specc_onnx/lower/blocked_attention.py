@@ -40,7 +40,7 @@ from specc_onnx.lower.grid_slices import PositionSpan, emit_recomputed_mask, sli
 from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""Number of keys per block, if it differs between blocks."""
+"""Symbolic number of keys per block, if it differs between blocks."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
 """Number of global queries, which are computed separately."""
@@ -63,7 +63,8 @@ def emit_local_attention(
     """Emit attention that runs in blocks for sequences longer than `local.length_threshold`."""
     b, h, n, _ = parts.grid
     e = parts.v.shape[3]
-    # Both branches need the same shape, which is packed if the kernel can return the packed form.
+    # Both branches must return the same shape: packed heads [b, t, h*d] if the kernel supports
+    # them.
     is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
     result_type = Type(parts.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
@@ -81,8 +82,8 @@ def emit_local_attention(
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.is_empty:
-                # No query attends to neighbors, so the result is zeros, into which the results of
-                # global queries are scattered.
+                # No query attends to adjacent keys, so the results of global queries are scattered
+                # into zeros.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
                 result = _emit_attention_blocks(op, g, parts, local, global_tokens)
@@ -203,7 +204,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
 
 @contextmanager
 def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """Treat `lengths` as nonzero for the code emitted inside the context."""
+    """Treat `lengths` as nonzero inside the context."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
@@ -250,8 +251,8 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit `[…, n, e]` block by block; `emit_block` emits the attention of one span of queries over
-    its keys.
+    """Emit `[…, n, e]` block by block; `emit_block` emits the attention of a span of queries to its
+    span of keys.
     """
     block = [local.block_size]
     length = g.emit_shape([n])
@@ -303,7 +304,7 @@ def _emit_key_span(
         start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
         stop = g.emit_node("Add", start, [local.keys_per_block])
         return PositionSpan(start, stop, Dim.from_value(local.keys_per_block))
-    # If the band excludes the position itself, a block at an end may have no visible keys.
+    # If the band excludes the position itself, a block at an end may have no unmasked keys.
     if back < 0:
         start = g.emit_node("Min", start, g.emit_node("Sub", length, one))
     if ahead != inf:
@@ -333,7 +334,7 @@ def _emit_partial_attention(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Emit the attention of a span of queries over a span of keys."""
+    """Emit the attention of a span of queries to a span of keys."""
     with _enter_blocks_scope(g):
         sliced = slice_attention_parts(op, g, parts, queries, keys)
     return emit_dense_attention(op, g, sliced)
@@ -370,9 +371,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, parts: AttentionParts, result: Tensor, indices: str
 ) -> str:
-    """Emit `result`, in which one attention over all keys replaces the results of global
-    queries.
-    """
+    """Emit `result` with the results of global queries replaced by attention to all keys."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)

@@ -1,7 +1,7 @@
 """Lower convolutions and pooling.
 
 ONNX's operators are channels-first, so inputs and results are transposed. A runtime removes the
-transposes between neighboring layers. The operators reject an empty axis, so an axis that may be
+transposes between consecutive layers. The operators reject an empty axis, so an axis that may be
 empty is padded with one window of zeros, whose results are sliced off.
 """
 
@@ -25,8 +25,8 @@ from specc_onnx.lower.tensor_helpers import (
 ConvOperands: TypeAlias = tuple[str, str | Tensor, Tensor | None]
 """The input, the weights and the optional bias."""
 MIN_2D_KERNEL_LENGTH = 7
-"""Kernel length from which a depthwise 1-D convolution is faster as a 2-D convolution of height 1,
-for which ONNX Runtime has faster kernels (3 times faster at length 31, equal at 3).
+"""Minimum kernel size at which a depthwise 1-D convolution is faster as a 2-D convolution of height
+1, for which ONNX Runtime has faster kernels (3 times faster at size 31, equal at 3).
 """
 
 
@@ -155,7 +155,7 @@ def _emit_window_padding(
 @lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, which older opsets count
-    differently. Padding that counts in the average is added before as zeros.
+    differently. Padding that is included in the average is added explicitly as zeros.
     """
 
     def emit_windows(name: str) -> str:
@@ -247,9 +247,7 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit the length `length_name`. The model fails at run time if there are too few
-        positions.
-        """
+        """Emit the length `length_name`. The model fails at run time if the axis is too short."""
         surplus = self.op.compute_spare_length(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
@@ -274,5 +272,5 @@ def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> d
 
 
 def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
-    """Transpose [b, t, c] to [b, c, t] or back; images are already channels-first."""
+    """Transpose [b, t, c] to [b, c, t] or back; feature maps are already channels-first."""
     return g.emit_node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

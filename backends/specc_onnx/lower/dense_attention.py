@@ -1,8 +1,8 @@
-"""Dense (unblocked) attention: the `Attention` operator, or matrix products and a softmax.
+"""Dense (unblocked) attention: the `Attention` operator, or MatMul, Softmax and MatMul.
 
 ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias are
-combined in one float mask; the result is zero for queries without visible keys. `is_causal` is not
-used, because opsets align its positions differently.
+combined in one float mask; the result is zero for queries whose keys are all masked. `is_causal` is
+not used, because opsets align its positions differently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 AttentionEmitter: TypeAlias = Callable[[], list[str]]
-"""Emits an attention; returns its result and, if they are used, its weights."""
+"""Emits attention; returns its result and, if used, its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class AttentionResult:
 
 
 def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit dense (unblocked) attention: one matrix product over all queries."""
+    """Emit dense (unblocked) attention over all queries at once."""
     if can_fuse_attention(op, g, parts):
         return emit_fused_attention(op, g, parts)
     return emit_decomposed_attention(op, g, parts)
@@ -77,7 +77,7 @@ def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
     """Return True if the standard operator `Attention` can compute this attention."""
     # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
-    # NaN for a query without visible keys.
+    # NaN for a query whose keys are all masked.
     dtypes = {parts.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
     return (
         g.has_operator("Attention")
@@ -104,8 +104,8 @@ def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
 
 
 def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit attention as matrix products and a softmax. The keys and values of a group are broadcast
-    to its query heads.
+    """Emit attention decomposed into MatMul, Softmax and MatMul. The keys and values of a group are
+    broadcast to its query heads.
     """
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
@@ -114,7 +114,7 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
         _emit_grouped_heads(g, t, parts.groups, group_size) for t in (parts.q, parts.k, parts.v)
     )
     rank = 4 if group_size is None else 5
-    # Keys are `[…, t, d]`; the product needs `[…, d, t]`.
+    # Keys are `[…, t, d]`; the MatMul needs `[…, d, t]`.
     keys = g.emit_node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
     # Queries are scaled instead of scores, because scores have more elements for long sequences.
     if op.scale != 1.0:
@@ -150,7 +150,7 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | No
 
 
 def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
-    """Emit the softmax. An attention sink is an additional visible key whose weight is dropped."""
+    """Emit the softmax. An attention sink is an additional unmasked key whose weight is dropped."""
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
     if parts.sinks is None:
@@ -177,7 +177,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     # Packed heads need no transposes around the operator.
     if packed is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
-    # If the weights (the fourth output) have no users, the kernel need not materialize them.
+    # If the weights (the fourth output) are unused, the kernel does not need to materialize them.
     count, outputs = (2, 4) if g.site.used_mask[1] else (1, 1)
     if count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
@@ -239,8 +239,8 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
 def emit_combined_mask(
     g: Emitter, mask: Tensor | None, bias: Tensor | None, grid: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit mask and bias as one tensor `[…, q, k]`. Return None if all keys are visible and there
-    is no bias.
+    """Emit mask and bias as one tensor `[…, q, k]`. Return None if no key is masked and there is no
+    bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask
     combined = mask or bias

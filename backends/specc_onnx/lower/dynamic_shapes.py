@@ -1,8 +1,7 @@
-"""Compute dynamic lengths in the ONNX graph from input shapes.
-
-A symbol is read from an axis of the first input whose type contains it; from a sum such as
-`past + new`, the known terms are subtracted. Lengths are computed once in the main graph, as
-i64[1], which shapes concatenate.
+"""Compute dynamic dimensions in the ONNX graph from input shapes. The size of a symbolic dimension
+is read from an axis of the first input whose type contains it; from a sum such as `past + new`, the
+known terms are subtracted. Sizes are computed once in the main graph, as i64[1] tensors, which are
+concatenated to shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class LengthResolver:
-    """Lengths that a graph can compute from the types of its inputs and from its length equations.
-    `length_inputs` are scalar inputs that contain the value of a symbol; `nonzero` lengths are
-    known to be nonzero in the current context.
+    """Dimensions that a graph can compute from the shapes of its inputs and from dimension
+    equations. `length_inputs` are scalar inputs that contain the value of a symbol; `nonzero`
+    lengths are known to be nonzero in the current context.
     """
 
     inputs: Mapping[str, Type]
@@ -101,7 +100,7 @@ class LengthResolver:
                 if not is_never_negative(
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
-                    # Index 1 of a vector of length 1 makes every runtime fail.
+                    # Every runtime fails for index 1 of a vector of length 1.
                     is_negative = g.emit_node("Less", self.emit_length(g, length), [0])
                     length_name = g.emit_node(
                         "Gather",

@@ -216,7 +216,7 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 
 @lower
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
-    """Lower to one operator if ONNX has it, else to the formula."""
+    """Lower to a single operator if ONNX has one, otherwise to the formula."""
     dtype = x.dtype
     if op.fn == "sign" and dtype in INTEGER_DTYPES:
         return emit_integer_sign(g, x)
@@ -286,8 +286,8 @@ def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 def _emit_near_zero(
     g: Emitter, x: str, value_near_zero: str, value_elsewhere: str, emit_constant: ConstantEmitter
 ) -> str:
-    """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. The latter has no
-    cancellation there, and `u` may be infinite or 0.
+    """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5` there
+    is no cancellation, whereas `u` may be infinite or 0.
     """
     return g.emit_node(
         "Where",
@@ -320,7 +320,7 @@ def emit_sigmoid(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 def _emit_sigmoid_divisor(
     g: Emitter, x: str, emit_constant: ConstantEmitter, slope: float = 1.0
 ) -> str:
-    """Emit `1 + exp(-slope · x)`, because CoreML has `Mul`, but no `Neg`."""
+    """Emit `1 + exp(-slope · x)` with `Mul`, because CoreML does not support `Neg`."""
     exponential = g.emit_node("Exp", g.emit_node("Mul", x, emit_constant(-slope)))
     return g.emit_node("Add", exponential, emit_constant(1.0))
 

@@ -127,7 +127,7 @@ class BodyStack:
 class LayoutCache:
     """Cached values in different layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`,
     padding mask and packed output of `time_major_outputs` layers, hoisted masks, and the
-    `window_keys` outside which attention weights are zero (local-p).
+    `window_keys`, outside of which attention weights are zero (local-p).
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
@@ -164,7 +164,8 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 @dataclass(kw_only=True)
 class Emitter:
     """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths; `site` is
-    the IR node that is being lowered; `attention_notes` state where attention weights can be read.
+    the IR node that is being lowered; `attention_notes` list the values from which attention
+    weights can be computed.
     """
 
     target: Target
@@ -185,7 +186,7 @@ class Emitter:
         )
 
     def lacks_kernel(self, kind: str, dtype: str) -> bool:
-        """Return True if the target has no kernel of an operator for an element type."""
+        """Return True if the target has no kernel for an operator with this element type."""
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
     def emit_node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:

@@ -1,8 +1,7 @@
-"""Slice query-key grids and attention operands by recomputing them per block.
-
-Ops that are elementwise along queries and keys commute with slicing, so `j <= i` over 32 queries
-and 95 keys compares 32 with 95 position ids. Values with only one of the two axes and values of
-other ops are leaves, which the caller slices.
+"""Slice query-key masks, scores and attention operands by recomputing them per block. Ops that are
+elementwise along queries and keys commute with slicing: for a block of 32 queries and 95 keys,
+`j <= i` compares 32 with 95 position ids. Values with only one of the two axes and results of other
+ops are leaves, which the caller slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +29,11 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 
 @dataclass(kw_only=True)
 class GridSlice:
-    """Recomputes slices of `[…, q, k]` values for the spans `queries` and `keys`. `slice_leaf`
-    slices leaves; `grid_leaves` collects the leaves with both axes. With `recomputes_single_axis`,
-    values with only one of the two axes are also recomputed, except results of expensive ops other
-    than matrix products. Attention weights are recomputed only if their mask excludes all keys
-    outside `visible_band`.
+    """Recomputes slices of query-key matrices `[…, q, k]` for the spans `queries` and `keys`.
+    `slice_leaf` slices leaves; `grid_leaves` collects the leaves with both axes. With
+    `recomputes_single_axis`, values with only one of the two axes are also recomputed, except
+    results of expensive ops other than MatMul. Attention weights are recomputed only if their mask
+    excludes all keys outside `visible_band`.
     """
 
     queries: Dim
@@ -93,7 +92,9 @@ class GridSlice:
         ]
 
     def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return True if a result with one or both grid axes (`axes` is 1 or 2) is recomputed."""
+        """Return True if a result with one or both of the query and key axes (`axes` is 1 or 2) is
+        recomputed.
+        """
         if isinstance(op, ops.Scan):
             return False
         is_cheap = not op.is_heavy or isinstance(op, ops.MatMul | ops.Einsum)
@@ -147,7 +148,7 @@ def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
 
 
 def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
-    """Return True if each position of an axis of the result reads only the same operand
+    """Return True if each position along an axis of the result depends only on the same operand
     position.
     """
     axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
@@ -206,7 +207,7 @@ def slice_attention_parts(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionParts:
-    """Slice attention operands to a span of queries, and to a span of keys or all keys."""
+    """Slice attention operands to a span of queries and to a span of keys (or all keys)."""
     mask, bias = (
         emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
         for x in (parts.mask, parts.bias)
@@ -283,7 +284,9 @@ def emit_recomputed_mask(
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for the copies of global keys inside the window."""
+    """Emit a mask that is false for window keys that are also global keys, so that they are not
+    counted twice.
+    """
     is_before = g.emit_node("Less", keys.global_positions, keys.start)
     is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.emit_node("Sub", keys.stop, keys.start)
@@ -294,7 +297,9 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 def _emit_head_slice(
     g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None
 ) -> Tensor:
-    """Emit a slice of `[b, h, t, d]`, or of its packed form if the kernel reads the packed form."""
+    """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h*d]` if the kernel takes packed
+    heads.
+    """
     if span is None or packed is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape

@@ -88,8 +88,8 @@ CUBIC_COEFFICIENT = -0.75
 @lower
 def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     """Lower to `Resize` only if it is exact. It computes positions in float32 (errors of 1e-5 from
-    50 positions on, except for factors of 2), its cubic mode is slow, and its nearest positions
-    differ from PyTorch's.
+    50 positions on, except for factors of 2), its cubic mode is slow, and its nearest-neighbor
+    positions differ from those of PyTorch.
     """
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
@@ -107,8 +107,8 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """Return the axes in the order of resizing: first the axes that become shorter, then the axes
-    that become longer; in each group, the last axis comes first.
+    """Return the axes in the order of resizing: downsampled axes first, then upsampled axes; within
+    each group, from the last axis to the first.
     """
 
     def get_axis_order(n: int) -> tuple[bool, int]:
@@ -229,7 +229,7 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
     "bilinear": lambda far: np.maximum(1 - far, 0),
     "bicubic": _evaluate_cubic,
 }
-"""The weight of a source position by its distance, in units of the scale."""
+"""Filter that maps the distance of a source position, in units of the scale, to its weight."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class _AxisSampler:
     index: int
 
     def emit_nearest(self) -> str:
-        """Emit nearest positions `⌊i · n / m⌋`, in float32 as in PyTorch."""
+        """Emit nearest-neighbor positions `⌊i · n / m⌋`, computed in float32 as in PyTorch."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.target_length), "f32")
         if self.op.mode == "nearest_exact":

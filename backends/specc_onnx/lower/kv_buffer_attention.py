@@ -1,10 +1,10 @@
 """Attention over in-place KV buffers, whose capacity the caller chooses (`GroupQueryAttention`).
 
 `Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to its
-buffer operand. It is used if an attention is the only user of its keys and values, all heads share
-one mask (the kernel is causal; the rest of the mask becomes a bias), the attention weights have no
-user, and the kernel supports the head size. The runtime splits steps that are too long for the
-kernel.
+buffer operand. It is used if the attention layer is the only user of its keys and values, all heads
+share one mask (the kernel is causal; other conditions of the mask become a bias), the attention
+weights are unused, and the kernel supports the head size. The runtime splits steps that are too
+long for the kernel.
 """
 
 from collections import Counter
@@ -106,8 +106,8 @@ def emit_kv_buffer_attention(
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(g, q)
-    # The kernel reads one query per new key. A step that returns only the newest position has fewer
-    # queries, so placeholder queries are prepended, and their results are sliced off.
+    # The kernel requires one query per new key. A step that returns only the last position has
+    # fewer queries, so placeholder queries are prepended, and their results are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
@@ -195,7 +195,7 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
-    """Emit bool[], true if a mask makes every key up to the position of the query visible."""
+    """Emit bool[], true if the mask is true for every key up to the position of the query."""
     queries, keys = grid
     with g.hoist_nodes("lengths"):
         offset = g.emit_length(keys - queries)
@@ -237,7 +237,9 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Emit zeros for queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
+    """Emit `[b, t, h·d]` with zeros for queries whose keys are all masked; all heads share the
+    mask.
+    """
     visible_count = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.emit_node("Transpose", visible_count, perm=[0, 2, 1])
     return g.emit_node(
@@ -286,10 +288,12 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the key and value states that only this attention reads, or None if there are none."""
+    """Return the key and value states that are used only by this attention, or None if there are
+    none.
+    """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
-    # a state that contains both keys and values would be written twice
+    # if keys and values were the same state, it would be written twice
     if key is None or value is None or key is value:
         return None
     return KVCache(key.name, value.name, key.next_output, value.next_output)
@@ -319,15 +323,13 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
 def _find_appended_state(
     value: Value | None, states_by_input: Mapping[Value, DecodeState], use_counts: Counter[Value]
 ) -> DecodeState | None:
-    """Return the state to which `value` appends, if no other node reads `value` and `value` is a
-    graph output.
-    """
+    """Return the state to which `value` appends, if `value` is a graph output without users."""
     if value is None:
         return None
     match value.node:
         # The kernel itself performs this concatenation, in the buffer.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Any other user would read the buffer after the kernel has written to it.
+            # Any other user would see the buffer after the kernel has modified it.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

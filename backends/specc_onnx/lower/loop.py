@@ -1,7 +1,7 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
-The body reads captured values of the outer graph by name. ONNX Runtime's `Scan` rejects length 0,
-so an axis that may be empty is padded with one position, whose results are removed.
+The body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects length
+0, so an axis that may be empty is padded with one position, whose results are removed.
 """
 
 from collections.abc import Sequence
@@ -267,7 +267,7 @@ def _build_loop_body(
             g.emit_node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
         )
         results = lower_scan_body(op, g, operands.captured, position_mask)
-        # ONNX forbids an output with the name of an input.
+        # In ONNX, an output must not have the name of an input.
         next_condition = (
             _emit_any_unfinished(g, results[op.end_condition_index])
             if _has_early_exit(op)
@@ -280,7 +280,7 @@ def _build_loop_body(
 
 
 def _has_early_exit(op: ops.Scan) -> bool:
-    """Return True if the loop stops once all sequences are finished."""
+    """Return True if the loop ends early, once all sequences are finished."""
     return op.end_condition_index != -1 and not op.unfrozen_output_count
 
 

@@ -79,7 +79,7 @@ def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> str:
-    """Lower to `LayerNormalization`; a missing scale is ones."""
+    """Lower to `LayerNormalization`; a missing scale is replaced by ones."""
     return g.emit_node(
         "LayerNormalization",
         _emit_norm_input(g, x),
@@ -141,7 +141,7 @@ lower.add_rules(
         ops.Embedding: lambda op, g, ids, table: g.emit_node(
             "Gather", table, emit_checked_indices(g, ids), axis=0
         ),
-        # ONNX models are for inference
+        # compiled models are for inference only
         ops.Dropout: lambda op, g, x: x.name,
         ops.Softmax: lambda op, g, x: g.emit_node("Softmax", x, axis=op.axis),
     }
@@ -151,8 +151,8 @@ lower.add_rules(
 def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
-    """Emit a softmax over the visible keys of the last axis. The result is zero if no key is
-    visible or all scores are -inf. If `finite`, all scores are finite.
+    """Emit a softmax over the unmasked keys of the last axis. The result is zero if all keys are
+    masked or all scores are -inf. If `finite`, all scores are finite.
     """
     has_mask = mask is not None and not is_always_true(mask)
     lowest = g.emit_constant(float("-inf"), dtype)
@@ -202,7 +202,7 @@ def group_norm(
     bias: Tensor | None = None,
 ) -> str:
     """Lower to a layer norm over groups: ONNX's `GroupNormalization` computes the variance as a
-    difference of two means, which cancels for large means.
+    difference of two means, which loses precision by cancellation for large means.
     """
     rank, dtype = x.rank, x.dtype
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
@@ -273,8 +273,8 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
 
 @lower
 def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str, str]:
-    """Lower to cosines and sines of rotary angles; with several position axes, each pair gathers
-    its axis.
+    """Lower to cosines and sines of rotary angles; with several position axes (M-RoPE), each
+    feature pair selects its axis.
     """
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
@@ -303,7 +303,9 @@ def _emit_position_column(g: Emitter, positions: Tensor) -> str:
 
 @lower
 def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
-    """Lower to `RotaryEmbedding` if it has a kernel (not for double), else to its formula."""
+    """Lower to `RotaryEmbedding` if there is a kernel for it (not for double), otherwise to its
+    formula.
+    """
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
     # Features after the rotated features are unchanged (partial rotary embeddings).
@@ -330,8 +332,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": rotary_dim,
     }
     result = g.emit_node("RotaryEmbedding", x, *tables, **options)
-    # Attention may read packed heads, so the packed form is rotated too, and the transposes become
-    # unused.
+    # Attention may use packed heads, so RoPE is also applied to packed heads, and the transposes
+    # become unused.
     packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

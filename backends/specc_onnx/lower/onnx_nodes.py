@@ -33,7 +33,7 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Yield every name that a node or one of its bodies reads."""
+    """Yield the name of every input of a node and of the nodes in its bodies."""
     yield from node.input
     for body in iterate_node_bodies(node):
         for inner in body.node:
@@ -107,7 +107,7 @@ def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Return a ValueInfoProto, in which a dynamic length is represented by its formula."""
+    """Return a ValueInfoProto, in which a dynamic dimension is represented by its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     info: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return info

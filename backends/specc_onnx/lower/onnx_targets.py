@@ -43,7 +43,7 @@ ONNX_TYPE_CODES: dict[str, int] = {
 """ONNX data type of each element type."""
 
 FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
-"""Floating-point types that a graph computes with."""
+"""Floating-point types in which a graph may compute."""
 
 HALF_DTYPES = frozenset({"f16", "bf16"})
 """16-bit floating-point types. Long sums are accumulated in f32 instead."""
@@ -102,7 +102,7 @@ CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peephol
 """
 
 INT8_LSTM = "int8 lstm"
-"""The feature of an `LSTM` with int8 weights and dynamically quantized activations:
+"""Feature name for an `LSTM` with int8 weights and dynamically quantized activations:
 `DynamicQuantizeLSTM`.
 """
 

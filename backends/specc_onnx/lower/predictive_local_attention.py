@@ -28,7 +28,9 @@ WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
 """Computes attention weights from scores and a mask."""
 
 MIN_KEYS = 1000
-"""Number of keys up to which gathering the window is not faster than attending to all keys."""
+"""Maximum number of keys for which attention to all keys is at least as fast as gathering the
+window.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _match_center(
 
 
 def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
-    """Return True if a value consists of the key positions along its last axis."""
+    """Return True if a value contains the key positions along its last axis."""
     return (
         positions is not None
         and positions.type.shape[-1:] == (keys,)
@@ -96,7 +98,7 @@ def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:
-    """Return True if a value consists of position indices, in any layout."""
+    """Return True if a value contains position indices, in any layout."""
     while (value := _find_outer_value(g, value)) is not None and value.node is not None:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
@@ -160,7 +162,9 @@ def emit_window_weights(
     operands: tuple[Tensor, Tensor],
     emit_weights: WeightFunction,
 ) -> str:
-    """Emit weights `[…, 1, k]`. Weights far from the center are zeros and need no scores."""
+    """Emit weights `[…, 1, k]`. Weights of keys outside the window are zeros, and their scores are
+    not computed.
+    """
     type = g.site.types[0]
     keys = type.shape[-1]
     with g.hoist_nodes("lengths"):
@@ -225,7 +229,7 @@ def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> T
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum over the window keys; return None if other keys may have nonzero
+    """Emit the weighted sum over the keys of the window; return None if other keys may have nonzero
     weights.
     """
     near = _find_window_keys(g, weights.value)

@@ -115,12 +115,12 @@ def _emit_integer_product(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit an integer matrix product, multiplied by the per-channel scales and then by the
-    per-token scales.
+    """Emit an integer MatMul, multiplied by the per-channel scales and then by the per-token
+    scales.
     """
     token_scales, scaled_tokens = _emit_token_scales(g, x)
-    # `QuantizeLinear` has no per-token scales, so its operands are scaled tokens and the scale 1.
-    # CUDA supports only signed products and has no `QGemm`.
+    # `QuantizeLinear` does not support per-token scales, so its operands are scaled tokens and the
+    # scale 1. CUDA supports only signed integer MatMuls and has no `QGemm`.
     is_signed = g.target.quantized_operators == "weights"
     zero_point = g.emit_constant(0, "i8") if is_signed else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
@@ -147,7 +147,7 @@ def _emit_integer_product(
 def _emit_per_tensor_product(
     op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """Emit an integer product with one activation scale, in a form that ONNX Runtime fuses."""
+    """Emit an integer MatMul with one activation scale, which ONNX Runtime can fuse."""
     codes, scale, zero_point = g.emit_nodes("DynamicQuantizeLinear", 3, x)
     product = g.emit_node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
     sums = emit_cast(g, product, "f32")
@@ -185,7 +185,7 @@ def _emit_fake_quantized_tokens(g: Emitter, x: Tensor) -> Tensor:
 
 
 def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
-    """Emit `x` rounded and clipped to the range of int8, without a change of its dtype."""
+    """Emit `x` rounded and clipped to the range of int8, in its original dtype."""
     return g.emit_node(
         "Clip", g.emit_node("Round", x), g.emit_constant(-128, dtype), g.emit_constant(127, dtype)
     )
@@ -220,7 +220,7 @@ def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tenso
 def _emit_dequantized_product(
     op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """Emit a product with dequantized weights."""
+    """Emit a MatMul with dequantized weights."""
     if op.rounding == "row":
         x = _emit_fake_quantized_tokens(g, x)
     elif op.rounding == "block":
@@ -234,7 +234,9 @@ def _emit_dequantized_product(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
 ) -> str:
-    """Gather tokens, then dequantize them, so that the table stays quantized."""
+    """Gather the rows of the tokens, then dequantize them, so that the embedding table stays
+    quantized.
+    """
     indices, rank = emit_checked_indices(g, ids), ids.rank
     if g.target.quantized_operators == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, indices, table, scales)
@@ -252,7 +254,7 @@ def quantized_embedding(
 
 
 def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis: int) -> Tensor:
-    """Gather the codes or scales of tokens along an axis of a quantized table."""
+    """Gather the quantized values or scales of tokens along an axis of an embedding table."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     return make_typed_tensor(g.emit_node("Gather", x, indices, axis=axis), x.dtype, shape)
 
@@ -317,7 +319,8 @@ def _emit_dequantized_matrix(
         w = _emit_unpacked_int4(g, w)
     out, count = scales.shape
     shape = (out, count, Dim.from_value(block))
-    # Group-wise codes are stored unsigned, with 0 in the middle of the range.
+    # Group-wise quantized values are stored as unsigned integers with the zero point in the middle
+    # of the range.
     zero_point = g.emit_constant(float(2 ** (op.bits - 1)), dtype)
     codes = g.emit_node("Sub", emit_cast(g, w, dtype), zero_point)
     values = g.emit_node("Mul", codes, emit_unsqueeze(g, scales, 2))
@@ -331,11 +334,11 @@ def _emit_dequantized_columns(
 ) -> str:
     """Dequantize a matrix with group-wise scales along its first axis."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
-        # ONNX Runtime's optimizer rejects a body that dequantizes a weight of an outer graph.
+        # ONNX Runtime's optimizer rejects a loop body that dequantizes a captured weight.
         with g.hoist_nodes(g.site.scope, level=0):
             return g.emit_node("DequantizeLinear", w, scales, axis=0, block_size=group_size)
-    # If the opset lacks group-wise `DequantizeLinear`, each scale is repeated for the inputs of its
-    # group.
+    # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all inputs of
+    # its group.
     repeated = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
     count, out = scales.shape
     padded_width = count * group_size

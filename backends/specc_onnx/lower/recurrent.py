@@ -70,7 +70,9 @@ class RecurrentBatchLayout:
         return _emit_gathered_positions(self.g, out, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
-        """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on it)."""
+        """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on empty
+        axes).
+        """
         g = self.g
         # A feature axis is never padded, even if its length is the batch symbol.
         may_be_empty = [
@@ -134,7 +136,7 @@ def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | N
         if len(operands) < len(node.args):
             return None
     cached = [g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands]
-    # A different mask moves positions differently.
+    # A layer with a different mask reorders positions differently.
     if any(mask != layout.padding_mask for mask, _ in cached):
         return None
     packed = [name for _, name in cached]
@@ -199,7 +201,7 @@ def emit_ordered_weights(
     """Emit `W`, `U` and the biases in ONNX's gate order; parameters are reordered outside loops."""
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
-    # Weights computed inside a loop body are not visible outside.
+    # Weights that are computed inside a loop body cannot be used outside of it.
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
         ordered = (emit_gates_in_order(g, w, gate_order, axis) for w in weights)
@@ -259,7 +261,7 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to `LSTM`, or to a loop if there is a projection, which `LSTM` lacks."""
+    """Lower to `LSTM`, or to a loop if there is a projection, which `LSTM` does not support."""
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_layer(layer, "LSTM", "peepholes" if layer.operands.peepholes else "")
 
@@ -267,7 +269,7 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 @lower
 def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes all time steps as one tensor;
-    padded ones are zeros, which do not change the scale.
+    padded time steps are zeros, which do not affect the scale.
     """
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
@@ -374,7 +376,7 @@ def _emit_scales(layer: _RecurrentLayer) -> list[str]:
     g = layer.g
     results: list[str] = []
     for scales in layer.operands.scales or ():
-        # signed codes have zero point 0
+        # signed quantized values have zero point 0
         reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.gate_order), 0)
         results += reordered, g.emit_constant([0], "i8")
     return results

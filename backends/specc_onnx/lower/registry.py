@@ -29,7 +29,7 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
     """Lower the nodes of `graph`, or only `selected_nodes`, and restore the emitter's site."""
     outer_site = g.site
     use_counts = count_users(graph)
-    # The counts of the whole graph also apply to recomputed parts.
+    # The use counts of the whole graph also apply to recomputed values.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
     accurate_sigmoids = find_accurate_sigmoids(graph)
@@ -89,7 +89,9 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return the ends of the pieces of each axis that static slices partition completely."""
+    """Return, for each axis that static slices partition completely, the end positions of the
+    slices.
+    """
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

@@ -1,12 +1,12 @@
-"""Lower mixture-of-experts layers: run each used expert once on its tokens.
+"""Lower mixture-of-experts (MoE) layers: run each expert once on the tokens routed to it.
 
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
-No tensor has tokens × experts elements, and only weights of used experts are read. Padded tokens
-get an expert id out of range. A few experts are unrolled into one `If` each, for which a runtime
-packs the slices of stacked weights at load time; many experts become a `Loop`, which copies the
-slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled; 512
-tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
+No tensor has tokens × experts elements, and only the weights of experts with tokens are read. The
+expert id of a padded token is out of range. A few experts are unrolled into one `If` each, for
+which a runtime packs the slices of stacked weights at load time; many experts become a `Loop`,
+which copies the slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms
+unrolled; 512 tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence
@@ -204,7 +204,7 @@ class _ExpertEmitter:
         g.values.tensors.update(
             zip(captures, [*expert_weights, *self.operands.captured], strict=True)
         )
-        # the branch or iteration runs only if the expert has tokens
+        # the branch or iteration runs only if tokens are routed to the expert
         with g.enter_graph(LengthResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
             lower_nodes(g, op.body)
         output = g.values.tensors[op.get_body_output()]

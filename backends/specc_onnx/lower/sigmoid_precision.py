@@ -1,4 +1,4 @@
-"""Find the sigmoids whose relative error matters.
+"""Find the sigmoids that must have a small relative error.
 
 The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
 is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use this
@@ -33,7 +33,7 @@ ORDINARY_OPS = (
 
 
 def find_accurate_sigmoids(graph: Graph) -> set[Value]:
-    """Return the results of sigmoid functions that need a small relative error."""
+    """Return the results of sigmoid ops that must have a small relative error."""
     sigmoids = {results[0] for node, results in graph.nodes if _is_sigmoid(node)}
     if not sigmoids:
         return sigmoids

@@ -1,7 +1,7 @@
 """Lower elementwise ops, reductions, reshapes and `Einsum`.
 
 ONNX's `Einsum` is used only for a repeated axis in one term, because it crashes ONNX Runtime 1.31
-if an axis is empty. Other einsums become transposes and matrix products.
+if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul.
 """
 
 import string
@@ -99,7 +99,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
 
 @lower
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
-    """Lower to a reshape; heads with a packed form are merged already."""
+    """Lower to a reshape; packed heads `[b, t, h*d]` are already merged."""
     node = x.value.node if x.value else None
     merges_heads = op.axis == 2 and op.count == 2
     if merges_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
@@ -112,7 +112,9 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
 
 @lower
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
-    """Expand an axis of length 1; ones elsewhere keep the shape."""
+    """Expand an axis of size 1; the other entries of the target shape are 1, so their axes are
+    unchanged.
+    """
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
     return x.name if op.length == 1 else g.emit_node("Expand", x, g.emit_shape(target))
@@ -185,7 +187,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend `by` positions and drop as many at the end; the axis may be shorter than `by`."""
+    """Prepend `by` positions and drop the last `by`; the axis may be shorter than `by`."""
     if op.steps == 0:
         return x.name
     shape = list(x.shape)
@@ -197,7 +199,9 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
-    """Lower to a reduction; `any` and `all` count booleans, which is valid for empty axes."""
+    """Lower to a reduction; `any` and `all` are lowered to counts of booleans, which are defined
+    for empty axes.
+    """
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sum(g, x, op.axis)
@@ -219,7 +223,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
-    """Compare with position indices: an index out of range gives zeros."""
+    """Lower to a comparison with position indices: an index out of range gives zeros."""
     classes = emit_cast(g, emit_arange(g, op.size), x.dtype, source_dtype="i64")
     is_class = g.emit_node("Equal", emit_unsqueeze(g, x, x.rank), classes)
     return emit_cast(g, is_class, g.site.types[0].dtype)
@@ -243,13 +247,13 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     left, right = op.equation.split("->")
     names = [tuple(term.split()) for term in left.split(",")]
     out = tuple(right.split())
-    # an einsum such as `i i -> i` is not a matrix product
+    # an einsum such as `i i -> i` is not a matrix multiplication
     if any(len(set(n)) < len(n) for n in names):
         return _emit_einsum_operator(g, args, names, out)
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed once neither a later operand nor the result has the axis.
+        # An axis is summed as soon as no later operand and not the result has this axis.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _emit_term_product(g, product, term, later)
     product = _emit_unshared_axes_sum(g, product, set(out))

@@ -1,4 +1,4 @@
-"""Emit reshapes, reductions, matrix products and checked indices.
+"""Emit reshapes, reductions, MatMuls and checked indices.
 
 ONNX counts negative indices from the end; in the IR they are out of range.
 """
@@ -45,7 +45,7 @@ def _find_constant_target(
     # 0 copies an axis, so no actual length may be 0.
     if None not in target and 0 not in shape:
         return static
-    # ONNX cannot infer -1 if another length is 0, and a copied axis may be empty.
+    # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.
     if target.count(None) == 1 and all(n > 0 for n in static):
         return [-1 if n is None else n for n in target]
     return None
@@ -275,8 +275,8 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands that must be nonnegative so that the results of an op are nonnegative.
-    Return [None] if they are unknown.
+    """Return the operands that must be nonnegative for the results of an op to be nonnegative, or
+    [None] if they are unknown.
     """
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):

@@ -1,11 +1,12 @@
 """Copy a compiled model with additional outputs: attention weights, or execution counts.
 
-The fused `Attention` operator returns its softmax weights only as its fourth output, in mode 3. If
-the `Attention` is in an `If` for empty inputs, it replaces the `If`, so the copy needs nonempty
-inputs. Blocked attention is replaced by dense attention.
+The fused `Attention` operator returns its softmax weights only as its fourth output, in mode 3. An
+`If` that guards an `Attention` against empty inputs is replaced by its branch with the `Attention`,
+so the copy needs nonempty inputs. Blocked attention is replaced by dense attention.
 
 A counting copy also returns i64[n], the number of executions of each branch of an `If` and each
-body of a `Loop` or `Scan`: branches get an additional output, bodies an additional carry.
+body of a `Loop` or `Scan`: branches get an additional output, and loop bodies get an additional
+loop-carried value.
 """
 
 import math
@@ -118,7 +119,7 @@ class _ExecutionCounter:
     name_count: int = 0
 
     def make_counts_info(self, name: str) -> Any:
-        """Return the declaration of a value i64[size]."""
+        """Return the value info of a tensor i64[size]."""
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
@@ -203,7 +204,7 @@ def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
 
 
 def _insert_repeated(field: Any, index: int, value: Any) -> None:
-    """Insert into a repeated protobuf field, which has no `insert`."""
+    """Insert an element into a repeated protobuf field, which has no method `insert`."""
     values = [v if isinstance(v, str) else type(v).FromString(v.SerializeToString()) for v in field]
     del field[:]
     field.extend([*values[:index], value, *values[index:]])

@@ -101,7 +101,7 @@ class OnnxModelFile:
     pending_sessions: dict[int, "Future[OrtModel]"] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """CPU sessions that are being opened, by the number of threads."""
+    """CPU sessions that are being created, by the number of threads."""
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -149,13 +149,13 @@ class OnnxModelFile:
         return weights
 
     def open(self, provider: str, threads: int = 0) -> OrtModel:
-        """Open the model on a provider."""
+        """Load the model on an execution provider."""
         if provider == "cpu" and threads in self.pending_sessions:
             return self.pending_sessions.pop(threads).result()
         return self._open_model(self.model, provider, threads)
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Open the model for the CPU on a different thread; the next `open` returns the result."""
+        """Load the model for the CPU on a background thread; the next `open` returns the result."""
         executor = ThreadPoolExecutor(1)
         opened = executor.submit(self._open_model, self.model, "cpu", threads)
         self.pending_sessions[threads] = opened
@@ -164,7 +164,7 @@ class OnnxModelFile:
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
     ) -> FixedShapeModel:
-        """Open the model for fixed input lengths, as a CUDA graph if possible."""
+        """Load the model with static input shapes, as a CUDA graph if possible."""
         session = open_ort_model_bytes(
             self.model.SerializeToString(),
             provider,
@@ -180,7 +180,7 @@ class OnnxModelFile:
         return has_per_tensor_activation_scales(self.model)
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> OrtModel:
-        """Open a copy without activation quantization."""
+        """Load a copy without activation quantization."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         return self._open_model(copy, provider, threads, without_activation_quantization=True)
@@ -188,10 +188,10 @@ class OnnxModelFile:
     def open_with_quantized_matmuls(
         self, provider: str
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
-        """Open a copy that also outputs its quantized products."""
+        """Load a copy that also outputs its quantized MatMuls."""
         copy = _copy_model(self.model)
         products = expose_quantized_matmuls(copy)
-        # the scales depend on how threads split the tensor
+        # the scales depend on how the kernel splits the tensor among threads
         return self._open_model(copy, provider, threads=1), products
 
     def collect_subgraphs(self) -> Subgraphs:
@@ -199,7 +199,7 @@ class OnnxModelFile:
         return collect_subgraphs(self.model)
 
     def open_with_execution_counts(self, provider: str) -> OrtModel:
-        """Open a copy without activation quantization that also counts executions of subgraphs."""
+        """Load a copy without activation quantization that also counts executions of subgraphs."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         add_execution_counts(copy)
@@ -229,7 +229,7 @@ class OnnxModelFile:
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
-        """Open a copy of the model that also outputs attention weights; also return the output
+        """Load a copy of the model that also outputs attention weights; return it with the output
         names by scope.
         """
         copy = _copy_model(self.model)

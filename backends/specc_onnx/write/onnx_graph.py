@@ -122,11 +122,12 @@ class BuiltModel:
     """A model without its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attention_notes` state where attention weights can be read: `scope` and `dtype`, then `weights`
-    (a value) or `node` (the result of an `Attention`), with `guard` if the node is inside an `If`.
-    `types` are the IR types of inputs, outputs and stored weights by name; `length_inputs` maps
-    symbols to the scalar inputs that hold them. `branch_length_thresholds` maps symbols to the
-    length above which the model takes a different branch.
+    `attention_notes` list the values from which attention weights can be computed: `scope` and
+    `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with `guard` if the
+    node is inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name;
+    `length_inputs` maps symbolic dimensions to scalar inputs that contain their sizes.
+    `branch_length_thresholds` maps symbols to the length above which the model takes a different
+    branch.
     """
 
     model: ModelProto

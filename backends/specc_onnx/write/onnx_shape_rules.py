@@ -36,7 +36,7 @@ DATA_DEPENDENT_OPS = {
     # older onnx packages lack shape inference for these operators
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
-"""Operators whose result shape may be unknown although all operand shapes are known."""
+"""Operators whose result shape may be unknown even if all operand shapes are known."""
 
 
 def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
@@ -50,7 +50,7 @@ class OperatorShapes:
     computes lengths of named axes from attributes and known lengths. `result_types` are the element
     types of results, as operand indices or, unless `uses_operand_types`, type codes.
     `operand_types` are required element types by operand index; `required_attributes` are the
-    attributes of the only form that specc emits.
+    attribute values of all nodes that specc emits.
     """
 
     signature: str
@@ -61,7 +61,7 @@ class OperatorShapes:
     uses_operand_types: bool = True
 
     def bind_lengths(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
-        """Return the length of each axis name, from operands and attributes. Raise
+        """Return the size of each named axis, computed from operands and attributes. Raise
         OperandMismatchError if they disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -86,7 +86,7 @@ class OperatorShapes:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
 
     def infer_types(self, inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-        """Return the result types; lengths without a source are unknown."""
+        """Return the result types; dimensions that cannot be computed are unknown."""
         bound = self.bind_lengths(inferred, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]

@@ -1,4 +1,4 @@
-"""ONNX value types at concrete lengths: inferred types, conflicts and merges."""
+"""ONNX value types for concrete dimensions: inferred types, conflicts and merges."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -119,8 +119,8 @@ def choose_distinct_lengths(
     lower_limits: Mapping[str, int] | None = None,
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a length for every symbol of `dims`: distinct primes above `lower_limits` and at most
-    `upper_limits`, or the nearest valid lengths. Return {} if there are no valid lengths.
+    """Return a size for every symbol of `dims`: distinct primes above `lower_limits` and at most
+    `upper_limits`, or the nearest valid sizes. Return {} if there are no valid sizes.
     """
     all_dims = list(dims)
     fixed = {d.number for d in all_dims if d.number is not None}
@@ -148,7 +148,7 @@ def _choose_primes(
 ) -> dict[str, int]:
     """Return ascending primes for the symbols that are not in `excluded_lengths`."""
     primes: dict[str, int] = {}
-    # Smaller numbers are common as widths and head counts.
+    # Smaller primes often occur as widths and head counts.
     number = 10
     for symbol in symbols:
         has_limit = symbol in lower_limits
@@ -156,7 +156,7 @@ def _choose_primes(
         low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(low, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
-        # Only lengths with a large lower limit are large.
+        # A size is large only if its lower limit is large.
         number = number if has_limit else primes[symbol]
     return primes
 

@@ -5,7 +5,7 @@ cause of a failure is a bug of specc, or a runtime that is too old for the reque
 
 ONNX's shape rules are applied node by node with concrete lengths and with folded integer
 constants, because whole-graph inference loses symbols after the first `Reshape`. Rules that ONNX
-lacks are in `specc_onnx.write.onnx_shape_rules`. Data-dependent lengths stay unknown.
+lacks are in `specc_onnx.write.onnx_shape_rules`. Data-dependent dimensions remain unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +76,7 @@ def infer_model_types(
 
 
 def infer_graph_types(inferred: InferredTypes, graph: GraphProto) -> None:
-    """Infer the initializers and nodes of a graph whose inputs are known."""
+    """Infer the types of the initializers and nodes of a graph from the types of its inputs."""
     input_names = {value.name for value in graph.input}
     for tensor in (t for t in graph.initializer if t.name not in input_names):
         inferred.add_value(

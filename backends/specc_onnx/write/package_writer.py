@@ -2,7 +2,7 @@
 
 Names of weight files and some extra files contain a content hash; entry files have fixed names.
 Entry files are written after all other files, and `specc.json` is written after them, so that a
-reader finds the old package, the new package, or a hash mismatch.
+concurrent reader sees the old package, the new package, or a hash mismatch.
 """
 
 import hashlib
@@ -144,7 +144,9 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Assert that file names are plain and distinct, even on case-insensitive file systems."""
+    """Check that file names contain no path and are distinct, even on case-insensitive file
+    systems.
+    """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package has a graph"
     assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"

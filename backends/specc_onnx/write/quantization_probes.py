@@ -1,5 +1,5 @@
 """Copy a model to measure quantization error: without activation quantization, or with quantized
-products as outputs.
+MatMuls as outputs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs,
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` that does not quantize activations."""
 FIRST_SCALE_OPERAND = 8
-"""Index of the first operand of `DynamicQuantizeLSTM` that does not exist in `LSTM`."""
+"""Index of the first operand that `DynamicQuantizeLSTM` has in addition to those of `LSTM`."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
@@ -58,14 +58,14 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace quantized activations with floats and integer products with float products. Scales
-    are kept.
+    """Replace quantized activations with floats and integer MatMuls with float MatMuls. Scales are
+    kept.
     """
     for graph in iterate_nested_graphs(model.graph):
         nodes = [exact for node in graph.node for exact in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
-        # Some declared integers have become floats.
+        # Some values that were declared as integers are now floats.
         kept_infos = [
             v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES
         ]
@@ -114,7 +114,7 @@ def _set_exact_accuracy(node: NodeProto) -> None:
 
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
-    """Return a cast of the weights of a product to floats, and the operands of the product."""
+    """Return a cast of the weights of a MatMul to floats, and the operands of the MatMul."""
     float_weights = f"{node.output[0]}:weights"
     cast = helper.make_node("Cast", [weights], [float_weights], to=TensorProto.FLOAT)
     return cast, [node.input[0], float_weights]
@@ -141,7 +141,7 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
-    """Add the operands and results of quantized products as graph outputs, except products in
+    """Add the operands and results of quantized MatMuls as graph outputs, except MatMuls in
     branches and experts.
     """
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
