@@ -1,7 +1,8 @@
-"""Generate docs/notebooks/*.ipynb, one per article, from the sections of docs/seeds.md.
+"""Generate a notebook per article, docs/notebooks/*.ipynb, from the sections of docs/seeds.md.
 
-Each notebook installs nothing and runs from top to bottom in a clone of the repository. Code and
-outputs are the examples of docs/seeds.md, which a test executes; another executes the notebooks.
+The notebooks install no packages and run from top to bottom in a clone of the repository. Code and
+outputs are the examples of docs/seeds.md. One test executes docs/seeds.md, another test executes
+the notebooks.
 
     python docs/notebooks.py
 """
@@ -67,24 +68,24 @@ ARTICLES = {
         ],
     ),
 }
-"""Notebook name: its title, and the beginnings of its sections' headings."""
+"""Maps the notebook name to its title and to prefixes of the headings of its sections."""
 ALIGNMENT = """from IPython.display import SVG
 from specc.cli.main import main
 
 _ = specc.compile("dates", "dates", graphs="all")
 _ = main(["run", "dates", "3 mai 1979", "--attention", "dates.svg"])
 SVG("dates.svg")"""
-"""A cell that plots the alignment of the section with this name."""
+"""Code of a cell that plots the attention weights for the section "Alignment"."""
 
 
 def split_sections(page: str) -> dict[str, str]:
-    """Return the text of each section by its heading; the introduction's heading is empty."""
+    """Return the text of each section by heading; the heading of the introduction is ""."""
     head, *parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
     return {"": head} | dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def make_output(example: doctest.Example) -> dict[str, object]:
-    """Return what an example prints, as the output of a cell."""
+    """Convert the expected output of an example to the output of a notebook cell."""
     text = example.want.replace("<BLANKLINE>", "").splitlines(keepends=True)
     if "print(" in example.source or not isinstance(ast.parse(example.source).body[-1], ast.Expr):
         return {"output_type": "stream", "name": "stdout", "text": text}
@@ -93,13 +94,13 @@ def make_output(example: doctest.Example) -> dict[str, object]:
 
 
 def make_cell(kind: str, text: str, outputs: list[dict[str, object]]) -> dict[str, object]:
-    """Return a markdown or code cell."""
+    """Return a Markdown or code cell."""
     cell: dict[str, object] = {"cell_type": kind, "metadata": {}, "source": text.splitlines(True)}
     return cell | ({"execution_count": None, "outputs": outputs} if kind == "code" else {})
 
 
 def convert_section(heading: str, text: str) -> list[dict[str, object]]:
-    """Convert a section to cells; a code cell ends with an example that has an output."""
+    """Convert a section to cells. Each code cell ends with an example that has an output."""
     cells, title = [], f"## {heading}\n\n" if heading else ""
     for part in re.split(r"(^```python\n.*?^```\n)", text, flags=re.MULTILINE | re.DOTALL):
         if not part.startswith("```python"):
@@ -120,7 +121,7 @@ def convert_section(heading: str, text: str) -> list[dict[str, object]]:
 
 
 def build_notebook(name: str, page: str) -> str:
-    """Return the notebook of an article as JSON (nbformat 4.5), from the text of docs/seeds.md."""
+    """Build the notebook of an article, as JSON (nbformat 4.5), from the text of docs/seeds.md."""
     title, wanted = ARTICLES[name]
     sections = split_sections(page)
     imports = sections[""].partition("```python\n")[2]

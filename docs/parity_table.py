@@ -13,12 +13,12 @@ PAGE = ROOT / "docs" / "parity.md"
 HEAD = """\
 # Parity with transformers and PyTorch
 
-Tests compare small versions of every model type with the classes of transformers or PyTorch
-in float64, with random weights (including norm weights and biases), at batch size 1 and in a
-padded batch of three with random values at padded positions. The table lists the graph, the
-number of configurations, and the largest difference relative to the largest value of the
-output (the tolerance is 1e-5). The last column is "yes" if the test also compares generation:
-20 tokens with greedy decoding and with four beams, which are all equal.
+Tests compare small versions of every model type with the classes of transformers or PyTorch in
+float64, with random weights (including norm weights and biases), at batch size 1 and in a padded
+batch of three with random values at padded positions. The table lists the graph, the number of
+configurations, and the largest difference relative to the largest value of the output (the
+tolerance is 1e-5). "yes" in the last column means that the test also compares 20 tokens of greedy
+decoding and of beam search with four beams, which must all be equal.
 
 `make parity-table` runs the whole parity suite and writes this page.
 
@@ -28,8 +28,8 @@ output (the tolerance is 1e-5). The last column is "yes" if the test also compar
 
 
 def rows(lines: list[dict[str, Any]]) -> list[str]:
-    """A row a shipped family and graph, in order of their names. Tests write specs of
-    their own, too, which are no families.
+    """Return a table row per built-in spec and graph, sorted by name. Specs that tests define are
+    omitted.
     """
     shipped = {file.name.partition(".")[0] for file in SPECS.iterdir()}
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)

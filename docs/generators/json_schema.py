@@ -77,7 +77,9 @@ def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
 
 
 def _extends_rule(name: str, definition: str) -> Schema:
-    """Return the rule that an instance of a built-in spec has the config values of that spec."""
+    """Return the rule that a spec derived from a built-in spec may set the config values of that
+    spec.
+    """
     return {
         "if": {"properties": {"extends": {"const": name}}, "required": ["extends"]},
         "then": {"properties": {"config": schema_ref(definition)}},
@@ -164,7 +166,7 @@ def _entries(value: Schema) -> Schema:
 
 
 def _chosen(kinds: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a map whose keyword determines its kind."""
+    """Return the schema of a mapping whose keyword determines its kind."""
     return {
         "type": "object",
         "anyOf": [{"required": [kind]} for kind in kinds],

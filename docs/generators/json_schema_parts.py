@@ -27,7 +27,7 @@ def describe_schema(schema: Schema, text: str) -> Schema:
 def mapping_schema(
     keys: Mapping[str, Schema], needed: Sequence[str] = (), other: Schema | None = None
 ) -> Schema:
-    """A map with these keys, and others only if it is said what stands there."""
+    """Return the schema of a mapping with these keys; other keys are allowed only with a schema."""
     return {
         "type": "object",
         "properties": dict(keys),
@@ -78,7 +78,7 @@ VALUE_SCHEMAS: dict[str, Schema] = {
 
 
 def config_schema(program: Program) -> Schema:
-    """Return the schema of `config:` of an instance: values of its spec and used specs, new
+    """Return the schema of `config:` of a derived spec: values of its base spec and used specs, new
     fields.
     """
     schema = _of(program)
@@ -98,7 +98,7 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _of(program: Program) -> Schema:
-    """Return the schema of the config of an extended or used spec."""
+    """Return the schema of the config of a base spec or an imported spec."""
     fields = list(program.iterate_fields())
     # the name of another choice may stand for a word of one
     words = [f.name for f in fields if f.type.name == "choice"]
