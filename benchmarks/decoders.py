@@ -1,7 +1,7 @@
 """Time text generation token by token, in several runtimes.
 
-A `Writer` reads prompts i64[batch, n], generates `count` tokens greedily and returns when it had
-each. Those of encoder-decoders have a fixed source.
+A `Writer` processes prompts i64[batch, n], generates `count` tokens by greedy decoding and returns
+the time of each token. For encoder-decoder models, the source is fixed.
 """
 
 import json
@@ -61,8 +61,8 @@ def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
 
 
 def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
-    """specc: a text of `model`, the writer of a package; each call feeds tokens
-    i64[batch, n] and gives logits.
+    """Start generation with a specc package; each call of the returned function processes tokens
+    i64[batch, n] and returns logits.
     """
     prepared = model.input_signature.prepare({model.input_signature.sequence_input: prompt})
     taken: Callable[[Ints], NDArray[np.float32]] = model.create_stepper(prepared).step
@@ -181,7 +181,9 @@ class WithPast:
         return made[0].numpy(), made[1:]
 
     def start(self, ids: Ints) -> tuple[Ints, Step]:
-        """Reads prompts; gives the likeliest next tokens and how to go on."""
+        """Process prompts; return the most likely next tokens and a function that decodes the next
+        step.
+        """
         length = ids.shape[1]
         logits, states = self.run(ids, length, self.empty(len(ids)))
 
@@ -195,8 +197,8 @@ class WithPast:
 
 
 def _width(said: int | str, path: Path) -> int:
-    """Numbers of a head: the graph says so, or the file beside it, as the model builder of
-    onnxruntime-genai writes it.
+    """Return the head size, from the graph or from `genai_config.json`, which the model builder of
+    onnxruntime-genai writes.
     """
     if isinstance(said, int):
         return said
@@ -308,7 +310,7 @@ INPUT_NAMES = {"input_ids": "source", "input_features": "input_features"}
 
 
 def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
-    """A package of ours through the Python API."""
+    """Run a specc package of an encoder-decoder model through the Python API."""
     import specc
 
     model = specc.load(package, threads=THREADS).generator

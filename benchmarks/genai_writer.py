@@ -44,7 +44,7 @@ def write(directory: str, threads: str) -> None:
 
 
 def _with_threads(directory: Path, place: Path, threads: int) -> str:
-    """A folder beside the model whose config says how many threads there are; the big
+    """Create a directory next to the model with a config that sets the number of threads; large
     files are hard links.
     """
     for path in directory.iterdir():

@@ -1,9 +1,9 @@
-"""Writing text: specc beside transformers, an export with past in ONNX Runtime, and
-onnxruntime-genai.
+"""Compare text generation in specc, transformers, an exported decoder with past in ONNX Runtime,
+and onnxruntime-genai.
 
-GPT-2 small, and a Llama of its size, because the model builder of onnxruntime-genai
-makes no GPT-2. Greedy, fp32, two threads. The weights are random, larger than a fresh
-model's, so that not one word is written again and again.
+The models are GPT-2 small and a Llama of the same size, because the model builder of
+onnxruntime-genai does not support GPT-2: greedy decoding, fp32, two threads. The random weights are
+larger than at initialization, so that the model does not repeat a single token.
 """
 
 import math
@@ -27,17 +27,20 @@ from decoders import Trace, Writer
 ROOT = Path(__file__).parents[1]
 BATCHES = (1, 4)
 OPSETS = {"gpt2": 23, "llama": 20}
-"""What the exporter is asked for: 23 has `Attention`, but its `RotaryEmbedding` fails
+"""The opset of the exporter: opset 23 has `Attention`, but its `RotaryEmbedding` fails
 in batches (torch 2.13).
 """
 READ_AT_ONCE = 512 * 2**20
-"""Bytes of the array that is read to measure the memory: far more than any cache holds."""
+"""Size in bytes of the array for measuring memory bandwidth, which is much larger than any CPU
+cache.
+"""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is written: `prompt` tokens are read, `count` written; `far` is the long
-    past that is looked at too, `full` a prompt that fills the context but for two tokens.
+    """Sequence lengths: `prompt` tokens of the prompt, `count` generated tokens, `far` past tokens
+    of the long-context measurement, and `full` tokens of a prompt that fills the context except for
+    two tokens.
     """
 
     prompt: int = 128
@@ -54,7 +57,7 @@ QUICK = Sizes(prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_co
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """A table for each model and batch, and how far from the memory's own speed it is."""
+    """Yield a table per model and batch size, with the ratio to the time for reading the weights."""
     sizes = QUICK if quick else Sizes(rounds=rounds)
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
@@ -100,8 +103,8 @@ def _table(
         rng.integers(0, 90 if sizes.tiny else 50000, (batch, n)) for n in (sizes.prompt, sizes.far)
     )
     traces = in_turn(writers, near, sizes.count, sizes.rounds)
-    # a long past is looked at with one text: with four the prompts alone would take
-    # most of an hour
+    # long contexts are measured only at batch size 1: with four, the prompts alone would take most
+    # of an hour
     long = in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
@@ -127,7 +130,7 @@ def _table(
 
 
 def _prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator[str]:
-    """How long it takes to read a long prompt and give the first token behind it."""
+    """Measure the prefill time of a long prompt, until the first token."""
     vocab = 90 if sizes.tiny else 50000
     ids = np.random.default_rng(1).integers(0, vocab, (1, sizes.full))
     traces = in_turn(writers, ids, 1, sizes.far_rounds)
@@ -142,15 +145,15 @@ def _prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator
 
 
 def _token(traces: list[Trace], count: int) -> float:
-    """Seconds of a token: the median over rounds of the first tokens behind the prompt."""
+    """Return the seconds per token: the median over rounds for the first tokens after the prompt."""
     return statistics.median(s for t in traces for s in t.steps[: count - 1])
 
 
 def in_turn(
     writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int
 ) -> dict[str, list[Trace]]:
-    """What each writer did in each round: they take turns, rest first, and warm up with
-    two tokens.
+    """Return the traces of each program per round. The programs alternate; each pauses first and
+    generates two warmup tokens.
     """
     traces: dict[str, list[Trace]] = {name: [] for name in writers}
     for n in range(rounds):
@@ -162,13 +165,13 @@ def in_turn(
 
 
 def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, Writer], list[str]]:
-    """Every program that can be had, and remarks about those that cannot."""
+    """Return the available programs, and remarks about programs that are not available."""
     package = directory / f"{name}-specc"
     compiled(name, checkpoint, package, "specc", "ort-cpu")
     writers: dict[str, Writer] = {"specc": decoders.of_specc(package)}
     remarks: list[str] = []
     model = decoders.published(checkpoint)
-    # its static cache takes as long, within the noise, and minutes of every run
+    # a static cache takes the same time, within the noise, but adds minutes to every run
     writers["transformers"] = decoders.of_transformers(model, "dynamic")
     out = directory / f"{name}-past.onnx"
     if said := decoders.exported(checkpoint, out, OPSETS[name]):
@@ -202,14 +205,14 @@ def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, 
 
 
 def _nodes(path: Path) -> int:
-    """Operators of a graph."""
+    """Return the operator types of a graph."""
     import onnx
 
     return len(onnx.load(path, load_external_data=False).graph.node)
 
 
 def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) -> None:
-    """A package of the spec with that name, as a user makes it."""
+    """Compile a package of a spec with the default options."""
     command = [
         sys.executable,
         "-m",
@@ -227,14 +230,14 @@ def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) ->
 
 
 def genai_python() -> str:
-    """The Python that has onnxruntime-genai, if there is one."""
+    """Return the Python interpreter in whose environment onnxruntime-genai is installed, if any."""
     made = ROOT / ".readers" / "genai" / "bin" / "python"
     return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
 
 
 def saved(name: str, directory: Path, tiny: bool) -> Path:
-    """A checkpoint as published ones are, with random weights; for Llama with a
-    tokenizer, which the builder wants.
+    """Save a randomly initialized checkpoint in the published format; for Llama with a tokenizer,
+    which the model builder requires.
     """
     torch.manual_seed(0)
     made = _model(name, tiny)
@@ -268,7 +271,7 @@ def _model(name: str, tiny: bool) -> Any:
 
 
 def tokenizer(vocab: int) -> Any:
-    """Numbers as words."""
+    """Return a tokenizer whose words are decimal numbers."""
     from tokenizers import Tokenizer, models
 
     words = Tokenizer(models.WordLevel({str(n): n for n in range(vocab)}, unk_token="0"))
@@ -276,8 +279,8 @@ def tokenizer(vocab: int) -> Any:
 
 
 def memory(size: int, rounds: int) -> float:
-    """Bytes a second that two threads read: the fastest of some sums over an array of
-    `size` bytes, half by each.
+    """Measure the memory bandwidth in bytes/s: the fastest sum of an array of `size` bytes by two
+    threads.
     """
     array = np.ones(size // 4, np.float32)
     halves = np.split(array[: len(array) // 2 * 2], 2)
@@ -291,8 +294,8 @@ def memory(size: int, rounds: int) -> float:
 
 
 def bytes_a_token(checkpoint: Path) -> int:
-    """Bytes of fp32 weights that a token needs all of: not the table of positions; the
-    one of words is the head too.
+    """Return the bytes of fp32 weights that are read per token: without position embeddings; the
+    token embedding is also the lm_head.
     """
     from safetensors import safe_open
 
@@ -303,6 +306,6 @@ def bytes_a_token(checkpoint: Path) -> int:
 
 
 def cache_bytes(checkpoint: Path, past: int) -> int:
-    """Bytes of keys and values of `past` rows of one text, fp32."""
+    """Return the bytes of the fp32 KV cache of one sequence with `past` positions."""
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     return 2 * 4 * past * config.num_hidden_layers * config.hidden_size

@@ -1,8 +1,7 @@
-"""One shipped spec, small, on a provider: compiled in each width, compared with the
-float64 reference, written with, and where each node went.
-
-A process of its own for each spec, so that one that ends a process is one row of a
-table: `python benchmarks/gpu_specs.py NAME PROVIDER FOLDER DTYPE…` prints a line of JSON.
+"""Check a small version of one built-in spec on an execution provider: compile it in each dtype,
+compare it with the float64 reference, generate tokens, and report the placement of each node. Each
+spec runs in a separate process, so that a crash affects only one row of the table:
+`python benchmarks/gpu_specs.py NAME PROVIDER FOLDER DTYPE…` prints a line of JSON.
 """
 
 import json
@@ -30,11 +29,11 @@ WRITTEN = 8
 
 ROUNDED = ("int8", "int8-weights", "int4")
 NOTHING = "E0852"
-"""What a spec without a weight that can be rounded says."""
+"""The error code for a spec without quantizable weights."""
 
 
 def said(command: Sequence[str]) -> tuple[int, str]:
-    """The exit status of a command, and what it says."""
+    """Run a command; return its exit code and its messages."""
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
         status = main(list(command))
@@ -42,7 +41,7 @@ def said(command: Sequence[str]) -> tuple[int, str]:
 
 
 def compiled(name: str, dtype: str, out: Path, *more: str) -> str:
-    """Compile the spec with small sizes; what it says where that fails."""
+    """Compile the spec with small sizes; return the error message, "" on success."""
     sets = [f"--set={key}={_text(value)}" for key, value in SMALL_CONFIGS[name].items()]
     width = () if dtype == "f32" else ("--dtype", dtype)
     options = ("--target", "ort-cuda", "--init", "1", "--force", "-o", str(out))
@@ -55,7 +54,7 @@ def _text(value: object) -> str:
 
 
 def verified(path: Path, provider: str) -> dict[str, object]:
-    """How far the model is from the reference, or what is wrong."""
+    """Return the largest difference from the reference, or the error message."""
     status, heard = said(["verify", str(path), "--execution-provider", provider])
     found = [float(number) for number in WORST.findall(heard)]
     if status:
@@ -64,8 +63,8 @@ def verified(path: Path, provider: str) -> dict[str, object]:
 
 
 def written(directory: Path, provider: str) -> dict[str, object]:
-    """Tokens of a package, of its one file, and of both on the processor: whether all
-    are the same.
+    """Compare the tokens of a package and of its standalone generator on the provider and on the
+    CPU; return whether all are equal.
     """
     tokens = {}
     for at in dict.fromkeys((provider, "cpu")):
@@ -82,13 +81,15 @@ def written(directory: Path, provider: str) -> dict[str, object]:
 
 
 def _absent(model: Model) -> set[str]:
-    """Inputs with a default: padding would stand behind a prompt."""
+    """Return the inputs with a default, which are omitted because random padding masks would pad
+    after the prompt.
+    """
     defaults = model.input_signature.defaults
     return {*defaults.outputs} if defaults is not None else set()
 
 
 def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
-    """Provider, operator and name of each node of a model, once it is optimized."""
+    """Return provider, operator type and name of each node of the optimized model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -102,7 +103,7 @@ def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
 
 
 def tried(name: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dict[str, object]:
-    """All that can be told of one spec."""
+    """Return the results of all checks of one spec."""
     row: dict[str, object] = {"spec": name}
     for dtype in dtypes:
         whole = directory / f"{name}-{dtype}.onnx"
@@ -120,7 +121,7 @@ def tried(name: str, provider: str, directory: Path, dtypes: Sequence[str]) -> d
             row[f"{dtype} package"] = {"wrong": fault[-600:]}
         elif not fault:
             row[f"{dtype} package"] = verified(package, provider)
-            # a spec without `generate` has a package with its full forward alone
+            # the package of a spec without `generate` contains only the full forward graph
             if dtype == "f32" and (package / "generate.onnx").exists():
                 row["writes"] = written(package, provider)
     for kind in ROUNDED:
@@ -129,12 +130,14 @@ def tried(name: str, provider: str, directory: Path, dtypes: Sequence[str]) -> d
 
 
 def rounded(name: str, kind: str, provider: str, directory: Path) -> dict[str, object]:
-    """The whole graph with rounded weights; nothing is told of one that has none."""
+    """Check the full forward graph with quantized weights; return no result for a spec without
+    quantizable weights.
+    """
     path = directory / f"{name}-{kind}.onnx"
     more = ["--quantize", kind]
     if kind == "int4":
         more += ["--calibration-samples", "0"]
-    # `int8` has a scale a result, and no blocks
+    # `int8` has per-channel scales and no groups
     if kind != "int8":
         more += ["--group-size", "32"]
     if fault := compiled(name, "f32", path, *more):

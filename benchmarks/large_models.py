@@ -33,7 +33,9 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class Sizes:
-    """A Llama, how its numbers are stored, and the seconds that it may take."""
+    """The sizes of a Llama, the dtype of its checkpoint, and the time limit of compilation in
+    seconds.
+    """
 
     name: str
     dtype: str
@@ -55,7 +57,7 @@ TINY = (
 
 
 def tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The names and shapes of a Llama's file."""
+    """Return the tensor names and shapes of a Llama checkpoint."""
     wide, hidden = sizes.wide, sizes.hidden
     yield "model.embed_tokens.weight", (sizes.words, wide)
     for n in range(sizes.layers):
@@ -72,7 +74,7 @@ def tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def write(sizes: Sizes, directory: Path) -> int:
-    """A checkpoint's folder; gives the bytes of its weights."""
+    """Write a checkpoint directory; return the size of its weights in bytes."""
     directory.mkdir()
     heads = sizes.wide // 32 if sizes.wide < 1024 else sizes.wide // 128
     config = {
@@ -96,7 +98,7 @@ def write(sizes: Sizes, directory: Path) -> int:
     text += b" " * (-(8 + len(text)) % 64)
     with (directory / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + at)  # zeros that take no room
+        file.truncate(8 + len(text) + at)  # a sparse file of zeros
     return at
 
 
@@ -108,8 +110,8 @@ def warmed(file: Path) -> None:
 
 
 def row(sizes: Sizes, directory: Path) -> str:
-    """What one checkpoint takes, as a row of the table: once as a file that points into the
-    checkpoint, once as a package of every graph.
+    """Return the compile time and memory of a checkpoint as a table row: as a model with linked
+    weights, and as a package of all graphs.
     """
     place = directory / sizes.dtype
     size = write(sizes, place)
@@ -204,7 +206,7 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
         f"With {decoders.THREADS} threads, the model processes a prompt of {PROMPT} tokens in "
         f"{first:.2f} s and then generates {rate:.2f} tokens/s.\n"
     )
-    # four bytes a number
+    # four bytes per value
     needed, there = (
         4e-9 * sum(math.prod(shape) for _, shape in tensors(SEVEN)),
         measure.memory() / 1e9,

@@ -149,7 +149,7 @@ def measure_process(
     first, processor = time.time() - began, time.process_time()
     start, processor_start = time.perf_counter(), time.process_time()
     times, processor_times, tokens = [], [], []
-    # another prompt, since OpenVINO GenAI keeps the KV cache of the former one
+    # a different prompt, because OpenVINO GenAI keeps the KV cache of the previous prompt
     for token in generate(ids[::-1], count):
         times.append(time.perf_counter())
         processor_times.append(time.process_time())
@@ -171,13 +171,15 @@ def started() -> float:
     """Return the start time of this process in seconds since the epoch."""
     with open("/proc/self/stat", encoding="ascii") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
-    # `btime` in /proc/stat has whole seconds only
+    # `btime` in /proc/stat has a resolution of one second
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return boot + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def read_peak_memory() -> float:
-    """The resident memory of this process at most, in MB; `ru_maxrss` begins with its parent's."""
+    """Return the peak resident memory of this process in MB; `ru_maxrss` would include that of its
+    parent.
+    """
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 / 1e6 for line in file if line.startswith("VmHWM"))
 

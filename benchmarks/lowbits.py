@@ -240,8 +240,8 @@ def _writers(
 def _reading(
     reader: Reader, directory: Path, rounds: int, quick: bool, wanted: list[Goal]
 ) -> Iterator[str]:
-    """A row for each kind, and one for ONNX Runtime's own quantizer; goals are added to
-    `wanted`.
+    """Yield a row per quantization kind, and one for ONNX Runtime's own quantizer; goals are added
+    to `wanted`.
     """
     config = reader.small if quick else reader.config
     calls: dict[str, Callable[[], Any]] = {}
@@ -276,7 +276,7 @@ def _reading(
 def _model(
     reader: Reader, directory: Path, kind: str, config: Mapping[str, object]
 ) -> tuple[Any, int]:
-    """An open model and the bytes of its files."""
+    """Load a model; return it with the size of its files in bytes."""
     out = directory / f"{reader.spec}-{kind}"
     if not out.exists():
         specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
@@ -289,9 +289,7 @@ def _dynamic(
     config: Mapping[str, object],
     prepared: Mapping[str, np.ndarray],
 ) -> tuple[Callable[[], Any], int]:
-    """What ONNX Runtime's quantizer makes of the same model, as it does unless told
-    otherwise.
-    """
+    """Quantize the same model with ONNX Runtime's quantizer and its default options."""
     from onnxruntime.quantization import quantize_dynamic
 
     full, out = directory / f"{reader.spec}-full", directory / f"{reader.spec}-dynamic"

@@ -39,7 +39,7 @@ THEIRS = {
     "genai builder, int4, group size 128": ("block_size=128",),
     "genai builder, int4, k_quant": ("algo_config=k_quant",),
 }
-"""What its builder is told beside `-p int4`: nothing is its own recipe."""
+"""Options of the genai model builder in addition to `-p int4`; none selects its default recipe."""
 GOAL = ("specc, int4 (self-generated data)", "genai builder, int4")
 
 Logits = NDArray[np.float64]
@@ -47,8 +47,8 @@ Logits = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Loss:
-    """Means over all places: divergence from float32 in nats, how often the likeliest
-    byte is the same, bits a byte of the text, and the bytes of the files.
+    """Means over all positions: KL divergence from float32 in nats, top-1 agreement, and bits per
+    byte of the text; and the size of the files in bytes.
     """
 
     divergence: float
@@ -58,7 +58,7 @@ class Loss:
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """The table, and whether the goal is reached; there is no time in it, and no rounds."""
+    """Yield the table and the goal; no times are measured, so there are no rounds."""
     checkpoint = _checkpoint(directory, quick)
     count, length = (4, 64) if quick else (TEXTS, LENGTH)
     ids = byte_lm.windows(byte_lm.texts()[1], count, length)
@@ -95,7 +95,9 @@ def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator
 def _models(
     checkpoint: Path, directory: Path, remarks: list[str]
 ) -> Iterator[tuple[str, tuple[Callable[[NDArray[np.int64]], Logits], int]]]:
-    """Each model by name: ids to logits, and the bytes of its files. Exact numbers come first."""
+    """Yield each model by name: a function from ids to logits, and the size of its files in bytes.
+    The float32 model comes first.
+    """
     for n, (name, options) in enumerate(OURS.items()):
         out = directory / f"recipe-{n}"
         specc.compile(checkpoint, out / "m.onnx", weights_as="copy", **options)
@@ -118,7 +120,9 @@ def _models(
 
 
 def _checkpoint(directory: Path, quick: bool) -> Path:
-    """The folder of the trained model; with `quick` one that has hardly begun to learn."""
+    """Return the directory of the trained model, or, with `quick`, of a model that was trained for
+    a few steps.
+    """
     named = Path(os.environ.get("SPECC_BYTE_LM", "") or directory / "byte_lm")
     script = HERE / "byte_lm.py"
     if quick and not named.exists():
@@ -139,7 +143,7 @@ def _log_softmax(logits: NDArray[Any]) -> Logits:
 
 
 def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> Loss:
-    """How far `found` is from `exact`, both log probabilities [texts, places, bytes]."""
+    """Compare the log-probabilities `found` and `exact`, [sequences, positions, vocabulary]."""
     divergence = (np.exp(exact) * (exact - found)).sum(-1).mean()
     same = (exact.argmax(-1) == found.argmax(-1)).mean()
     told = np.take_along_axis(found[:, :-1], ids[:, 1:, None], -1)
@@ -147,6 +151,6 @@ def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> L
 
 
 def size(directory: Path) -> int:
-    """Bytes of numbers and graphs; not of tokenizers, which are what they are."""
+    """Return the size of weights and graphs in bytes, without tokenizer files."""
     kinds = {".onnx", ".data", ".safetensors"}
     return sum(p.stat().st_size for p in directory.rglob("*") if p.suffix in kinds)

@@ -1,4 +1,6 @@
-"""Recurrent models beside PyTorch: the same weights, eager and, where it works, torch.compile."""
+"""Compare recurrent models with PyTorch, with the same weights: eager mode and, if supported,
+torch.compile.
+"""
 
 import statistics
 import time
@@ -21,7 +23,7 @@ HEADS, STATE = 32, 128
 
 
 class LanguageModel(torch.nn.Module):
-    """What a user writes: embedding, two layers, output."""
+    """A language model in PyTorch: embedding, two recurrent layers, output layer."""
 
     def __init__(self, layer: type[torch.nn.Module]) -> None:
         super().__init__()
@@ -30,12 +32,12 @@ class LanguageModel(torch.nn.Module):
         self.decoder = torch.nn.Linear(WIDTH, VOCAB)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, steps, vocab]."""
+        """Return logits [batch, steps, vocab]."""
         return self.decoder(self.rnn(self.encoder(ids))[0])
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """A table row for each model and batch size."""
+    """Yield a table row per model and batch size."""
     torch.set_num_threads(2)
     yield "### Recurrent models: ms (median, fastest), 2 threads\n"
     head = (
@@ -62,8 +64,8 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """RNNsearch scoring 30 source and 30 target tokens; eager is the spec as a module, its loop
-    split as ours is.
+    """Measure the full forward pass of RNNsearch with 30 source and 30 target tokens; the eager
+    model is the module of the spec after `split_scan`.
     """
     sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "embed_dim": 128, "hidden": 256, "readout": 128}
     model, cost = _compiled("rnnsearch", directory, sets)
@@ -91,7 +93,9 @@ graph main(q: float[batch, n, {HEADS}, {STATE}], k: float[batch, n, {HEADS}, {ST
 
 
 def _delta_rule(directory: Path, rounds: int) -> Iterator[str]:
-    """One layer of the gated delta rule over 512 positions beside transformers' chunked form."""
+    """Compare a gated delta rule layer over 512 positions with the chunked implementation of
+    transformers.
+    """
     spec = directory / "gated_delta_rule.specc"
     spec.write_text(DELTA_RULE, encoding="utf-8")
     model, cost = _compiled(str(spec), directory, {})
@@ -110,7 +114,9 @@ def _delta_rule(directory: Path, rounds: int) -> Iterator[str]:
 
 
 def _compiled(spec: str, directory: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
-    """The open model, and the seconds and megabytes of compiling it."""
+    """Compile a model; return the loaded model, and the time in seconds and memory in MB of the
+    compilation.
+    """
     path = directory / f"{Path(spec).stem}.onnx"
     start = time.perf_counter()
     made = specc.compile(spec, path, init=0, set=sets)
@@ -138,7 +144,7 @@ def _row(
                 calls["compile"] = lambda: compiled(ids)
             except (
                 Exception
-            ) as error:  # its failures are of many kinds; the table says that it failed
+            ) as error:  # it may raise different exceptions; the table reports the failure
                 print(f"torch.compile of {name}: {type(error).__name__}")
         times = measure.in_turn(calls, rounds)
     found = measure.ratio(times["specc"], times["eager"])
