@@ -67,10 +67,10 @@ def attend(
     """Compute scaled dot-product attention over [batch, heads, length, head_dim]; returns
     (out, weights).
 
-    Without a heads axis there is a single head; a query [batch, d] has no length axis and
-    neither have its results. With fewer key than query heads this is grouped-query
-    attention. `scale` defaults to 1/sqrt(d); `cap` is logit soft-capping, applied before
-    the bias `add` and the mask; `sinks` [heads] are attention-sink logits.
+    Without a heads axis there is a single head; for a query [batch, d] without a length axis, the
+    results have no length axis either. With fewer key heads than query heads, this is grouped-query
+    attention. `scale` defaults to 1/sqrt(d); `cap` is logit soft-capping, applied before the bias
+    `add` and the mask; `sinks` [heads] are attention-sink logits.
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
@@ -158,18 +158,16 @@ def attend_by(
     normalize: Normalizer = SOFTMAX_NORMALIZER,
     noise: Tensor | None = None,
 ) -> Results:
-    """Compute attention with any score: a definition of `q` and `k`, two vectors. Returns
-    (out, weights).
-
-    `q` is [batch, length, d] or [batch, d], optionally with a heads axis after the batch;
-    `k` and `v` alike. `normalize` turns the visible scores into weights: `softmax` over
-    the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries of each key
-    (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044, 4.1);
-    `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the
-    weights' shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by their sum
-    (Nadaraya 1964), negative ones as zero; `uniform`, equal weights; or a definition such
-    as `sparsemax`, `entmax15`, `topk(8)`. The weights are zero where no key is visible or
-    all kernels are zero.
+    """Compute attention with any score function of a query vector `q` and a key vector `k`. Returns
+    (out, weights). `q` is [batch, length, d] or [batch, d], optionally with a heads axis after the
+    batch axis, and so are `k` and `v`. `normalize` computes the attention weights from the unmasked
+    scores: `softmax` over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries of
+    each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044, 4.1);
+    `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the weights'
+    shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by the sum of scores (Nadaraya
+    1964), with negative scores treated as zero; `uniform`, equal weights; or a definition such as
+    `sparsemax`, `entmax15`, `topk(8)`. The weights are zero where no key is visible or all kernels
+    are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
@@ -250,9 +248,9 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,)
     q, k].
 
-    `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. A
-    bias or mask always has a heads axis, and length 1 along every axis on which it does
-    not depend; one grid can be used by several attention layers.
+    `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. The result for
+    a bias or mask always has a heads axis, and has size 1 along every axis on which it does not
+    depend; it can be used by several attention layers.
     """
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):

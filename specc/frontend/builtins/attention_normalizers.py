@@ -162,15 +162,15 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
 
 @register_builtin()
 def masked_softmax(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Apply softmax over the keys, the last axis, with masked keys excluded; weights are
-    zero where no key is visible.
+    """Apply softmax over the keys, the last axis, with masked keys excluded; the weights are zero
+    if all keys are masked.
     """
     return _normalize_masked(site, scores, mask, SOFTMAX_NORMALIZER)
 
 
 @register_builtin()
 def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Return one-hot weights at the maximum visible score of each query."""
+    """Return one-hot weights at the maximum unmasked score of each query."""
     return _normalize_masked(site, scores, mask, ChoiceValue("hard", NORMALIZER_NAMES))
 
 
@@ -193,8 +193,8 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
 
 @register_builtin()
 def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Divide each visible score by the sum over the keys, negative scores as zero; zeros
-    where the sum is zero.
+    """Divide each unmasked score by the sum over the keys, with negative scores treated as zero;
+    the weights are zero if the sum is zero.
     """
     return _normalize_masked(site, scores, mask, ChoiceValue("kernel", NORMALIZER_NAMES))
 

@@ -36,12 +36,12 @@ def conv(
     feature map [batch, channels, height, width].
 
     `kernel`, `stride` and `dilation` are one number, or one for each axis, as `[3, 5]`.
-    `groups` splits the channels into groups that are convolved independently. `padding`
+    `groups` is the number of channel groups, which are convolved independently. `padding`
     is the number of zeros at both ends: a number, `[2, 0]` for start and end of the time
     axis, `[height, width]`, or `[[2, 0], [1, 1]]` for start and end of each axis; `same`
     keeps the length (if the total is odd, the end gets one more); `causal` pads only at
     the start, so that no output reads later positions. With `keep` [batch, time],
-    positions that are masked out count as zeros and the results are (out, keep), the
+    masked-out positions are treated as zeros, and the results are (out, keep), the
     second the mask of the output positions. Weights: `weight` [out, channels / groups,
     kernel], `bias` [out]; both may be given as `weight=` and `bias=`.
     """
@@ -162,8 +162,9 @@ def conv_keep(
     """Return the padding mask [batch, time] of the output positions of a convolution or
     pooling with these options, given the mask `keep` [batch, time] of its input.
 
-    Each sequence keeps as many positions as without padding. If the window reads past the
-    end, values at padded positions have to be zero; `conv(…, keep=keep)` does both.
+    Each sequence has as many output positions as it would have without padding. If windows extend
+    past the end of a sequence, the values at padded positions must be zero; `conv(…, keep=keep)`
+    ensures both.
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"

@@ -33,12 +33,12 @@ from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 
 FUNCTION_DOCS = {
     "abs": "The absolute value.",
-    "ceil": "The smallest integer not below x.",
+    "ceil": "The smallest integer that is at least x.",
     "cos": "The cosine of x in radians.",
     "erf": "The error function.",
     "exp": "The exponential function.",
     "expm1": "exp(x) - 1, accurate near 0.",
-    "floor": "The largest integer not above x.",
+    "floor": "The largest integer that is at most x.",
     "gelu": "GELU, exact: x · Φ(x) (arXiv:1606.08415, sec. 2).",
     "gelu_tanh": "GELU by its tanh approximation, as in GPT-2 and BERT's original code "
     "(arXiv:1606.08415, sec. 2).",
@@ -203,7 +203,7 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = LAST_AXIS) -> Tensor | Numb
 
 @register_builtin()
 def mean(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Average along an axis. Over a padded axis use `masked_mean_pool`."""
+    """Average along an axis. For a padded axis, use `masked_mean_pool`."""
     return add_reduction(site, "mean", x, axis)
 
 
@@ -221,7 +221,7 @@ def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return the index of the maximum along an axis, the first of equal ones."""
+    """Return the index of the maximum along an axis; the first index if several are equal."""
     return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 
@@ -237,7 +237,7 @@ def cumsum(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 
 @register_builtin()
 def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
-    """Select from `then` where the condition is true and from `otherwise` elsewhere."""
+    """Select elements from `then` where the condition is true, and from `otherwise` elsewhere."""
     # if both operands are numbers, their types determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
@@ -263,9 +263,9 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 @register_builtin()
 def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
-    """Return True where two group numbers are equal and positive (0: no group). All
-    positions of a group, such as an image in a prompt, are processed in one step, so that the mask
-    `same_group` counts as causal.
+    """Return True where two group numbers are equal and positive (0: no group). All positions of a
+    group, such as an image in a prompt, are processed in one step, so that the mask `same_group` is
+    considered causal.
     """
     return site.add_op(ops.Compare("same_group"), x, y)
 

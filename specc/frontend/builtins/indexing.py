@@ -70,8 +70,8 @@ def topk(
 
 @register_builtin()
 def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Shift an axis circularly by `by`: position t reads position `t - by`, and positions
-    shifted past one end reappear at the other.
+    """Shift an axis circularly by `by`: position t is position `t - by` of `x`; positions that are
+    shifted past one end are inserted at the other end.
     """
     return site.add_op(ops.Roll(site.resolve_axis(x, axis), by), x)
 
@@ -123,10 +123,9 @@ def resize(
     `resize(x, size=[h, w], mode=bilinear)` for the last two axes of an image
     [batch, channels, height, width].
 
-    `axis` is the first resized axis: `size=[n], axis=1` for [batch, time, features].
-    With `factor` instead of `size`, the length of every axis from `axis` on (default 2)
-    is multiplied. `antialias` filters before downsampling, as image processors do, and
-    needs lengths known when compiling.
+    `axis` is the first resized axis: `size=[n], axis=1` for [batch, time, features]. With `factor`
+    instead of `size`, the length of every axis from `axis` on (default 2) is multiplied.
+    `antialias` filters before downsampling, as image processors do, and requires static sizes.
     """
     at, count = _find_resized_axes(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
@@ -160,9 +159,9 @@ def grid_sample(
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
     as PyTorch's `grid_sample` does; returns [batch, channels, ...].
 
-    Points are (x, y), -1 to 1 across the map: from the outer edges of the border pixels, or
-    with `align_corners` from their centers. Points outside read 0, the nearest pixel
-    (`padding_mode=border`), or the map mirrored at its border (`reflection`).
+    Points are (x, y), -1 to 1 across the map: from the outer edges of the border pixels, or with
+    `align_corners` from their centers. The value of points outside is 0, that of the nearest pixel
+    (`padding_mode=border`), or that of the feature map mirrored at its border (`reflection`).
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 

@@ -236,7 +236,7 @@ def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
 def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     """Compute the dot product along the last axis.
 
-    As an attention score, between all queries and keys, it is one matrix product.
+    As an attention score, it is computed for all queries and keys by one matrix multiplication.
     """
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
         # [… q, 1, d] · [… 1, k, d] is computed as a matrix product, not as a broadcast product and

@@ -93,14 +93,13 @@ def gru(
     last).
 
     `out` [batch, time, hidden] has the hidden state at every time step, both directions
-    concatenated; `last` [batch, layers, hidden] the final states, layer by layer, forward
-    before backward; `start` has the same layout and defaults to zeros. Time steps masked
-    out by `keep` leave the state unchanged and give zeros. `reset` is applied before the
-    recurrent matrix, as in the paper, or after it, as in PyTorch. `update` determines
-    whether an update gate of 1 keeps the old state or takes the new one. Weights: `weight_ih_l0`
-    [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in
-    PyTorch, `_l1` and so on for further layers, `_reverse` for the backward direction.
-    Gate order: reset, update, new.
+    concatenated; `last` [batch, layers, hidden] the final states, layer by layer, forward before
+    backward; `start` has the same layout and defaults to zeros. Time steps masked out by `keep`
+    leave the state unchanged and give zeros. The `reset` gate is applied before the recurrent
+    projection, as in the paper, or after it, as in PyTorch. `update` determines whether an update
+    gate of 1 selects the old state or the new state. Weights: `weight_ih_l0` [3 hidden, in],
+    `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, `_l1` and so on
+    for further layers, `_reverse` for the backward direction. Gate order: reset, update, new.
     """
     stack = _LayerStack(
         site=site,
@@ -135,11 +134,11 @@ def lstm(
 ) -> Results:
     """Apply LSTM layers (Gers et al. 2000) to [batch, time, in]. Returns (out, last, cell).
 
-    Options, results and weights are those of `gru`, with four gates: input, forget, cell,
-    output; `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` connects the
-    gates to the cell state (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]:
-    input, forget, output. `proj` projects the hidden state to that size (arXiv:1402.1128,
-    PyTorch's `proj_size`), weight `weight_hr_l0` [proj, hidden].
+    Options, results and weights are those of `gru`, with four gates: input, forget, cell, output;
+    `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` connects the gates to the cell
+    state (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]: input, forget, output.
+    `proj`: projection size of the hidden state (arXiv:1402.1128, PyTorch's `proj_size`); adds the
+    weight `weight_hr_l0` [proj, hidden].
     """
     stack = _LayerStack(
         site=site,

@@ -313,7 +313,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`, or raise E0417 if it is below `least`: a check for arguments of definitions."""
+    """Return `x`, or raise E0417 if it is below `least`; a check for arguments of definitions."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, lowest = get_known_float(x), get_known_float(least)

@@ -135,13 +135,12 @@ def route(
     experts: Dim,
     keep: Tensor | None = None,
 ) -> Tensor:
-    """Compute a mixture of experts: for each token the sum of the outputs of the experts
-    `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates`
-    are [… k].
+    """Compute a mixture of experts (MoE): for each token, the sum of the outputs of the experts
+    `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates` are [… k].
 
-    `to` is the block of one expert; its weights are stored with a leading axis of length
-    `experts`. Tokens masked out by `keep` […] are not routed and give zeros. Only experts
-    that some token selects are run.
+    `to` is the block of one expert; its weights are stored with a leading axis of length `experts`.
+    Tokens masked out by `keep` […] are not routed and give zeros. Experts without tokens are not
+    run.
     """
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)

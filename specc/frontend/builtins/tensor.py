@@ -247,8 +247,8 @@ def flip(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 def delay(
     site: CallSite, x: Tensor, *, by: Dim = ONE, first: Anything = ZERO, axis: Dim = SECOND_AXIS
 ) -> Tensor:
-    """Shift positions to the right: position t reads position `t - by`; the first `by` positions
-    have the value `first`.
+    """Shift positions to the right: position t is position `t - by` of `x`; the first `by`
+    positions have the value `first`.
     """
     if by.number is None:
         site.raise_error("E0203", "`by` must be known at compile time", "by")
@@ -288,8 +288,8 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     """Select positions along an axis by indices, separately for each index of the leading
     axes: `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
-    If `ids` lacks the axis, as the result of `argmax` does, one position is selected and
-    the axis is removed.
+    If `ids` does not have this axis, like the result of `argmax`, one position is selected and the
+    axis is removed.
     """
     at = site.resolve_axis(x, axis)
     for leading_axis, (ids_length, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
@@ -335,7 +335,7 @@ def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
 
 @register_builtin(name="range")
 def range_(site: CallSite, n: Dim) -> Tensor:
-    """Return the integers 0, 1, …, `n - 1`. Over a dynamic axis write `positions(x)`."""
+    """Return the integers 0, 1, …, `n - 1`. For a dynamic axis, use `positions(x)`."""
     return site.add_op(ops.Range(n), *())
 
 
@@ -361,7 +361,7 @@ def make_filled_tensor(site: CallSite, value: float, shape: tuple[Dim, ...]) -> 
 
 @register_builtin()
 def length(site: CallSite, x: Tensor, *, axis: Dim) -> Dim:
-    """Return the length of an axis, a number or a symbol."""
+    """Return the size of an axis, a number or a symbolic dimension."""
     return x.shape[site.resolve_axis(x, axis)]
 
 

@@ -19,7 +19,7 @@ class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
     """Sort along axis `axis`. Results: values in ascending or `descending` order, and their
     indices.
 
-    Among equal values the lower index is first.
+    Equal values are ordered by index.
     """
 
     axis: int
@@ -29,7 +29,7 @@ class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
 class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     """The `k` largest values along axis `axis` in descending order, and their indices.
 
-    Among equal values the lower index is first. If `largest` is false, the results are the `k`
+    Equal values are ordered by index. If `largest` is false, the results are the `k`
     smallest values in ascending order.
     """
 
@@ -168,9 +168,9 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     """Sample a feature map at points, like PyTorch's `grid_sample`.
 
-    Points are (x, y) from -1 to 1. With `align_corners` these are the centers of the first and
-    last pixel, otherwise their outer edges. Beyond the border, `zeros` reads 0, `border` the
-    nearest pixel, `reflection` the pixel mirrored at the border.
+    Points are (x, y) from -1 to 1. With `align_corners` these are the centers of the first and last
+    pixel, otherwise their outer edges. Beyond the border, the value is 0 (`zeros`), that of the
+    nearest pixel (`border`), or that of the pixel mirrored at the border (`reflection`).
     """
 
     mode: str
@@ -187,8 +187,8 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
 
 
 class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
-    """`(x - mean) / sqrt(var + eps) * g + b` with mean and variance over each of `groups`
-    groups of adjacent channels and all other axes but the first (arXiv:1803.08494, eq. 1 to 7).
+    """`(x - mean) / sqrt(var + eps) * g + b` with mean and variance over each of `groups` groups of
+    adjacent channels and all other axes except the first (arXiv:1803.08494, eq. 1 to 7).
 
     The channels are axis `axis`.
     """

@@ -72,9 +72,7 @@ class Dropout(Op, sig="f[*s] -> f[*s]"):
 
 
 class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
-    """Softmax along axis `axis`. The result is NaN where all values along the axis are minus
-    infinity.
-    """
+    """Softmax along axis `axis`. The result is NaN if all values along the axis are -inf."""
 
     axis: int
 
@@ -86,21 +84,20 @@ class MaskedWeights:
 
 
 class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Softmax over the visible keys on the last axis. The weights of a query are zeros if no key is
-    visible or all visible scores are -inf.
+    """Softmax over the unmasked keys on the last axis. The weights of a query are zero if all its
+    keys are masked or have the score -inf.
     """
 
 
 class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """One-hot encoding of the largest visible score of each query (the first among equal scores).
-
-    The weights of a query are zeros if no key is visible or all visible scores are -inf.
+    """One-hot encoding of the largest unmasked score of each query (the first among equal scores).
+    The weights of a query are zero if all its keys are masked or have the score -inf.
     """
 
 
 class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Divide visible scores by their sum, as in kernel regression (Nadaraya 1964). Negative scores
-    count as zero. If the sum is zero, the weights are zeros.
+    """Divide unmasked scores by their sum, as in kernel regression (Nadaraya 1964). Negative scores
+    are treated as zero. If the sum is zero, the weights are zero.
     """
 
 

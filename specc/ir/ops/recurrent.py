@@ -106,9 +106,9 @@ class Gru(
     """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the final
     state.
 
-    Operands are those of `rnn`. `reset` says whether the reset gate is applied before the recurrent
-    projection, as in the paper, or after it, to the product with its bias. An update gate of 1
-    keeps the `old` state, as in PyTorch, or takes the `new` state (arXiv:1409.0473).
+    Operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
+    recurrent projection, as in the paper, or after it, to the projection including its bias. An
+    update gate of 1 selects the `old` state, as in PyTorch, or the `new` state (arXiv:1409.0473).
     """
 
     reset: Literal["before", "after"]

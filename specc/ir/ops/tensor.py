@@ -72,7 +72,7 @@ class Range(Op, sig="-> i[n]", is_view=True):
 
 
 class Extent(Op, sig="a[*a t@ *b] -> i[t]", is_view=True):
-    """The position ids `0, 1, …` along axis `axis` of the operand, whose values are not read."""
+    """The position ids `0, 1, …` along axis `axis` of the operand; only its shape is used."""
 
     axis: int
 
@@ -116,7 +116,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
     """Elementwise comparison `eq ne lt le gt ge`, or `same_group`: the group ids are equal and
-    positive. All positions of a group along the time axis must arrive in one decode step.
+    positive. All positions of a group along the time axis must be processed in one decode step.
     """
 
     left, right = Operand(0), Operand(1)
@@ -144,7 +144,9 @@ class Not(Op, sig="b[*s] -> b[*s]"):
 
 
 class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
-    """Select the second operand where the first is true, else the third."""
+    """Select elements of the second operand where the first is true, and of the third operand
+    elsewhere.
+    """
 
     condition, yes, no = Operand(0), Operand(1), Operand(2)
 
@@ -382,15 +384,17 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
 
 class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
-    """Matrix product over the last two axes. Positions where the left operand is zero are not
-    read.
+    """Matrix multiplication over the last two axes. The result does not depend on positions at
+    which the left operand is zero.
     """
 
     left, right = Operand(0), Operand(1)
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", is_heavy=True):
-    """Sum of products over the axes that the result lacks, such as `b i d, b j d -> b i j`."""
+    """Sum of products over the axes that do not occur in the result, such as
+    `b i d, b j d -> b i j`.
+    """
 
     equation: str
 
