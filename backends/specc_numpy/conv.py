@@ -21,7 +21,10 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 def conv(
     op: ops.Conv, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
-    """f[b t i], f[o j k], f[o]? -> f[b t o]"""
+    """Compute a convolution.
+
+    f[b t i], f[o j k], f[o]? -> f[b t o]
+    """
     x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
     counts = count_windows(op, x.shape[2:])
     count = prod(counts)
@@ -44,7 +47,10 @@ def conv(
 def conv_transpose(
     op: ops.ConvTranspose, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
-    """f[b t i], f[i p k], f[o]? -> f[b u o]"""
+    """Compute a transposed convolution.
+
+    f[b t i], f[i p k], f[o]? -> f[b u o]
+    """
     x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     out = weight.shape[1] * groups
@@ -74,14 +80,20 @@ def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, coun
 
 @evaluate
 def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
-    """f[b t c] -> f[b t c]"""
+    """Apply max pooling.
+
+    f[b t c] -> f[b t c]
+    """
     pooled = _combine_windows(op, swap_channels(op.kernel, x), -np.inf, np.maximum)
     return swap_channels(op.kernel, pooled)
 
 
 @evaluate
 def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
-    """f[b t c] -> f[b t c]"""
+    """Apply average pooling.
+
+    f[b t c] -> f[b t c]
+    """
     x = swap_channels(op.kernel, x)
     total = _combine_windows(op, x, 0.0, np.add)
     element_counts: Array = np.ones(())
@@ -107,7 +119,10 @@ def _combine_windows(
 
 @evaluate
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, keep: Array) -> Array:
-    """b[b t] -> b[b u]"""
+    """Downsample a padding mask like a strided convolution.
+
+    b[b t] -> b[b u]
+    """
     size = keep.shape[1]
     count = count_mask_positions(op, size)
     result: Array = np.zeros((keep.shape[0], count), bool)

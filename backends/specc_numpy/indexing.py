@@ -19,7 +19,10 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 @evaluate
 def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
-    """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
+    """Sort along an axis; return values and indices.
+
+    n[*a t *b] -> n[*a t *b], i[*a t *b]
+    """
     order = _sort_indices(x, op.axis, op.descending)
     return np.take_along_axis(x, order, axis=op.axis), order
 
@@ -36,7 +39,10 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
 
 @evaluate
 def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
-    """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
+    """Select the largest or smallest values along an axis; return values and indices.
+
+    n[*a t *b] -> n[*a u *b], i[*a u *b]
+    """
     k = evaluate_top_k(op, x.shape[op.axis], env)
     order = _sort_indices(x, op.axis, op.largest)
     indices = np.take(order, np.arange(k), axis=op.axis)
@@ -55,7 +61,10 @@ evaluate.add_rules(
 
 @evaluate
 def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a u *b]"""
+    """Pad an axis.
+
+    a[*a t *b] -> a[*a u *b]
+    """
     before, after = evaluate_padding(op, x.shape[op.axis], env)
     widths = [(0, 0)] * x.ndim
     widths[op.axis] = before, after
@@ -66,7 +75,10 @@ def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a u *b]"""
+    """Resize axes by interpolation.
+
+    a[*a t *b] -> a[*a u *b]
+    """
     for n, dim in enumerate(op.sizes):
         axis, size = op.axis + n, evaluate_length(dim, env)
         length = x.shape[axis]
@@ -171,7 +183,10 @@ INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_
 
 @evaluate
 def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
-    """f[b c h w], f[b *u xy] -> f[b c *u]"""
+    """Sample a feature map at points.
+
+    f[b c h w], f[b *u xy] -> f[b c *u]
+    """
     if min(x.shape[2:]) < 1:
         raise_error("E0912", f"a feature map of shape {x.shape} is sampled")
     points = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), 2)

@@ -15,7 +15,10 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 def linear(
     op: ops.Linear, env: LengthValues, x: Array, w: Array, bias: Array | None = None
 ) -> Array:
-    """f[*s i], f[o i], f[o]? -> f[*s o]"""
+    """Apply a linear layer.
+
+    f[*s i], f[o i], f[o]? -> f[*s o]
+    """
     return apply_linear(x, w, bias)
 
 
@@ -36,7 +39,10 @@ evaluate.add_rules(
 
 @evaluate
 def embedding(op: ops.Embedding, env: LengthValues, ids: Array, table: Array) -> Array:
-    """i[*s], f[v d] -> f[*s d]"""
+    """Look up embeddings.
+
+    i[*s], f[v d] -> f[*s d]
+    """
     check_indices(ids, table.shape[0], "an embedding table")
     return table[ids]
 
@@ -49,7 +55,10 @@ def layer_norm(
     weight: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """f[*s d], f[d]?, f[d]? -> f[*s d]"""
+    """Apply layer normalization.
+
+    f[*s d], f[d]?, f[d]? -> f[*s d]
+    """
     y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
     return _scale_and_shift(y, weight, bias)
 
@@ -67,7 +76,10 @@ def group_norm(
     weight: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
+    """Apply group normalization.
+
+    f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]
+    """
     if not x.size:
         return x
     y = np.moveaxis(x, op.axis, 1)
@@ -80,7 +92,10 @@ def group_norm(
 
 @evaluate
 def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None = None) -> Array:
-    """f[*s d], f[d]? -> f[*s d]"""
+    """Apply RMS normalization.
+
+    f[*s d], f[d]? -> f[*s d]
+    """
     y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + op.eps)
     return y if weight is None else y * weight
 
@@ -111,7 +126,10 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
 
 @evaluate
 def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
-    """f[*a t *b] -> f[*a t *b]"""
+    """Apply softmax along an axis.
+
+    f[*a t *b] -> f[*a t *b]
+    """
     exponentials = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
     result: Array = exponentials / exponentials.sum(op.axis, keepdims=True)
     return result
@@ -119,7 +137,10 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
-    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    """Compute one-hot vectors of the largest unmasked scores.
+
+    f[*s q k], b[#*s #q #k] -> f[*s q k]
+    """
     # `argmax` is applied to unmasked keys only, so that ties and NaN at masked keys have no effect.
     # The first index is selected if several scores are equal.
     visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
@@ -135,7 +156,10 @@ def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask
 def masked_normalization(
     op: ops.MaskedNormalization, env: LengthValues, scores: Array, mask: Array
 ) -> Array:
-    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    """Divide unmasked scores by their sum.
+
+    f[*s q k], b[#*s #q #k] -> f[*s q k]
+    """
     # A kernel is nonnegative (Nadaraya, 1964); masked keys are also excluded from the sum.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
     total = visible_scores.sum(-1, keepdims=True)
@@ -156,7 +180,9 @@ def attend(
     bias: Array | None = None,
     sinks: Array | None = None,
 ) -> tuple[Array, Array]:
-    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
+    """Compute scaled dot-product attention; return the output and the attention weights.
+
+    f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
     # Query heads of one group are adjacent: with 4 query heads and 2 key heads, query heads 0 and 1
@@ -181,7 +207,10 @@ def attend(
 def patch_embedding(
     op: ops.PatchEmbedding, env: LengthValues, image: Array, w: Array, b: Array | None = None
 ) -> Array:
-    """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
+    """Compute patch embeddings of images.
+
+    f[b c y x], f[d c p r], f[d]? -> f[b n d]
+    """
     (batch, channels, *_), (*_, p, r) = image.shape, w.shape
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in
@@ -193,7 +222,10 @@ def patch_embedding(
 
 @evaluate
 def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
-    """i[*s] -> f[*s d]"""
+    """Compute sinusoidal position embeddings.
+
+    i[*s] -> f[*s d]
+    """
     pairs = evaluate_length(op.dim, env) // 2
     # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in the paper
     # (arXiv:1706.03762, sec. 3.5) the last frequency is one step larger.
@@ -209,7 +241,10 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
 
 @evaluate
 def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tuple[Array, Array]:
-    """i[*s]... -> f[*s r], f[*s r]"""
+    """Compute the cosines and sines of RoPE angles.
+
+    i[*s]... -> f[*s r], f[*s r]
+    """
     dim = evaluate_length(op.dim, env)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
@@ -221,7 +256,10 @@ def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tup
 
 @evaluate
 def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
-    """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
+    """Apply RoPE to queries or keys.
+
+    f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]
+    """
     # Features after the first 2r are not rotated: partial rotary embeddings (GPT-NeoX).
     r = cos.shape[-1]
     first, second = (
@@ -238,7 +276,10 @@ def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) 
 
 @evaluate
 def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: Array) -> Array:
-    """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
+    """Compute a mixture of experts (MoE).
+
+    f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
+    """
     inputs = op.split_operands(operands)
     *lead, width = inputs.x.shape
     token_count = int(np.prod(lead))

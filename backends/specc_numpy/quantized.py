@@ -23,7 +23,10 @@ def quantized_linear(
     scales: Array,
     bias: Array | None = None,
 ) -> Array:
-    """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
+    """Apply a linear layer with quantized weights.
+
+    f[*s i], q[o i], f[o], f[o]? -> f[*s o]
+    """
     matrix = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.group_size, op.layout)
     if op.rounding == "tensor":
         x = round_per_tensor(x)
@@ -38,7 +41,9 @@ def quantized_linear(
 def quantized_lstm(
     op: ops.QuantizedLstm, env: LengthValues, *args: Array | None
 ) -> tuple[Array, ...]:
-    """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
+    """Run an LSTM layer with quantized weights.
+
+    f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
     operands = ops.RecurrentOperands.from_operands(args, quantized=True)
@@ -82,7 +87,10 @@ def quantized_lstm(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, env: LengthValues, ids: Array, table: Array, scales: Array
 ) -> Array:
-    """i[*s], q[v d], f[v] -> f[*s d]"""
+    """Look up embeddings in a quantized table.
+
+    i[*s], q[v d], f[v] -> f[*s d]
+    """
     width = evaluate_length(op.width, env)
     matrix = dequantize_matrix(table, scales, width, op.bits, op.group_size, op.layout)
     check_indices(ids, len(matrix), "an embedding table")

@@ -18,7 +18,10 @@ CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 
 @evaluate
 def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
-    """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    """Run an RNN layer in one direction.
+
+    f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]
+    """
     x = ops.RecurrentOperands.from_operands(args)
 
     def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -31,7 +34,10 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
 
 @evaluate
 def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
-    """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    """Run a GRU layer in one direction.
+
+    f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]
+    """
     x = ops.RecurrentOperands.from_operands(args)
     size = x.recurrent_weights.shape[1]
     b_n = None if x.recurrent_bias is None else x.recurrent_bias[2 * size :]
@@ -55,7 +61,9 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
 
 @evaluate
 def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
-    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
+    """Run an LSTM layer in one direction.
+
+    f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
     """
     x = ops.RecurrentOperands.from_operands(args)
@@ -114,7 +122,10 @@ def _run_cell(
 
 @evaluate
 def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
-    """a[*s]... -> a[*t]"""
+    """Run a `Scan` loop.
+
+    a[*s]... -> a[*t]
+    """
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
     def select_unpadded(t: int, new: Array, old: Array | None) -> Array:

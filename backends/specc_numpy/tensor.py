@@ -125,7 +125,10 @@ evaluate.add_rules(
 
 @evaluate
 def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
-    """a[*s] -> n[*s]"""
+    """Cast to another element type.
+
+    a[*s] -> n[*s]
+    """
     if op.to not in FLOAT32_INTEGER_RANGES or x.dtype.kind != "f":
         return x.astype(get_numpy_dtype(op.to))
     lowest, highest = FLOAT32_INTEGER_RANGES[op.to]
@@ -137,7 +140,10 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
-    """a[*b t *d], i[*b u] -> a[*b u *d]"""
+    """Gather positions along an axis.
+
+    a[*b t *d], i[*b u] -> a[*b u *d]
+    """
     check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
     result: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
     for lead in np.ndindex(*ids.shape[:-1]):
@@ -147,7 +153,10 @@ def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array
 
 @evaluate
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a t *b]"""
+    """Shift positions to the right along an axis.
+
+    a[*a t *b] -> a[*a t *b]
+    """
     length = x.shape[op.axis]
     padding = np.full(
         (*x.shape[: op.axis], op.steps, *x.shape[op.axis + 1 :]), op.fill_value, x.dtype
@@ -174,7 +183,10 @@ REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
 
 @evaluate
 def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
-    """n[*a t *b] -> i[*a *b]"""
+    """Compute the index of the maximum along an axis.
+
+    n[*a t *b] -> i[*a *b]
+    """
     if not x.shape[op.axis]:
         return np.zeros(x.shape[: op.axis] + x.shape[op.axis + 1 :], np.int64)
     maximum: Array = x.argmax(axis=op.axis)
@@ -183,7 +195,10 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
-    """f[*s] -> f[*t]"""
+    """Evaluate an einsum.
+
+    f[*s] -> f[*t]
+    """
     terms, result = number_einsum_axes(op)
     operands = [part for pair in zip(xs, terms, strict=True) for part in pair]
     return np.asarray(np.einsum(*operands, result))

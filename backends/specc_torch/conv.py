@@ -46,7 +46,10 @@ def _run_on_windows(
 def conv(
     op: ops.Conv, context: ForwardContext, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """f[b t i], f[o j k], f[o]? -> f[b t o]"""
+    """Compute a convolution.
+
+    f[b t i], f[o j k], f[o]? -> f[b t o]
+    """
 
     def convolve(x: Tensor, counts: list[int]) -> Tensor:
         return _get_function("conv", op)(
@@ -69,7 +72,10 @@ def conv_transpose(
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """f[b t i], f[i p k], f[o]? -> f[b u o]"""
+    """Compute a transposed convolution.
+
+    f[b t i], f[i p k], f[o]? -> f[b u o]
+    """
     x, groups = _swap_channels(op.kernel, x), context.evaluate_length(op.groups)
     counts = count_transposed_positions(op, x.shape[2:])
     if 0 in x.shape:
@@ -88,7 +94,10 @@ def conv_transpose(
 
 @evaluate
 def max_pool(op: ops.MaxPool, context: ForwardContext, x: Tensor) -> Tensor:
-    """f[b t c] -> f[b t c]"""
+    """Apply max pooling.
+
+    f[b t c] -> f[b t c]
+    """
 
     def pool(x: Tensor, counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, -torch.inf)
@@ -101,7 +110,10 @@ def max_pool(op: ops.MaxPool, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Tensor:
-    """f[b t c] -> f[b t c]"""
+    """Apply average pooling.
+
+    f[b t c] -> f[b t c]
+    """
 
     def average(x: Tensor, counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
@@ -119,7 +131,10 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
 def downsample_padding_mask(
     op: ops.DownsamplePaddingMask, context: ForwardContext, keep: Tensor
 ) -> Tensor:
-    """b[b t] -> b[b u]"""
+    """Downsample a padding mask like a strided convolution.
+
+    b[b t] -> b[b u]
+    """
     size = keep.shape[1]
     count = count_mask_positions(op, size)
     first = torch.arange(count, device=keep.device) * op.stride + min(op.lag, 0)

@@ -19,14 +19,20 @@ from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evalua
 
 @evaluate
 def sort(op: ops.Sort, context: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
-    """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
+    """Sort along an axis; return values and indices.
+
+    n[*a t *b] -> n[*a t *b], i[*a t *b]
+    """
     order = torch.argsort(x, dim=op.axis, descending=op.descending, stable=True)
     return torch.gather(x, op.axis, order), order
 
 
 @evaluate
 def top_k(op: ops.TopK, context: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
-    """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
+    """Select the largest or smallest values along an axis; return values and indices.
+
+    n[*a t *b] -> n[*a u *b], i[*a u *b]
+    """
     k = evaluate_top_k(op, x.shape[op.axis], context.lengths)
     # `torch.topk` does not order equal elements by index.
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
@@ -47,7 +53,10 @@ evaluate.add_rules(
 
 @evaluate
 def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a u *b]"""
+    """Pad an axis.
+
+    a[*a t *b] -> a[*a u *b]
+    """
     length = x.shape[op.axis]
     before, after = evaluate_padding(op, length, context.lengths)
     if op.mode == "constant":
@@ -62,7 +71,10 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a u *b]"""
+    """Resize axes by interpolation.
+
+    a[*a t *b] -> a[*a u *b]
+    """
     sizes = [context.evaluate_length(d) for d in op.sizes]
     end = op.axis + len(sizes)
     lengths = list(x.shape[op.axis : end])
@@ -115,7 +127,10 @@ def _find_nearest_indices(mode: str, length: int, size: int, step: float | None)
 
 @evaluate
 def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Tensor) -> Tensor:
-    """f[b c h w], f[b *u xy] -> f[b c *u]"""
+    """Sample a feature map at points.
+
+    f[b c h w], f[b *u xy] -> f[b c *u]
+    """
     if min(x.shape[2:]) < 1:
         raise_error("E0912", f"a feature map of shape {tuple(x.shape)} is sampled")
     points = grid.reshape(len(grid), grid.shape[1:-1].numel(), 1, 2)

@@ -20,13 +20,19 @@ from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evalua
 def linear(
     op: ops.Linear, context: ForwardContext, x: Tensor, w: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """f[*s i], f[o i], f[o]? -> f[*s o]"""
+    """Apply a linear layer.
+
+    f[*s i], f[o i], f[o]? -> f[*s o]
+    """
     return functional.linear(x, w, bias)
 
 
 @evaluate
 def embedding(op: ops.Embedding, context: ForwardContext, ids: Tensor, table: Tensor) -> Tensor:
-    """i[*s], f[v d] -> f[*s d]"""
+    """Look up embeddings.
+
+    i[*s], f[v d] -> f[*s d]
+    """
     check_tensor_indices(ids, table.shape[0], "an embedding table")
     return functional.embedding(ids.long(), table)
 
@@ -49,7 +55,10 @@ def layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """f[*s d], f[d]?, f[d]? -> f[*s d]"""
+    """Apply layer normalization.
+
+    f[*s d], f[d]?, f[d]? -> f[*s d]
+    """
     return functional.layer_norm(x, x.shape[-1:], weight, bias, op.eps)
 
 
@@ -61,7 +70,10 @@ def group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
+    """Apply group normalization.
+
+    f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]
+    """
     y = x.movedim(op.axis, 1)
     if y.numel():
         y = functional.group_norm(y, context.evaluate_length(op.groups), weight, bias, op.eps)
@@ -72,7 +84,10 @@ def group_norm(
 def rms_norm(
     op: ops.RMSNorm, context: ForwardContext, x: Tensor, weight: Tensor | None = None
 ) -> Tensor:
-    """f[*s d], f[d]? -> f[*s d]"""
+    """Apply RMS normalization.
+
+    f[*s d], f[d]? -> f[*s d]
+    """
     y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + op.eps)
     return y if weight is None else y * weight
 
@@ -101,7 +116,10 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
 def masked_hardmax(
     op: ops.MaskedHardmax, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
-    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    """Compute one-hot vectors of the largest unmasked scores.
+
+    f[*s q k], b[#*s #q #k] -> f[*s q k]
+    """
     if not scores.shape[-1]:
         return scores
     visible = mask & ~torch.isneginf(scores)
@@ -117,7 +135,10 @@ def masked_hardmax(
 def masked_normalization(
     op: ops.MaskedNormalization, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
-    """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
+    """Divide unmasked scores by their sum.
+
+    f[*s q k], b[#*s #q #k] -> f[*s q k]
+    """
     visible_scores = torch.where(mask, scores.clamp(min=0), 0.0)
     total = visible_scores.sum(-1, keepdim=True)
     return visible_scores / torch.where(total == 0, 1.0, total)
@@ -134,7 +155,9 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
+    """Compute scaled dot-product attention; return the output and the attention weights.
+
+    f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
@@ -160,7 +183,10 @@ def patch_embedding(
     w: Tensor,
     b: Tensor | None = None,
 ) -> Tensor:
-    """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
+    """Compute patch embeddings of images.
+
+    f[b c y x], f[d c p r], f[d]? -> f[b n d]
+    """
     p, r = w.shape[2:]
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in the
@@ -172,7 +198,10 @@ def patch_embedding(
 
 @evaluate
 def sinusoid(op: ops.Sinusoid, context: ForwardContext, positions: Tensor) -> Tensor:
-    """i[*s] -> f[*s d]"""
+    """Compute sinusoidal position embeddings.
+
+    i[*s] -> f[*s d]
+    """
     pairs = context.evaluate_length(op.dim) // 2
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
@@ -189,7 +218,10 @@ def sinusoid(op: ops.Sinusoid, context: ForwardContext, positions: Tensor) -> Te
 def rope_angles(
     op: ops.RopeAngles, context: ForwardContext, *positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """i[*s]... -> f[*s r], f[*s r]"""
+    """Compute the cosines and sines of RoPE angles.
+
+    i[*s]... -> f[*s r], f[*s r]
+    """
     dim = context.evaluate_length(op.dim)
     if op.frequencies:
         frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=context.device)
@@ -202,7 +234,10 @@ def rope_angles(
 
 @evaluate
 def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
+    """Apply RoPE to queries or keys.
+
+    f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]
+    """
     # Features after the first 2r features of a head are not rotated.
     r = cos.shape[-1]
     rotated, rest = x[..., : 2 * r], x[..., 2 * r :]
@@ -221,7 +256,10 @@ def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin:
 def mixture_of_experts(
     op: ops.MixtureOfExperts, context: ForwardContext, *operands: Tensor
 ) -> Tensor:
-    """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
+    """Compute a mixture of experts (MoE).
+
+    f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
+    """
     inputs = op.split_operands(operands)
     *lead, width = inputs.x.shape
     tokens = inputs.x.reshape(-1, width)

@@ -23,7 +23,10 @@ def quantized_linear(
     scales: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
+    """Apply a linear layer with quantized weights.
+
+    f[*s i], q[o i], f[o], f[o]? -> f[*s o]
+    """
     width = x.shape[-1]
     matrix = _dequantize_matrix(weights, scales, width, op.bits, op.group_size, op.layout)
     if op.rounding == "tensor":
@@ -38,7 +41,9 @@ def quantized_linear(
 def quantized_lstm(
     op: ops.QuantizedLstm, context: ForwardContext, *args: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
+    """Run an LSTM layer with quantized weights.
+
+    f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
     operands = ops.RecurrentOperands.from_operands(args, quantized=True)
@@ -83,7 +88,10 @@ def quantized_lstm(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, context: ForwardContext, ids: Tensor, table: Tensor, scales: Tensor
 ) -> Tensor:
-    """i[*s], q[v d], f[v] -> f[*s d]"""
+    """Look up embeddings in a quantized table.
+
+    i[*s], q[v d], f[v] -> f[*s d]
+    """
     width = context.evaluate_length(op.width)
     matrix = _dequantize_matrix(table, scales, width, op.bits, op.group_size, op.layout)
     check_tensor_indices(ids, matrix.shape[0], "an embedding table")

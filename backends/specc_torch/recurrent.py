@@ -23,7 +23,10 @@ ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch
 
 @evaluate
 def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
-    """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    """Run an RNN layer in one direction.
+
+    f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]
+    """
     x = ops.RecurrentOperands.from_operands(args)
 
     def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -40,7 +43,10 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
 
 @evaluate
 def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
-    """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    """Run a GRU layer in one direction.
+
+    f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]
+    """
     x = ops.RecurrentOperands.from_operands(args)
     size = x.recurrent_weights.shape[1]
     b_n = None if x.recurrent_bias is None else x.recurrent_bias[2 * size :]
@@ -66,7 +72,9 @@ def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
 
 @evaluate
 def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
-    """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
+    """Run an LSTM layer in one direction.
+
+    f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
     """
     x = ops.RecurrentOperands.from_operands(args)
@@ -169,7 +177,10 @@ def _list_initial_states(
 
 @evaluate
 def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
-    """a[*s]... -> a[*t]"""
+    """Run a `Scan` loop.
+
+    a[*s]... -> a[*t]
+    """
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
     def select_unpadded(t: int, new: Tensor, old: Tensor | None) -> Tensor:

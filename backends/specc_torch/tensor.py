@@ -122,7 +122,10 @@ evaluate.add_rules(
 
 @evaluate
 def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
-    """a[*s] -> n[*s]"""
+    """Cast to another element type.
+
+    a[*s] -> n[*s]
+    """
     if op.to in FLOAT32_INTEGER_RANGES and x.is_floating_point():
         lowest, highest = FLOAT32_INTEGER_RANGES[op.to]
         x = torch.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest).clamp(lowest, highest)
@@ -131,14 +134,20 @@ def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def slice_(op: ops.Slice, context: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a u *b]"""
+    """Slice an axis.
+
+    a[*a t *b] -> a[*a u *b]
+    """
     start, stop = evaluate_slice(op, x.shape[op.axis], context.lengths)
     return x.narrow(op.axis, start, stop - start)
 
 
 @evaluate
 def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
-    """a[*b t *d], i[*b u] -> a[*b u *d]"""
+    """Gather positions along an axis.
+
+    a[*b t *d], i[*b u] -> a[*b u *d]
+    """
     check_tensor_indices(ids, table.shape[op.axis], "the axis that is gathered from")
     inner_shape = table.shape[op.axis + 1 :]
     indices = (
@@ -149,7 +158,10 @@ def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) 
 
 @evaluate
 def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a t *b]"""
+    """Shift positions to the right along an axis.
+
+    a[*a t *b] -> a[*a t *b]
+    """
     length = x.shape[op.axis]
     padding_length = min(op.steps, length)
     padding = make_full(x, op.axis, (padding_length,), op.fill_value)
@@ -168,7 +180,10 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 @evaluate
 def reduce(op: ops.Reduce, context: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a *b]"""
+    """Reduce an axis.
+
+    a[*a t *b] -> a[*a *b]
+    """
     if op.fn in ("max", "min") and not x.shape[op.axis]:
         # the neutral element of an empty maximum is the lowest value of the type
         if x.is_floating_point():
@@ -181,7 +196,10 @@ def reduce(op: ops.Reduce, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
-    """n[*a t *b] -> i[*a *b]"""
+    """Compute the index of the maximum along an axis.
+
+    n[*a t *b] -> i[*a *b]
+    """
     if not x.shape[op.axis]:
         return make_full(x, op.axis, (), 0).long()
     return x.argmax(op.axis)
@@ -189,6 +207,9 @@ def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def einsum(op: ops.Einsum, context: ForwardContext, *xs: Tensor) -> Tensor:
-    """f[*s] -> f[*t]"""
+    """Evaluate an einsum.
+
+    f[*s] -> f[*t]
+    """
     terms, result = number_einsum_axes(op)
     return torch.einsum(*(p for pair in zip(xs, terms, strict=True) for p in pair), result)

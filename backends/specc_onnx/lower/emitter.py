@@ -164,8 +164,7 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 @dataclass(kw_only=True)
 class Emitter:
     """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths; `site` is
-    the IR node that is being lowered; `attention_notes` list the values from which attention
-    weights can be computed.
+    the IR node that is being lowered; `attention_notes` list sources of attention weights.
     """
 
     target: Target

@@ -124,7 +124,7 @@ class Attend(
     Each of the `g` key heads serves `h / g` adjacent query heads (grouped-query attention,
     arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes `cap · tanh(s / cap)`
     before the bias (arXiv:2408.00118). An attention sink is one more score per head without a
-    value. Without a mask all keys are visible. The output of a query without visible keys is zeros.
+    value. Without a mask, no key is masked. The output of a query without visible keys is zeros.
     """
 
     scale: float

@@ -144,9 +144,7 @@ class Not(Op, sig="b[*s] -> b[*s]"):
 
 
 class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
-    """Select elements of the second operand where the first is true, and of the third operand
-    elsewhere.
-    """
+    """Select the second operand where the first is true, and the third elsewhere."""
 
     condition, yes, no = Operand(0), Operand(1), Operand(2)
 
@@ -392,9 +390,7 @@ class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", is_heavy=True):
-    """Sum of products over the axes that do not occur in the result, such as
-    `b i d, b j d -> b i j`.
-    """
+    """Sum of products over the axes that are not in the result, e.g. `b i d, b j d -> b i j`."""
 
     equation: str
 
