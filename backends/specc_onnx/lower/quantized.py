@@ -132,8 +132,8 @@ def _emit_integer_product(
         return product
     if g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, Tensor(codes, x.type))
-        operands = (flat_codes, 1.0, zero_point, w, 1.0, g.emit_constant(0, "i8"))
-        product = g.emit_node("QGemm", *operands, domain=CONTRIB_DOMAIN, transB=1)
+        gemm_operands = (flat_codes, 1.0, zero_point, w, 1.0, g.emit_constant(0, "i8"))
+        product = g.emit_node("QGemm", *gemm_operands, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
         g.bodies.open_bodies[-1].types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
