@@ -134,7 +134,7 @@ def _classify_nodes(
 
 
 def _list_bodies(node: NodeProto) -> list[GraphProto]:
-    """Return the graphs among the attributes of a node."""
+    """Return the subgraphs of a node."""
     return [b for a in node.attribute for b in ((a.g,) if a.HasField("g") else a.graphs)]
 
 

@@ -107,7 +107,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 
 
 class FloatMode:
-    """Control of the flush-to-zero mode of the calling thread through C's `fenv_t`."""
+    """Controls the flush-to-zero mode of the calling thread through C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
         library = ctypes.PyDLL(None)

@@ -40,7 +40,7 @@ class LengthResolver:
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
-        """Emit a length as i64[]."""
+        """Emit a dimension as an int64 scalar."""
         number = Dim.from_value(length).number
         if number is not None:
             return g.emit_constant(number, "i64")
@@ -49,7 +49,7 @@ class LengthResolver:
             return g.emit_node("Squeeze", vector, [0])
 
     def emit_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
-        """Emit several lengths as i64[n]."""
+        """Emit several dimensions as a vector, int64 [n]."""
         # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
         for is_static, group in groupby(map(Dim.from_value, dims), lambda d: d.number is not None):
@@ -63,7 +63,7 @@ class LengthResolver:
             return g.emit_node("Concat", *parts, axis=0)
 
     def emit_length(self, g: "Emitter", length: Dim) -> str:
-        """Emit a length as i64[1]."""
+        """Emit a dimension as int64 [1]."""
         if length.number is not None:
             return g.emit_constant([length.number], "i64")
         with g.hoist_nodes("lengths"):

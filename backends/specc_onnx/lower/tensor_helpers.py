@@ -95,7 +95,7 @@ def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
 
 
 def emit_axis_length(g: Emitter, x: str | Tensor, axis: int) -> str:
-    """Emit the length of an axis, i64[1]."""
+    """Emit the size of an axis, int64 [1]."""
     return g.emit_node("Shape", x, start=axis, end=axis + 1)
 
 
