@@ -195,7 +195,7 @@ def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
 
     The graphs of the result equal those of the spec, node for node. If a name of the spec shadows a
     name that std uses, the spec's name is renamed; if that fails, std blocks are called, not
-    inlined. Raise E0982 for values that only an instance can provide.
+    inlined. Raise E0982 for values that only a derived spec can provide.
     """
     expected = _format_graphs(spec)
     for file, notes in _iterate_candidate_files(spec):

@@ -72,11 +72,7 @@ def run_new(args: Namespace) -> int:
         file = draft.file
     else:
         base = names[0]
-        comments = (
-            f"Created as an instance of {base}.",
-            REMOVE_FIELD_COMMENT,
-            UNCOMMENT_FIELD_COMMENT,
-        )
+        comments = (f"Derived from {base}.", REMOVE_FIELD_COMMENT, UNCOMMENT_FIELD_COMMENT)
         instance = SpecInstance(
             name=name,
             extends=base,
@@ -91,7 +87,7 @@ def run_new(args: Namespace) -> int:
         _write_schema(Path(path).parent / SCHEMA_FILE)
     if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
         return 0
-    print_outcome(f"{escape_text(path)}: an instance of {file.extends}")
+    print_outcome(f"{escape_text(path)}: a spec derived from {file.extends}")
     if draft is not None:
         _print_draft(draft)
     print_outcome(f"next: specc check {escape_text(path)}")

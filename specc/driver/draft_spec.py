@@ -185,7 +185,7 @@ def _find_differing_values(
     spec: OpenedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the config values that differ from the base spec, as literals by path: first the
-    values that an instance reproduces, then the remaining values.
+    values that a derived spec reproduces, then the remaining values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base = spec.spec_name
@@ -212,7 +212,7 @@ def _find_differing_values(
 def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
 ) -> dict[str, str]:
-    """Return the literals that an instance accepts, individually and in combination."""
+    """Return the literals that a derived spec accepts, individually and in combination."""
     if _evaluate_instance_config(base, {**chosen_specs, **literals}, name) is not None:
         return literals
     configs = {
@@ -260,8 +260,8 @@ def _has_string_type(type: ast.TypeName | None) -> bool:
 def _evaluate_instance_config(
     base: str, values: Mapping[str, str], name: str
 ) -> dict[str, object] | None:
-    """Return the checked config of an instance with these values, or of the base spec if there are
-    none, without elaborating its graph. Return None if the config is invalid or lacks required
+    """Return the checked config of a derived spec with these values, or of the base spec if there
+    are none, without elaborating its graph. Return None if the config is invalid or lacks required
     values.
     """
     with suppress(Failed):

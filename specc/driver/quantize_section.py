@@ -194,8 +194,8 @@ def check_quantize_options(
 
 
 def _map_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
-    """Return the entries of `quantize` by name; entries of an instance take precedence. Raise E0201
-    for invalid entries.
+    """Return the entries of `quantize` by name; entries of a derived spec take precedence. Raise
+    E0201 for invalid entries.
     """
     found: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.iterate_items(ast.Quantize))):

@@ -26,7 +26,7 @@ ItemT = TypeVar("ItemT", bound=ast.Item)
 
 @dataclass(frozen=True)
 class ConfigAssignment:
-    """A value that an instance or the command line assigns to a config field. Names in the value
+    """A value that a derived spec or the command line assigns to a config field. Names in the value
     are resolved in `module`, or in the spec that the user named if `module` is None.
     """
 
@@ -39,7 +39,7 @@ class ConfigAssignment:
 class Program:
     """A spec merged with the specs that it extends.
 
-    `module` contains the graph, and `chain` contains all modules, the instance first: its
+    `module` contains the graph, and `chain` contains all modules, the derived spec first: its
     `reading`, `weights` and `generate` sections come before the sections of the specs that it
     extends. `used_specs` have separate configs.
     """
@@ -96,7 +96,7 @@ class Program:
         return iterate_config_entries(self.module.file, ast.Field)
 
     def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecModule]]:
-        """Yield the items of one class with their modules; items of the instance come first."""
+        """Yield the items of one class with their modules; items of the derived spec come first."""
         for module in self.chain:
             for item in module.file.items:
                 if isinstance(item, kind):
@@ -183,7 +183,7 @@ def build_program(
     a separate config. Raise E0218 for a cycle; `users` are the specs that use this one.
     """
     chain = [module]
-    # from the instance to the spec with the graph
+    # from the derived spec to the spec with the graph
     while chain[-1].file.extends:
         file = chain[-1].file
         base = library.load_used_module(file.extends, chain[-1], file.extends_span)

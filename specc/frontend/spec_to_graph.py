@@ -166,7 +166,7 @@ def evaluate_and_check_config(
     """Evaluate the config and check the requirements of the spec."""
     config = _evaluate_config_values(context, program, reader)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
-    # the base spec comes first, because a requirement of an instance may depend on its values
+    # the base spec comes first, because a requirement of a derived spec may depend on its values
     for item, module in sorted(
         program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
     ):

@@ -145,8 +145,8 @@ def _reject_values_of_used_specs(program: Program) -> None:
                 "E0982",
                 f"`{path}` is a value of a spec that this one uses with a config of its own",
                 given.span,
-                "only an instance can set it",
-                helps=["expand it without this value, and keep the instance for that"],
+                "only a derived spec can set it",
+                helps=["expand the spec without this value, and set the value in a derived spec"],
             )
 
 
@@ -168,7 +168,7 @@ def _assign_field(
     assignment = assigned.get(path)
     if assignment is None:
         return replace(field, type=kind)
-    # a value of an instance takes precedence over the value in a config.json
+    # a value of a derived spec takes precedence over the value in a config.json
     return replace(field, type=kind, default=assignment.value, sources=())
 
 

@@ -186,7 +186,7 @@ class ListComprehension(SpannedNode):
 @node
 class RecordLiteral(SpannedNode):
     """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
-    instance's values.
+    derived spec's values.
     """
 
     fields: tuple[Option, ...]
@@ -363,7 +363,7 @@ class IgnoredKeys(CommentedNode):
 
 @node
 class Assign(CommentedNode):
-    """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
+    """`heads = 4` inside the `config` of a derived spec: a value for a field of the base spec."""
 
     name: str
     value: Expr

@@ -192,7 +192,7 @@ def test_draft_of_an_unknown_model_type(
         == 0
     )
     told = capsys.readouterr().out
-    assert "an instance of llama" in told
+    assert "a spec derived from llama" in told
     assert "the most similar one" in told
     for name in ("weird_scale", "model.norm.weight", "self_attn.extra.weight"):
         assert name in told

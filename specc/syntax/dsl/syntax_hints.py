@@ -130,7 +130,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "inputs and outputs belong to a graph: `graph main(x: float[batch, 4]) -> "
         "(y: float[batch, 4]) {{ … }}`",
     ),
-    (_is_untyped_value, "declare a type: `name: int = 8`; an instance sets `name = 8`"),
+    (_is_untyped_value, "declare a type: `name: int = 8`; a derived spec sets `name = 8`"),
     (
         lambda e, t, _: t.kind == "COMMA" and {"NAME", "RBRACE"} <= e.expected_terminals,
         "leave out the comma: entries are separated by spaces or line ends",

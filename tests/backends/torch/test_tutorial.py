@@ -41,7 +41,7 @@ def test_tutorial_runs(tmp_path: Path) -> None:
             said.append(done.stdout)
     assert not next(scripts, "")
     begun, checked, trained, run, verified, held, _ = said
-    assert "an instance of rnnsearch" in begun
+    assert "a spec derived from rnnsearch" in begun
     assert "roman: ok" in checked
     assert float(trained.split()[-1]) < 0.2
     assert run.split()[-3:] == ["1994", "2026", "42"]
