@@ -18,7 +18,7 @@ from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import is_never_negative, iterate_nested_nodes
 from specc.ir.op import Op
-from specc.ir.types import Interval, Type
+from specc.ir.types import SAME_POSITION, Interval, Type
 
 MAX_REPEAT_COUNT = 32
 """Exclusive upper bound of the repeat counts `k` for which a nearest `resize` is exact. It computes
@@ -79,12 +79,18 @@ class PaddingOffsets:
         if dependence.kind != "all":
             return dependence
         length = get_read_length(node, dependence)
+        if self.is_repeating_positions(node, dependence.operand_axis):
+            return replace(dependence, kind="same", result_axis=dependence.operand_axis)
         if isinstance(node.op, ops.Merge | ops.Split):
             to_axis = self._regroup_offsets(node, dependence.operand_axis)
             kept = to_axis is not None
             return replace(dependence, kind="same", result_axis=to_axis) if kept else dependence
-        if self.is_repeating_positions(node, dependence.operand_axis):
-            return replace(dependence, kind="same", result_axis=dependence.operand_axis)
+        if _is_transposed_conv_axis(node.op, dependence):
+            to_axis = dependence.operand_axis
+            return replace(dependence, kind="strided", result_axis=to_axis, offsets=SAME_POSITION)
+        match node.op:
+            case ops.Pad(axis=axis, mode="edge") if axis == dependence.operand_axis:
+                return make_shift_dependence(node, dependence) or dependence
         if _get_op_axis(node.op) != dependence.operand_axis:
             return dependence
         if length in self.offsets:
@@ -107,23 +113,44 @@ class PaddingOffsets:
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
-        """Return the result axis in which padded positions stay in order when batch and positions
-        are merged or split, or None.
+        """Return the result axis in which padded positions stay in order when axes are merged or
+        split, or None.
         """
         assert node.first_operand is not None, "a view of a value"
         shape = node.first_operand.shape
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
                 parts = shape[first : first + count]
-                if multiply_dims(parts) == shape[axis]:
-                    return first
-                return first if self.merged_lengths.get(multiply_dims(parts)) == parts else None
+                is_single = multiply_dims(parts) == shape[axis]
+                outermost = first == axis and self._is_outermost(parts)
+                known = self.merged_lengths.get(multiply_dims(parts)) == parts
+                return first if is_single or outermost or known else None
             case ops.Split(first, sizes) if first == axis:
                 if shape[axis] in sizes:
                     return first + sizes.index(shape[axis])
+                if self._is_outermost(sizes):
+                    return first
                 if self.merged_lengths.get(shape[axis]) != sizes:
                     return None
                 return first + next(n for n, d in enumerate(sizes) if d in self.offsets)
+        return None
+
+    def _is_outermost(self, parts: tuple[Dim, ...]) -> bool:
+        """Return True if padded positions of the first of several axes are adjacent on the merged
+        axis, because all other axes have constant lengths.
+        """
+        whole = multiply_dims(parts)
+        known = {whole, parts[0]} & (self.concatenated_lengths | self.merged_lengths.keys())
+        has_constant_rest = all(d.number is not None for d in parts[1:])
+        return not known and has_constant_rest and bool(self.count_repeats(parts[0]))
+
+    def count_repeats(self, length: Dim) -> int | None:
+        """Return the number of adjacent positions of an axis that belong to one position of the
+        padding mask, or None if unknown.
+        """
+        for count in range(1, MAX_REPEAT_COUNT):
+            if (length - self.padded_length * count).number is not None:
+                return count
         return None
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
@@ -144,10 +171,10 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
     found = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
     for node, results in iterate_nested_nodes(graph):
         for link in find_dependences(node, results):
-            if link.kind == "all":
+            is_whole = link.kind == "all"
+            if is_whole:
                 link = offsets.restrict_dependence(node, link) or link
-            repeats = offsets.is_repeating_positions(node, link.operand_axis)
-            if link.kind == "strided" or repeats:
+            if link.kind == "strided" or (is_whole and link.kind == "same"):
                 assert link.result_axis is not None, "windows have rows"
                 if get_read_length(node, link) in found:
                     found.add(results[0].shape[link.result_axis])
@@ -175,6 +202,13 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
             exact = count is not None and set(factors) <= {count}
             return count if exact else None
     return None
+
+
+def _is_transposed_conv_axis(op: Op, dependence: Dependence) -> bool:
+    """Return True if a dependence reads an axis that a transposed convolution moves along."""
+    if not isinstance(op, ops.ConvTranspose) or dependence.operand != ops.ConvTranspose.x.index:
+        return False
+    return 0 <= dependence.operand_axis - len(op.kernel) < len(op.kernel)
 
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
@@ -214,7 +248,7 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
         for length, place in _iterate_result_axes(node, before, padded_length, graph.min_lengths):
             if before.setdefault(length, place) != place:
                 twice.add(length)
-        if (parts := _find_merged_lengths(node, before)) is not None:
+        if (parts := _find_merged_lengths(node, before, padded_length)) is not None:
             whole = multiply_dims(parts)
             if merged.setdefault(whole, parts) != parts:
                 twice.add(whole)
@@ -227,15 +261,20 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
     return PaddingOffsets(padded_length, graph.min_lengths, side, known, one_axis)
 
 
-def _find_merged_lengths(node: Node, offsets: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
-    """Return the lengths that a node merges into one if one of them is padded, or None. Axes of
-    length 1 do not count, because the merged axis has the same positions as the padded axis.
+def _find_merged_lengths(
+    node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim
+) -> tuple[Dim, ...] | None:
+    """Return the lengths that a node merges into one if one of them is padded, or None. The
+    outermost one of constant lengths does not count, nor do axes of length 1, because the merged
+    axis has the same order of positions as the padded axis.
     """
     match node.op:
         case ops.Merge(axis, count) if node.first_operand is not None:
             parts = node.first_operand.shape[axis : axis + count]
             is_single = multiply_dims(parts) in parts
-            return parts if sum(d in offsets for d in parts) == 1 and not is_single else None
+            if is_single or (parts[0] == padded_length and all(d.number for d in parts[1:])):
+                return None
+            return parts if sum(d in offsets for d in parts) == 1 else None
     return None
 
 

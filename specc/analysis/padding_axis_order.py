@@ -1,6 +1,7 @@
 """Order of padded axes: reversed, rotated (`roll`) and sorted axes, and ops that mix orders."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from specc.analysis.masked_values import is_sorted_last
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts, PaddingSource
@@ -83,10 +84,35 @@ def find_exposed_roll(
             for k, right in zip(padded_links, sources, strict=True)
             if k.result_axis is not None and k.result_axis == link.result_axis
         }
-        whole = elementwise or isinstance(node.op, ops.Reduce)
+        whole = elementwise or isinstance(node.op, ops.Reduce) or is_reading_last_rank(node, source)
         if source and (not whole or len(beside) > 1):
             return source
     return None
+
+
+def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:
+    """Return True if an op reads the last position after a sort that put padded positions first,
+    which is valid.
+    """
+    x, sort = node.first_operand, source.node.op if source else None
+    if not isinstance(sort, ops.Sort) or x is None:
+        return False
+    match node.op:
+        case ops.Last(axis):
+            return axis == sort.axis
+        case ops.Index(axis, index=index):
+            return axis == sort.axis and index == x.shape[axis] - 1
+    return False
+
+
+def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
+    """Return True if a sort puts all padded positions before all other positions."""
+    match node.op:
+        case ops.Sort(descending=descending):
+            opposite = replace(node, op=replace(node.op, descending=not descending))
+            is_last = is_padding_sorted_last(node, facts)
+            return not is_last and is_padding_sorted_last(opposite, facts)
+    return False
 
 
 MAX_POSITION_SEARCH_DEPTH = 20
@@ -106,6 +132,27 @@ def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
     return None
 
 
+def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
+    """Return True if a sort puts all padded positions after all other positions."""
+    match node.op:
+        case ops.Sort(axis, descending):
+            last = facts.minimum_axes if descending else facts.maximum_axes
+            return axis in last or get_number_sorted_last(node, facts) is not None
+    return False
+
+
+def find_sort_index_axes(padded_result: PaddedResult) -> frozenset[int]:
+    """Return the axis of indices of a sort that puts right padding last again: the indices of valid
+    positions come first, and the larger indices of padded positions after them.
+    """
+    node = padded_result.node
+    match node.op:
+        case ops.Sort(axis) if padded_result.value.index == 1 and padded_result.is_padding_last:
+            is_last = is_padding_sorted_last(node, padded_result.operand_facts[0])
+            return frozenset({axis} & padded_result.find_padded_axes()) if is_last else frozenset()
+    return frozenset()
+
+
 def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
     """Return the axes of a result whose positions are ranks (positions in sorted order)."""
     node, operand_facts = padded_result.node, padded_result.operand_facts
@@ -116,7 +163,8 @@ def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
     }
     match node.op:
         case ops.Sort(axis) if axis in padded_result.find_padded_axes():
-            constants.add(axis)
+            if not is_padding_sorted_first(node, operand_facts[0]):
+                constants.add(axis)
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
             constants.add(axis)
         case ops.Extent(axis) if axis in operand_facts[0].sorted_axes:

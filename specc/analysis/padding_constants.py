@@ -10,7 +10,7 @@ does not count them. Ranks may only be combined with ranks, and with values comp
 ids and constants.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isinf
 
@@ -58,8 +58,9 @@ def infer_fill_constants(
 def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
     """Return True if positions added next to padded positions have the same constant."""
     match padded_result.op:
-        case ops.Pad(axis=along, value=value) if along == axis:
-            return float(value) == number and _get_fill_number(padded_result, 0, axis) == number
+        case ops.Pad(axis=along, value=value, mode=mode) if along == axis:
+            is_same = mode == "constant" and float(value) == number
+            return is_same and _get_fill_number(padded_result, 0, axis) == number
         case ops.Concat(along) if along == axis:
             return all(
                 (_get_fill_number(padded_result, n, axis) if there else find_uniform_value(a))
@@ -111,13 +112,15 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
         case ops.Pointwise(function_name):
-            return _map_number(function_name, numbers[0])
+            return map_number(function_name, numbers[0])
         case ops.Cast(to):
             return None if numbers[0] is None else convert_number(numbers[0], to)
         case ops.Compare(function_name):
-            return _combine_numbers(function_name, numbers)
+            return combine_numbers(function_name, numbers)
         case ops.Arith(function_name):
             return _infer_arithmetic_number(padded_result, function_name, numbers, axis)
+        case ops.Pad(axis=along, mode="constant", value=value) if along != axis:
+            return numbers[0] if numbers[0] == float(value) else None
         case ops.Slice() | ops.StridedSlice() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
             return _infer_common_number(padded_result, numbers, axis)
         case ops.Resize() as op if not op.interpolates:
@@ -131,12 +134,16 @@ def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
     return next((n for n in numbers if n is not None), None) if shows else None
 
 
-def _map_number(function_name: str, number: float | None) -> float | None:
+def map_number(function_name: str, number: float | None) -> float | None:
+    """Return a function of a constant, or None if it is unknown or inexact."""
     function = EXACT_UNARY_FUNCTIONS.get(function_name)
     return _get_only_number(map_masked_values(function, _make_masked_values(number)))
 
 
-def _combine_numbers(function_name: str, numbers: list[float | None]) -> float | None:
+def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> float | None:
+    """Return the result of arithmetic or a comparison of two constants, or None if it is unknown or
+    inexact.
+    """
     return _get_only_number(
         combine_masked_values(function_name, *map(_make_masked_values, numbers))
     )

@@ -17,6 +17,7 @@ from specc.analysis.padding_axis_order import (
     has_mixed_ranks,
     is_gather_in_sort_order,
     is_order_mixed,
+    is_padding_sorted_first,
 )
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
@@ -28,7 +29,7 @@ from specc.analysis.padding_facts import (
     merge_padding_facts,
     shift_fact_axes,
 )
-from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
+from specc.analysis.padding_invariance import is_unaffected_by_padding
 from specc.analysis.padding_masked_scores import is_condition_always_true
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
@@ -42,6 +43,7 @@ from specc.analysis.padding_position_ids import (
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts
+from specc.analysis.padding_windows import can_keep_padding_facts
 from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
@@ -174,6 +176,7 @@ class PaddingWalk:
             has_interior_padding=self.offsets.has_interior_padding(length),
             valid_end_counts=(before.number, self.offsets.count_positions_after(length).number),
             has_interior_result_padding=self.offsets.has_interior_result_padding(node, dependence),
+            repeat_count=self.offsets.count_repeats(length) or 1,
         )
 
     def infer_result(
@@ -231,8 +234,13 @@ class PaddingWalk:
         operand_facts: Sequence[PaddingFacts],
         padded_dependences: Sequence[Dependence],
     ) -> Mapping[int, PaddingSource]:
-        """Return the axes of a result that were rotated by `roll`, in this op or an earlier op."""
+        """Return the axes of a result that were rotated by `roll`, or sorted with padded positions
+        first, in this op or an earlier op.
+        """
         match node.op:
+            case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
+                is_padded = node.get_operand().shape[axis] in self.padded_lengths
+                return {axis: PaddingSource(node)} if is_padded else {}
             case ops.Roll(axis):
                 along = (k for k in padded_dependences if k.operand_axis == axis)
                 return {
@@ -252,8 +260,8 @@ class PaddingWalk:
         if not isinstance(node.op, ops.ArgMax) or node.first_operand is None:
             return False
         length = node.first_operand.shape[node.op.axis]
-        counted = length in self.padded_lengths and length not in self.offsets.concatenated_lengths
-        return count == EVERY_POSITION or (self.padding_side == "right" and counted)
+        known = length in self.padded_lengths and length not in self.offsets.concatenated_lengths
+        return known and (self.padding_side == "right" or bool(count))
 
     def _find_source(
         self,
@@ -303,7 +311,7 @@ class PaddingWalk:
             case ops.Gather(axis) if node.args[0] and (
                 operand_facts[1].is_valid_index or is_gather_in_sort_order(node, operand_facts)
             ):
-                elsewhere = not self._is_indexed_by_position(node.args[0].shape[axis])
+                elsewhere = not self._is_indexed_by_position(node.args[0].shape[axis], counts[1])
                 return bool(counts[0]) or counts[0] is None or elsewhere
             case ops.Scan() if self._is_padded_loop(node, node.op) and self._has_padded_values(
                 node.op.body
@@ -311,15 +319,15 @@ class PaddingWalk:
                 return True
         return is_padding_exposed(node, counts, self.length)
 
-    def _is_indexed_by_position(self, length: Dim) -> bool:
-        """Return True if the index of a valid position selects this position on an axis, regardless
-        of the amount of padding before it. Return False for tables, after always-valid positions,
-        and among repeated positions.
+    def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
+        """Return True if the index of a valid position, with the padding count `count`, selects
+        this position on an axis, regardless of the amount of padding before it. Return False for
+        tables, after always-valid positions, and for another number of repeated positions.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
         is_after_others = self.offsets.offsets.get(length, Dim.from_value(0)) != 0
-        return not is_after_others and (length - self.length).number is not None
+        return not is_after_others and bool(count) and count == self._count_axis_padding(length)
 
     def _has_padded_values(self, body: Graph) -> bool:
         """Return True if the body of a loop over the padded axis computes values with that axis."""
@@ -368,9 +376,8 @@ class PaddingWalk:
             return {(facts,): Fraction(1)}
         if self.padding_side == "right":
             return {}  # right padding comes after all valid positions and does not shift them
-        # On axes of other lengths, e.g. with repeated positions, each padded position shifts
-        # several positions.
-        return EVERY_POSITION if (length - self.length).number is not None else None
+        count = self.offsets.count_repeats(length)
+        return {(): Fraction(count)} if count else None
 
 
 def _list_operand_facts(

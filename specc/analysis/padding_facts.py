@@ -238,7 +238,8 @@ class PaddedRead:
 
     `has_interior_padding`: padding separates always-valid positions of the operand,
     `valid_end_counts` of them before and after the padding. `has_interior_result_padding`: padding
-    separates those of the result. `is_merged`: the axis merges batch and positions.
+    separates those of the result. `is_merged`: the axis merges batch and positions. Each padded
+    position is `repeat_count` adjacent positions of the axis.
     """
 
     node: Node
@@ -249,6 +250,7 @@ class PaddedRead:
     has_interior_padding: bool = False
     valid_end_counts: tuple[int | None, int | None] = (0, 0)
     has_interior_result_padding: bool = False
+    repeat_count: int = 1
 
     @property
     def op(self) -> Op:
@@ -316,4 +318,5 @@ class PaddedRead:
     def is_shifted(self) -> bool:
         """True if the length of the left padding determines which positions a stride selects."""
         is_strided = self.dependence.kind == "strided" and self.dependence.stride > 1
-        return is_strided and self.padding_side != "right"
+        is_aligned = self.repeat_count % self.dependence.stride == 0
+        return is_strided and self.padding_side != "right" and not is_aligned

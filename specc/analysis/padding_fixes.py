@@ -181,7 +181,10 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
-    **dict.fromkeys((ops.CumSum, ops.AveragePool, ops.WeightedSum, ops.MatMul, ops.Einsum), "0.0"),
+    **dict.fromkeys(
+        (ops.CumSum, ops.AveragePool, ops.ConvTranspose, ops.WeightedSum, ops.MatMul, ops.Einsum),
+        "0.0",
+    ),
 }
 """The number at padded positions that has no effect on an op."""
 
@@ -337,14 +340,11 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
 
 def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
     """Suggest a fix for ops for which no value at padded positions has the required effect."""
-    keep = leak.mask_name
     match op := leak.node.op:
         case ops.Index(index=at) if at == 0:
             return leak.format_side_help("right")
         case ops.Concat():
             return leak.format_side_help(_get_other_side(leak, leak.node))
-        case ops.ConvTranspose():
-            return _format_transposed_conv_help(op, keep)
         case ops.Resize():
             return _suggest_repeated_positions(op, leak)
         case ops.GroupNorm():
@@ -365,17 +365,3 @@ def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
     sizes[axis - op.axis] = str(value.shape[axis] * max(2, round(max((0.0, *op.factors)))))
     call = f"resize(x, size=[{', '.join(sizes)}], mode=nearest, axis={op.axis})"
     return f"use `{call}`, which repeats each position and reads no other"
-
-
-def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
-    """Format the number of positions of a transposed convolution that padding does not affect."""
-    facts = []
-    for n, stride in enumerate(op.stride):
-        reach = op.dilation[n] * (op.kernel[n] - 1) + 1
-        more = reach - stride - op.padding_before[n] - op.padding_after[n]
-        many = "n" if stride == 1 else f"{stride} * n"
-        facts.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
-    return (
-        f"multiply by `{keep}` first: n valid input positions then give {' and '.join(facts)} "
-        "correct results, but later ops cannot tell which"
-    )

@@ -2,23 +2,25 @@
 
 The op must read zeros at padded positions, or mask constants if it is a maximum or softmax; or it
 must not read padded positions, because a mask excludes them or because they are outside its
-receptive field. An axis consists of always-valid positions, the positions of a padded sequence, and
-further always-valid positions. A window across their borders has the same result with and without
-padding if padded positions and the positions added next to them hold the same constant
-(`PaddingFacts.fill_constants`).
+receptive field. `padding_windows` contains the proofs for windows and slices.
 """
 
-from collections.abc import Iterator
-from math import inf, nan
+from math import inf
 
-from specc.analysis.padding_axis_order import get_number_sorted_last, is_gather_in_sort_order
+from specc.analysis.padding_axis_order import (
+    is_gather_in_sort_order,
+    is_padding_sorted_first,
+    is_padding_sorted_last,
+    is_reading_last_rank,
+)
 from specc.analysis.padding_facts import PaddedRead
+from specc.analysis.padding_loops import is_loop_state_unaffected
 from specc.analysis.padding_values import is_padding_skipped, is_softmax_ignoring
+from specc.analysis.padding_windows import is_shift_unaffected, is_window_unaffected
 from specc.analysis.time_dataflow import resolve_dependence
-from specc.analysis.value_ranges import find_uniform_value, find_value_range
+from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops
-from specc.ir.graph import Node
-from specc.ir.types import SAME_POSITION, Interval
+from specc.ir.types import Interval
 
 
 def is_unaffected_by_padding(read: PaddedRead) -> bool:
@@ -43,12 +45,17 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         case "window":
             return is_window_unaffected(read)
         case "newest":
-            return False
+            return _is_last_rank(read)
         case "strided":
             return is_shift_unaffected(read)
         case "band":
             return _is_masked_at_padding(read)
     return _is_neutral_full_read(read) or _is_padding_after_reads(read)
+
+
+def _is_last_rank(read: PaddedRead) -> bool:
+    """Return True if only the last position after a sort is read."""
+    return is_reading_last_rank(read.node, read.read_facts.rolled_axes.get(read.axis))
 
 
 def _is_merged_read_neutral(read: PaddedRead) -> bool:
@@ -114,11 +121,12 @@ def _is_loop_skipping_padding(read: PaddedRead) -> bool:
 
 
 def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
-    """Return True if padding does not change the state of a recurrent layer. In sorted order
-    (`is_sorted`) the mask does not indicate which positions are padded.
+    """Return True if padding does not change the state of a recurrent layer or loop. In sorted
+    order (`is_sorted`) the mask does not indicate which positions are padded.
     """
     skipped = is_padding_skipped(read.node, read.operand_facts)
-    return not is_sorted and (skipped or _is_state_zero(read))
+    is_kept = skipped or _is_state_zero(read) or is_loop_state_unaffected(read)
+    return is_kept and not is_sorted
 
 
 def _is_state_zero(read: PaddedRead) -> bool:
@@ -198,6 +206,8 @@ def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
 
 def _is_neutral_reduction(read: PaddedRead, function_name: str) -> bool:
     """Return True if the values at padded positions have no effect on a reduction."""
+    if read.axis in read.read_facts.repeated_axes and function_name in ("max", "min", "any", "all"):
+        return True
     match function_name:
         case "sum" | "any":
             return read.is_zero
@@ -248,152 +258,31 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
     return _is_neutral_move(read)
 
 
+def _is_sort_neutral(read: PaddedRead) -> bool:
+    """Return True if a sort puts padded positions last, or first if its values are read."""
+    if is_padding_sorted_last(read.node, read.read_facts):
+        return True
+    return read.dependence.result == 0 and is_padding_sorted_first(read.node, read.read_facts)
+
+
 def _is_neutral_move(read: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions of the axis."""
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Sort(along):
-            return along == axis and get_number_sorted_last(read.node, facts) is not None
+            return along == axis and _is_sort_neutral(read)
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the other selected positions have
             # this constant.
-            values = read.dependence.result == 0 and k.number is not None
-            return values and _is_padding_constant_extreme(read, -inf if largest else inf)
+            # With right padding, their indices are the next ones.
+            is_known = read.dependence.result == 0 or read.is_padding_last
+            lowest = -inf if largest else inf
+            return k.number is not None and is_known and _is_padding_constant_extreme(read, lowest)
         case ops.Flip() | ops.Roll():
             is_only_padded = read.valid_end_counts == (0, 0) and not read.is_merged
             return is_only_padded and axis not in facts.sorted_axes
         case ops.Index(index=at):
             # Position 0 is valid with right padding.
-            return read.padding_side == "right" and at.number == 0
+            is_first = read.padding_side == "right" and at.number == 0
+            return is_first or _is_last_rank(read)
     return False
-
-
-def can_keep_padding_facts(read: PaddedRead) -> bool:
-    """Return True if the facts about padded positions of the operand also hold for the padded
-    positions of the result.
-    """
-    if read.dependence.kind == "same":
-        return True
-    match read.op:
-        case ops.DownsamplePaddingMask() | ops.Flip() | ops.Roll():
-            return True
-        case ops.StridedSlice():
-            return is_slice_to_end(read.node)
-        case ops.Slice():
-            # On the padded side it drops padding, or valid positions of a sequence without padding.
-            return all(over <= 0 for over in _iterate_dropped_counts(read))
-        case ops.Pad() | ops.Concat():
-            return read.dependence.kind == "strided"
-        case ops.Conv() | ops.AveragePool() | ops.CumSum() | ops.Delay():
-            return read.dependence.kind == "window" and _is_reading_only_padding(read)
-    return False
-
-
-def _is_reading_only_padding(read: PaddedRead) -> bool:
-    """Return True if padded positions of a window's result read only padded positions."""
-    is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
-    back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
-    here = (back and read.dependence.min_offset >= 0) or (ahead and read.dependence.max_offset <= 0)
-    return here and not read.is_merged
-
-
-def is_window_unaffected(read: PaddedRead) -> bool:
-    """Return True if padding does not affect a window op whose result has the operand's length,
-    including results at the ends of the axis.
-    """
-    if read.dependence.offsets == SAME_POSITION:
-        return True
-    match read.op:
-        case ops.Delay(fill_value=first):
-            # Before the first valid position a delay reads padding or `first`: both must be equal.
-            return read.fill_constant == float(first)
-        case ops.CumSum():
-            return read.is_zero
-    return not read.has_interior_padding and _is_same_at_ends(read)
-
-
-def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if a window over padded positions has the same result as at the axis end."""
-    match read.op:
-        case ops.Conv() | ops.AveragePool(count_include_pad=True):
-            return read.fill_constant == 0
-        case ops.MaxPool(dilation=dilation) if read.has_interior_padding:
-            return read.fill_constant == -inf and max(dilation) == 1
-        case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
-            # A window of a valid output position contains a valid input position.
-            return read.axis in read.read_facts.minimum_axes
-    return False
-
-
-def is_shift_unaffected(read: PaddedRead) -> bool:
-    """Return True if a window, slice or pad whose result has a different length is unaffected by
-    padding.
-    """
-    op = read.op
-    if read.is_shifted or read.has_interior_result_padding:
-        return False
-    if isinstance(op, ops.Slice):
-        return read.fill_constant is not None or _is_one_sided_slice(read)
-    if read.has_interior_padding and read.fill_constant is None:
-        return False
-    match op:
-        case ops.DownsamplePaddingMask():
-            return not read.has_interior_padding or read.fill_constant == 0
-        case ops.StridedSlice(start=start):
-            # The first positions differ with left padding.
-            first = start == 0 or not read.may_be_left_padded
-            return is_slice_to_end(read.node) and first
-        case ops.Conv() | ops.MaxPool() | ops.AveragePool():
-            return not _is_reading_ends(read, op) or _is_same_at_ends(read)
-    return isinstance(op, ops.Pad | ops.Concat) and _is_fill_matching(read)
-
-
-def _is_one_sided_slice(read: PaddedRead) -> bool:
-    """Return True if a slice keeps no always-valid position after the padding."""
-    dropped = _iterate_dropped_counts(read, inf)
-    return not read.has_interior_padding or all(over >= 0 for over in dropped)
-
-
-def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp) -> bool:
-    """Return True if windows extend beyond an end of the axis that may be padded."""
-    n = read.axis - len(op.kernel)
-    over = read.may_be_right_padded and op.end_padding[n] > 0
-    return over or (read.may_be_left_padded and op.padding_before[n] > 0)
-
-
-def _is_fill_matching(read: PaddedRead) -> bool:
-    """Return True if positions added next to padding have the same constant as the padding."""
-    op, place = read.op, read.dependence.operand
-    added: list[float | None] = []
-    if isinstance(op, ops.Pad):
-        start = (read.may_be_left_padded, op.padding_before)
-        ends = (start, (read.may_be_right_padded, op.padding_after))
-        added += [float(op.value) for may_be, count in ends if may_be and count != 0]
-    else:
-        before, after = read.node.args[:place], read.node.args[place + 1 :]
-        parts = before * read.may_be_left_padded + after * read.may_be_right_padded
-        added += [find_uniform_value(a) for a in parts if a]
-    return all(n is not None and n == read.fill_constant for n in added)
-
-
-def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield for each side with padding how many more positions a slice drops than are always valid
-    on this side; yield `default` for a side without padding.
-    """
-    op = read.op
-    assert isinstance(op, ops.Slice), "only a slice drops positions"
-    dropped = (op.start, read.read_length - op.stop)
-    for n, side in enumerate(("left", "right")):
-        here, always = dropped[n].number, read.valid_end_counts[n]
-        if read.padding_side not in (side, "any"):
-            yield default
-        else:
-            yield nan if here is None or always is None else here - always
-
-
-def is_slice_to_end(node: Node) -> bool:
-    """Return True if a strided slice extends to the end of the axis; its positions then correspond
-    to the positions of windows with this stride.
-    """
-    op, x = node.op, node.first_operand
-    return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]

@@ -108,6 +108,10 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
         # The padding mask is 0 at padded positions and 1 at all other positions.
         return padded_result.list_operands_with_fact("zero_axes", axis)[0]
+    if lowest and isinstance(op, ops.CumSum) and op.axis == axis:
+        # A cumulative sum of positive values is positive.
+        facts = padded_result.operand_facts[0]
+        return axis in facts.zero_axes & facts.minimum_axes
     same = op.is_view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
     return same and any(
         padded_result.list_operands_with_fact("minimum_axes" if lowest else "maximum_axes", axis)
@@ -151,6 +155,8 @@ def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) 
             yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith("add" | "sub"):
             yield from (a for a in axes if _has_finite_sum(padded_result, a))
+        case ops.CumSum() if not padded_result.operand_facts[0].has_extremes:
+            yield from (a for a in axes if a in padded_result.operand_facts[0].finite_axes)
         case op if op.is_view or isinstance(op, ops.Cast) or _keeps_finite_scores(padded_result):
             yield from (
                 a for a in axes if any(padded_result.list_operands_with_fact("finite_axes", a))

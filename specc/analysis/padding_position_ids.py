@@ -92,9 +92,20 @@ def infer_padding_count(
             return _add_counts({}, first, -1)
         case ops.Reduce("max" | "min"):
             return first
-    if node.op.is_view and not isinstance(node.op, ops.Extent):
+    if _is_selection(node) or (node.op.is_view and not isinstance(node.op, ops.Extent)):
         return _apply_view_to_count(node, first)
     return NO_PADDING_COUNT
+
+
+def _is_selection(node: Node) -> bool:
+    """Return True if an op selects elements along an axis of constant length, which has no
+    padding.
+    """
+    x = node.first_operand
+    match node.op:
+        case ops.Index(axis) | ops.Slice(axis) if x is not None:
+            return x.shape[axis].number is not None
+    return False
 
 
 def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
@@ -264,7 +275,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
             return not _is_uniform_shift(node, counts, padded_length)
     if isinstance(node.op, LINEAR_OPS) or node.op == ops.Pointwise("neg"):
         return infer_padding_count(node, counts, padded_length) is None
-    return not node.op.is_view
+    return not (node.op.is_view or _is_selection(node))
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:

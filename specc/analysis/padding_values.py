@@ -32,7 +32,7 @@ from dataclasses import replace
 from math import inf
 
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
-from specc.analysis.padding_axis_order import find_sorted_axes
+from specc.analysis.padding_axis_order import find_sort_index_axes, find_sorted_axes
 from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
@@ -62,7 +62,7 @@ PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
 """Ops that may multiply a zero by an element of a different operand."""
 
 ZERO_MOVING_OPS = (
-    *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice, ops.Pad),
+    *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice),
     *(ops.AveragePool, ops.CumSum, ops.Flip, ops.Roll, ops.Resize),
 )
 """Ops that return zeros for zeros."""
@@ -78,6 +78,7 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     zero = _find_zero_axes(padded_result, constants)
     lowest = _find_extreme_axes(padded_result, axes, lowest=True)
     highest = _find_extreme_axes(padded_result, axes, lowest=False)
+    sort_index_axes = find_sort_index_axes(padded_result)
     least = {a for a, n in constants.items() if n == -inf}
     facts = PaddingFacts(
         zero_axes=frozenset(zero),
@@ -85,7 +86,7 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
             least.union(a for a in axes if is_mask_constant_at_padding(padded_result, a))
         ),
         minimum_axes=frozenset(least | lowest),
-        maximum_axes=frozenset(highest),
+        maximum_axes=frozenset(highest) | sort_index_axes,
         constants=constants,
         fill_constants=infer_fill_constants(
             padded_result, {**dict.fromkeys(zero, 0.0), **constants}
@@ -100,8 +101,10 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         can_be_nan=can_be_nan_at_padding(padded_result),
         padding_count=NO_PADDING_COUNT,
         # Indices of valid positions stay valid in any view.
-        is_valid_index=padded_result.op.is_view
-        and any(r.is_valid_index for r in padded_result.operand_facts),
+        is_valid_index=bool(sort_index_axes)
+        or (
+            padded_result.op.is_view and any(r.is_valid_index for r in padded_result.operand_facts)
+        ),
     )
     return _drop_merged_facts(padded_result.node, facts)
 
@@ -211,6 +214,8 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     if isinstance(padded_result.op, ops.Concat):
         # An operand without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
+    if isinstance(padded_result.op, ops.Pad) and padded_result.op.axis == axis:
+        return zero[0]  # the added positions are next to padded positions
     if isinstance(padded_result.op, PRODUCT_OPS) and not _are_other_operands_finite(
         padded_result, zero
     ):
@@ -239,10 +244,10 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: 
         case ops.Arith("div" | "floordiv"):
             # Zero divided by zero is NaN: a divisor with padded positions may be zero.
             return zero[0] and (not has_padding[1] or not can_be_zero_at_padding(padded_result, 1))
-    return (zero[0] and _is_zero_preserving(node)) or (node.op.is_view and any(zero))
+    return (zero[0] and is_zero_preserving(node)) or (node.op.is_view and any(zero))
 
 
-def _is_zero_preserving(node: Node) -> bool:
+def is_zero_preserving(node: Node) -> bool:
     """Return True if an op of one operand returns zero for zero."""
     match node.op:
         case ops.Pointwise(fn):
@@ -252,8 +257,8 @@ def _is_zero_preserving(node: Node) -> bool:
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0
-        case ops.Delay(fill_value=first):
-            return not first
+        case ops.Delay(fill_value=added) | ops.Pad(value=added):
+            return not added
         case ops.Reduce(fn):
             return fn in ZERO_PRESERVING_REDUCTIONS
     return isinstance(node.op, ZERO_MOVING_OPS)

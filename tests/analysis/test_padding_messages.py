@@ -138,35 +138,41 @@ def test_warnings_agree_with_results(
 
 
 @pytest.mark.parametrize(
-    ("window", "rows", "own"),
+    ("window", "own", "reads_ends"),
     [
-        ("kernel=2, stride=2", "2 * n", lambda n: 2 * n),
-        ("kernel=4, stride=2, padding=1", "2 * n", lambda n: 2 * n),
-        ("kernel=3, stride=2", "2 * n + 1", lambda n: 2 * n + 1),
-        ("kernel=3, stride=3, padding=1, output_padding=1", "3 * n - 1", lambda n: 3 * n - 1),
-        ("kernel=3, dilation=2", "n + 4", lambda n: n + 4),
+        ("kernel=2, stride=2", lambda n: 2 * n, False),
+        ("kernel=4, stride=2, padding=1", lambda n: 2 * n, True),
+        ("kernel=3, stride=2", lambda n: 2 * n + 1, True),
+        ("kernel=3, stride=3, padding=1, output_padding=1", lambda n: 3 * n - 1, False),
+        ("kernel=3, dilation=2", lambda n: n + 4, True),
+        ("kernel=3, padding=[0, 2]", lambda n: n, False),
     ],
 )
-def test_positions_after_conv_transpose(
-    window: str, rows: str, own: Callable[[int], int], tmp_path: Path
+def test_transposed_conv_of_zeros_has_no_warning(
+    window: str, own: Callable[[int], int], reads_ends: bool, tmp_path: Path
 ) -> None:
-    """After multiplying by `keep`, as many positions are valid as the help of the warning says,
-    with padding on the right."""
+    """Without the zeros that the warning suggests, a transposed convolution that
+    reads positions beyond the ends has a warning and another result.
+    """
     path = tmp_path / "m.specc"
-    path.write_text(
+    text = (
         "specc 1\nmodel m\ndims b, n\n"
         "graph g(x: float[b, n, 4], keep: keep[b, n] right) -> (y: float[b, _, 3]) {\n"
-        "  x = x * insert(cast(keep, to=float), axis=2)\n"
         f"  return conv_transpose(x, out=3, {window}) @ c\n}}\n"
     )
-    spec = elaborate_with_config(str(path))
-    (said,) = check_padding(spec.model.graph)
-    assert f"then give {rows} correct results" in said.helps[0]
-    weights, rng = sample_spec_weights(spec), np.random.default_rng(0)
-    x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3
-    padded = run_reference(spec, weights, {"x": x, "keep": keep})["y"]
-    alone = {"x": x[:, :3], "keep": keep[:, :3]}
-    wanted = run_reference(spec, weights, alone)["y"]
-    assert wanted.shape[1] == own(3)
-    np.testing.assert_allclose(padded[:, : own(3)], wanted, atol=1e-12)
-    assert padded.shape[1] > own(3)
+    fix = "where(insert(keep, axis=2), x, 0.0)"
+    masked = text.replace("(x, out", f"({fix}, out")
+    for is_masked, written in ((False, text), (True, masked)):
+        path.write_text(written)
+        spec = elaborate_with_config(str(path))
+        warnings = check_padding(spec.model.graph)
+        weights, rng = sample_spec_weights(spec), np.random.default_rng(0)
+        x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3
+        given = {n: v for n, v in (("x", x), ("keep", keep)) if n in spec.model.graph.inputs}
+        padded = run_reference(spec, weights, given)["y"]
+        wanted = run_reference(spec, weights, {n: v[:, :3] for n, v in given.items()})["y"]
+        assert wanted.shape[1] == own(3) < padded.shape[1]
+        is_equal = np.allclose(padded[:, : own(3)], wanted, atol=1e-12)
+        assert is_equal == (not warnings) == (is_masked or not reads_ends)
+        if warnings:
+            assert fix in warnings[0].helps[0]

@@ -18,12 +18,15 @@ import specc_numpy
 from specc.analysis import (
     padding_axis_lengths,
     padding_dataflow,
+    padding_facts,
     padding_invariance,
     padding_values,
+    padding_windows,
 )
 from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_facts import PaddedResult
 from specc.analysis.padding_masked_scores import is_extreme_at_padding
+from specc.analysis.padding_values import is_zero_preserving
 from specc.ir import ops
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -67,6 +70,33 @@ CLEAN = (
     ("w = softmax(where(keep, s, -2e3), axis=1); sum(x * w[:, :, none], axis=1)", ANY),
     ("w = softmax(where(keep, sum(tanh(x)) / 2.0 - 1.0, -1e4), axis=1);"
      "sum(x * w[:, :, none], axis=1)", ANY),
+    ("c = conv_transpose(z, out=4, kernel=3, padding=1) @ c; sum(c * f, axis=1)", ANY),
+    ("c = conv_transpose(x, out=4, kernel=2, stride=2) @ c;"
+     "sum(c * resize(f, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("c = conv_transpose(z, out=4, kernel=4, stride=2, padding=1) @ c;"
+     "sum(c * resize(f, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("r = resize(x, mode=nearest, size=[2 * n], axis=1)[:, 1::2]; sum(r * f, axis=1)", ANY),
+    ("r = resize(x, mode=nearest, size=[2 * n], axis=1);"
+     "k = resize(float(keep), mode=nearest, size=[2 * n], axis=1) > 0.5;"
+     "gather(r, argmax(where(k, sum(r), -inf), axis=1), axis=1)", ANY),
+    ("m = merge(split(x, into=[2, 2], axis=2), axis=1);"
+     "k = merge(expand(keep[:, :, none], axis=2, length=2), axis=1);"
+     "a, _ = attend(m, m, m, mask=visible(k));"
+     "sum(merge(split(a, into=[n, 2], axis=1), axis=2) * f, axis=1)", ANY),
+    ("h = zeros(shape=[batch, 4]); scan r, k in x, keep along n carry h {;"
+     "h = where(k[:, none], tanh(h + r), h); }; h", ANY),
+    ("h = ones(shape=[batch, 4]); scan r, k in x, f along n carry h {;"
+     "h = k * tanh(h + r) + (1.0 - k) * h; }; h", ANY),
+    ("h = zeros(shape=[batch, 4]); scan r in z along n carry h collect o {;"
+     "h = 0.5 * h + r; o = h; }; sum(o * f, axis=1)", ANY),
+    ("h = zeros(shape=[batch, 4]); scan r, k in x, f along n carry h {;"
+     "h = tanh(h + r) * k; }; h", LEFT),
+    ("sort(where(hidden, x, -inf), axis=1)[:, -1]", ANY),
+    ("i = argsort(where(keep, s, inf), axis=1); g = gather(x, i, axis=1);"
+     "sum(gather(g, argsort(i, axis=1), axis=1) * f, axis=1)", RIGHT),
+    ("_, i = topk(where(hidden, x, -inf), 2, axis=1); float(i[:, 0])", RIGHT),
+    ("gather(x, argmax(cumsum(keep), axis=1), axis=1)", ("left", "right")),
+    ("c = conv(pad(x, before=1, mode=edge), out=4, kernel=2) @ c; sum(c * f, axis=1)", RIGHT),
 )  # fmt: skip
 """Statements and a result that padding does not affect, with padding sides."""
 
@@ -117,6 +147,23 @@ LEAKING = (
      ANY),
     ("w = softmax(where(keep & (s > 29.9), s, -1e4), axis=1); sum(x * w[:, :, none], axis=1)",
      ANY),
+    ("sum(pad(z, after=1, axis=2, value=1.0)[:, :, 1:], axis=1)", ANY),
+    ("sum(exp(pad(where(hidden, x, -inf), after=1, axis=2, value=1.0))[:, :, 1:], axis=1)", ANY),
+    ("c = conv_transpose(x, out=4, kernel=3, padding=1) @ c; sum(c * f, axis=1)", ANY),
+    ("c = conv_transpose(x, out=4, kernel=4, stride=2, padding=1) @ c;"
+     "sum(c * resize(f, mode=nearest, size=[2 * n], axis=1), axis=1)", ANY),
+    ("sum(resize(z, mode=nearest, size=[3 * n], axis=1)[:, ::2], axis=1)", LEFT),
+    ("r = resize(x, mode=nearest, size=[2 * n], axis=1);"
+     "k = resize(float(keep), mode=nearest, size=[2 * n], axis=1) > 0.5;"
+     "i = argmax(where(k, sum(r), -inf), axis=1);"
+     "gather(resize(x, mode=nearest, size=[3 * n], axis=1), i, axis=1)", LEFT),
+    ("h = ones(shape=[batch, 4]); scan r in z along n carry h collect o {;"
+     "h = 0.5 * h + r; o = h; }; sum(o * f, axis=1)", LEFT),
+    ("h = zeros(shape=[batch, 4]); scan r, k in x, f along n carry h {;"
+     "h = tanh(h + r) * k; }; h", RIGHT),
+    ("(sort(where(hidden, x, -inf), axis=1) + x)[:, -1]", RIGHT),
+    ("_, i = topk(where(hidden, x, -inf), 2, axis=1); float(i[:, 0])", LEFT),
+    ("c = conv(pad(z, before=1, mode=edge), out=4, kernel=2) @ c; sum(c * f, axis=1)", LEFT),
 )  # fmt: skip
 """Statements and a result that padding affects."""
 
@@ -248,6 +295,32 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         ),
     ),
     "any fill underflows": (padding_values, "is_fill_underflowing", lambda scores: True),
+    "a transposed convolution reads no ends": (
+        padding_windows,
+        "_is_transposed_conv_reading_ends",
+        lambda read, op: False,
+    ),
+    "every loop keeps its state": (
+        padding_invariance,
+        "is_loop_state_unaffected",
+        lambda read: isinstance(read.op, ops.Scan),
+    ),
+    "every stride is aligned": (padding_facts.PaddedRead, "is_shifted", False),
+    "positions stay in place when sorted": (
+        padding_dataflow,
+        "is_padding_sorted_first",
+        lambda node, facts: False,
+    ),
+    "an index is valid on every axis": (
+        padding_dataflow.PaddingWalk,
+        "_is_indexed_by_position",
+        lambda self, length, count: True,
+    ),
+    "added features are zero": (
+        padding_values,
+        "is_zero_preserving",
+        lambda node: isinstance(node.op, ops.Pad) or is_zero_preserving(node),
+    ),
     "masks settle each other": (
         padding_dataflow,
         "PaddedResult",

@@ -11,9 +11,9 @@ from specc.analysis import (
     padding_check,
     padding_constants,
     padding_dataflow,
-    padding_invariance,
     padding_nonfinite,
     padding_values,
+    padding_windows,
 )
 from specc.analysis.padding_check import check_padding
 
@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "can_be_nan_at_padding",
         lambda padded_result: False,
     ),
-    "the ends of a window are zero": (padding_invariance, "_is_same_at_ends", lambda reading: True),
+    "the ends of a window are zero": (padding_windows, "_is_same_at_ends", lambda reading: True),
 }
 
 

@@ -385,7 +385,8 @@ def finish_spec(w: SpecWriter, side: str, *, replaced: bool, is_pooled: bool) ->
     definitions, graph = header.split("graph g")
     body = "\n".join(f"  {line}" for line in (*w.lines, f"return {result}"))
     text = f"{definitions}{DEFINITIONS.strip()}\ngraph g{graph}{body}\n}}\n"
-    return PaddedSpec(text, side, replaced, shorter=True)
+    is_shorter = any(s.length != "n+0" for s in w.streams)
+    return PaddedSpec(text, side, replaced, is_shorter)
 
 
 def write_rare_spec(seed: int) -> PaddedSpec:

@@ -1,0 +1,146 @@
+"""Prove that iterations at padded positions do not change the carries of a loop.
+
+A loop without a padding mask also runs at padded positions. This has no effect if an iteration
+there keeps every carry, as in `h = where(k, f(h, r), h)` with a scanned mask `k`. It has no effect
+on later positions if all carries keep their constant initial values until the first valid position,
+as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from specc.analysis.padding_constants import combine_numbers, map_number
+from specc.analysis.padding_facts import PaddedRead
+from specc.analysis.padding_values import is_zero_preserving
+from specc.analysis.value_ranges import convert_number, find_uniform_value
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+
+KnownValue: TypeAlias = float | Value
+"""A constant, or the carry that a value equals."""
+
+FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
+"""`Pointwise` functions that are finite for finite operands, except for overflow."""
+
+FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, ops.Not, ops.And)
+"""Ops whose results are finite for finite operands, except for overflow."""
+
+
+def is_loop_state_unaffected(read: PaddedRead) -> bool:
+    """Return True if padded positions do not change the carries of a loop along the padded axis
+    that the result reads.
+    """
+    op = read.op
+    if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:
+        return False
+    if not _is_loop_axis(read, op):
+        return False
+    carries = op.split_body_inputs().initial_carries
+    if _evaluate_carries(read, op, carries) == list(carries):
+        return True
+    starts = [find_uniform_value(v) for v in op.split_operands(read.node.args).initial_carries if v]
+    numbers = [n for n in starts if n is not None]
+    if len(numbers) < len(carries) or read.has_interior_padding:
+        return False
+    is_final = read.dependence.result < op.carry_count
+    only_before = read.padding_side == ("right" if op.reverse else "left")
+    return (only_before or not is_final) and _evaluate_carries(read, op, numbers) == numbers
+
+
+def _is_loop_axis(read: PaddedRead, op: ops.Scan) -> bool:
+    """Return True if a dependence reads the axis of the loop."""
+    if op.has_mask and read.dependence.operand == 0:
+        return read.axis == 1
+    is_scanned = read.dependence.operand < op.first_body_operand + op.scanned_count
+    return is_scanned and read.axis == op.axis
+
+
+def _evaluate_carries(
+    read: PaddedRead, op: ops.Scan, states: Iterable[KnownValue]
+) -> list[KnownValue | None]:
+    """Return what is known about the carries after an iteration at a padded position, given the
+    carries before it.
+    """
+    inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
+    numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]
+    numbers += map(find_uniform_value, op.split_operands(read.node.args).captured)
+    known: dict[Value, KnownValue] = dict(zip(inner.initial_carries, states, strict=True))
+    inputs = (*inner.scanned, *inner.captured)
+    known |= {v: n for v, n in zip(inputs, numbers, strict=True) if n is not None}
+    given = zip(inputs, (*outer.scanned, *outer.captured), strict=True)
+    finite = {*inner.initial_carries, *(v for v, facts in given if facts.is_finite)}
+    for node, results in op.body.nodes:
+        made = _infer_known_value(node, results[0], known, finite)
+        if made is not None:
+            known[results[0]] = made
+        if made is not None or _is_finite(node, finite):
+            finite.add(results[0])
+    return [known.get(v) for v in op.get_next_carries()]
+
+
+def _is_finite(node: Node, finite: set[Value]) -> bool:
+    """Return True if a result is finite because all operands are."""
+    match node.op:
+        case ops.Pointwise(function_name):
+            safe = function_name in FINITE_RESULT_FUNCTIONS
+        case ops.Arith(function_name):
+            safe = function_name in ("add", "sub", "mul", "max", "min")
+        case _:
+            safe = node.op.is_view or isinstance(node.op, (*FINITE_RESULT_OPS, ops.Constant))
+    return safe and finite.issuperset(node.operands)
+
+
+def _infer_known_value(
+    node: Node, value: Value, known: Mapping[Value, KnownValue], finite: set[Value]
+) -> KnownValue | None:
+    """Return the constant that a result equals, or the carry, or None."""
+    uniform = find_uniform_value(value)
+    if uniform is not None:
+        return uniform
+    operands = [known.get(a) if a else None for a in node.args]
+    found: KnownValue | None = None
+    match node.op:
+        case ops.Where() if isinstance(operands[0], float):
+            found = operands[1] if operands[0] else operands[2]
+        case ops.Arith(function_name):
+            found = _find_neutral_result(node, function_name, operands, finite)
+    if isinstance(found, Value) and found.type != value.type:
+        return None  # a broadcast carry
+    return _infer_number(node, operands) if found is None else found
+
+
+def _find_neutral_result(
+    node: Node, function_name: str, operands: list[KnownValue | None], finite: set[Value]
+) -> KnownValue | None:
+    """Return the result of a product with zero or one, or of a sum with zero, or None."""
+    for here, there in ((1, 0), (0, 1)):
+        match function_name, operands[here]:
+            case "mul", 0.0 if node.args[there] in finite:
+                return 0.0
+            case ("mul", 1.0) | ("add", 0.0):
+                return operands[there]
+            case ("div", 1.0) | ("sub", 0.0) if here == 1:
+                return operands[0]
+    return None
+
+
+def _infer_number(node: Node, operands: list[KnownValue | None]) -> float | None:
+    """Return the constant that a result equals if all operands are constants, or None."""
+    if operands[:1] == [0.0] and is_zero_preserving(node):
+        return 0.0
+    numbers = [n for n in operands if isinstance(n, float)]
+    if len(numbers) < max(1, len(node.operands)):
+        return None
+    match node.op:
+        case ops.Pointwise(function_name):
+            return map_number(function_name, numbers[0])
+        case ops.Arith(function_name) | ops.Compare(function_name):
+            return combine_numbers(function_name, numbers)
+        case ops.Cast(to):
+            return convert_number(numbers[0], to)
+        case ops.Not():
+            return 1.0 - numbers[0]
+        case ops.Concat() if len(set(numbers)) == 1:
+            return numbers[0]
+    shows = node.op.is_view and not isinstance(node.op, ops.Extent)
+    return numbers[0] if shows else None

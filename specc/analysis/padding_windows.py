@@ -1,0 +1,163 @@
+"""Prove that padding does not affect windows, slices and padding ops.
+
+An axis consists of always-valid positions, the positions of a padded sequence, and further
+always-valid positions. A window across their borders has the same result with and without padding
+if padded positions and the positions added next to them hold the same constant
+(`PaddingFacts.fill_constants`).
+"""
+
+from collections.abc import Iterator
+from math import inf, nan
+
+from specc.analysis.padding_facts import PaddedRead
+from specc.analysis.value_ranges import find_uniform_value
+from specc.ir import ops
+from specc.ir.graph import Node
+from specc.ir.types import SAME_POSITION
+
+
+def can_keep_padding_facts(read: PaddedRead) -> bool:
+    """Return True if the facts about padded positions of the operand also hold for the padded
+    positions of the result.
+    """
+    if read.dependence.kind == "same":
+        return True
+    match read.op:
+        case ops.DownsamplePaddingMask() | ops.Flip() | ops.Roll():
+            return True
+        case ops.StridedSlice():
+            return is_slice_to_end(read.node)
+        case ops.Slice():
+            # On the padded side it drops padding, or valid positions of a sequence without padding.
+            return all(over <= 0 for over in _iterate_dropped_counts(read))
+        case ops.Pad() | ops.Concat():
+            return read.dependence.kind == "strided"
+        case ops.Conv() | ops.AveragePool() | ops.CumSum() | ops.Delay():
+            return read.dependence.kind == "window" and _is_reading_only_padding(read)
+    return False
+
+
+def _is_reading_only_padding(read: PaddedRead) -> bool:
+    """Return True if padded positions of a window's result read only padded positions."""
+    is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
+    back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
+    here = (back and read.dependence.min_offset >= 0) or (ahead and read.dependence.max_offset <= 0)
+    return here and not read.is_merged
+
+
+def is_window_unaffected(read: PaddedRead) -> bool:
+    """Return True if padding does not affect a window op whose result has the operand's length,
+    including results at the ends of the axis.
+    """
+    if read.dependence.offsets == SAME_POSITION:
+        return True
+    match read.op:
+        case ops.Delay(fill_value=first):
+            # Before the first valid position a delay reads padding or `first`: both must be equal.
+            return read.fill_constant == float(first)
+        case ops.CumSum():
+            return read.is_zero
+    return not read.has_interior_padding and _is_same_at_ends(read)
+
+
+def _is_same_at_ends(read: PaddedRead) -> bool:
+    """Return True if a window over padded positions has the same result as at the axis end."""
+    match read.op:
+        case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
+            return read.fill_constant == 0
+        case ops.MaxPool(dilation=dilation) if read.has_interior_padding:
+            return read.fill_constant == -inf and max(dilation) == 1
+        case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
+            # A window of a valid output position contains a valid input position.
+            return read.axis in read.read_facts.minimum_axes
+    return False
+
+
+def is_shift_unaffected(read: PaddedRead) -> bool:
+    """Return True if a window, slice or pad whose result has a different length is unaffected by
+    padding.
+    """
+    op = read.op
+    if read.is_shifted or read.has_interior_result_padding:
+        return False
+    if isinstance(op, ops.Slice):
+        return read.fill_constant is not None or _is_one_sided_slice(read)
+    if read.has_interior_padding and read.fill_constant is None:
+        return False
+    match op:
+        case ops.DownsamplePaddingMask():
+            return not read.has_interior_padding or read.fill_constant == 0
+        case ops.StridedSlice(start=start):
+            # Further positions differ with left padding.
+            is_first = start.number in range(read.dependence.stride)
+            return is_slice_to_end(read.node) and (is_first or not read.may_be_left_padded)
+        case ops.Conv() | ops.ConvTranspose() | ops.MaxPool() | ops.AveragePool():
+            return not _is_reading_ends(read, op) or _is_same_at_ends(read)
+    return isinstance(op, ops.Pad | ops.Concat) and _is_fill_matching(read)
+
+
+def _is_one_sided_slice(read: PaddedRead) -> bool:
+    """Return True if a slice keeps no always-valid position after the padding."""
+    dropped = _iterate_dropped_counts(read, inf)
+    return not read.has_interior_padding or all(over >= 0 for over in dropped)
+
+
+def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp | ops.ConvTranspose) -> bool:
+    """Return True if windows extend beyond an end of the axis that may be padded."""
+    if isinstance(op, ops.ConvTranspose):
+        return _is_transposed_conv_reading_ends(read, op)
+    n = read.axis - len(op.kernel)
+    over = read.may_be_right_padded and op.end_padding[n] > 0
+    return over or (read.may_be_left_padded and op.padding_before[n] > 0)
+
+
+def _is_transposed_conv_reading_ends(read: PaddedRead, op: ops.ConvTranspose) -> bool:
+    """Return True if positions of a transposed convolution, without its padding, also read
+    positions beyond an end of the axis that may be padded.
+    """
+    n = read.axis - len(op.kernel)
+    span = op.dilation[n] * (op.kernel[n] - 1)
+    over = read.may_be_right_padded and span - op.padding_after[n] >= op.stride[n]
+    return over or (read.may_be_left_padded and span - op.padding_before[n] >= op.stride[n])
+
+
+def _is_fill_matching(read: PaddedRead) -> bool:
+    """Return True if positions added next to padding have the same constant as the padding."""
+    op, place = read.op, read.dependence.operand
+    added: list[float | None] = []
+    if isinstance(op, ops.Pad) and op.mode != "constant":
+        # Valid positions at the other end are repeated.
+        added_before = read.may_be_left_padded and op.padding_before != 0
+        return not added_before and (not read.may_be_right_padded or op.padding_after == 0)
+    if isinstance(op, ops.Pad):
+        start = (read.may_be_left_padded, op.padding_before)
+        ends = (start, (read.may_be_right_padded, op.padding_after))
+        added += [float(op.value) for may_be, count in ends if may_be and count != 0]
+    else:
+        before, after = read.node.args[:place], read.node.args[place + 1 :]
+        parts = before * read.may_be_left_padded + after * read.may_be_right_padded
+        added += [find_uniform_value(a) for a in parts if a]
+    return all(n is not None and n == read.fill_constant for n in added)
+
+
+def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
+    """Yield for each side with padding how many more positions a slice drops than are always valid
+    on this side; yield `default` for a side without padding.
+    """
+    op = read.op
+    assert isinstance(op, ops.Slice), "only a slice drops positions"
+    dropped = (op.start, read.read_length - op.stop)
+    for n, side in enumerate(("left", "right")):
+        here, always = dropped[n].number, read.valid_end_counts[n]
+        if read.padding_side not in (side, "any"):
+            yield default
+        else:
+            yield nan if here is None or always is None else here - always
+
+
+def is_slice_to_end(node: Node) -> bool:
+    """Return True if a strided slice extends to the end of the axis; its positions then correspond
+    to the positions of windows with this stride.
+    """
+    op, x = node.op, node.first_operand
+    return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]
