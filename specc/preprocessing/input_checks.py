@@ -231,11 +231,8 @@ def _check_values(spec: InputSpec, array: Array, findings: _InputErrors) -> None
 def _report_wrong_rank(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
     helps = []
     if array.ndim == len(spec.dims) - 1:
-        helps = [
-            "a batch of one is array[None]"
-            if spec.dims[0] == "batch"
-            else "add the missing axis with array[None]"
-        ]
+        axis = "a batch axis" if spec.dims[0] == "batch" else "the missing axis"
+        helps = [f"add {axis}: `[x]` for a list `x`, `x[None]` for an array `x`"]
     findings.add_error(
         "E0911",
         f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",

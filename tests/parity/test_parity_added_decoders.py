@@ -92,7 +92,7 @@ OTHERS = {
     # a bias of in_proj makes padding of the published model nonzero for its convolution
     "falcon_mamba, biases": replace(
         FIRST["falcon_mamba"], tiny={**FALCON_MAMBA, "use_bias": True, "use_conv_bias": False, "time_step_rank": 5,
-                                     "mixer_rms_eps": 0.1, "tie_word_embeddings": False}, sides=("right",),
+                                     "mixer_rms_eps": 0.1, "tie_word_embeddings": False, "intermediate_size": 50}, sides=("right",),
     ),
     "vaultgemma, no soft-capping, biases": make_decoder_case(
         "VaultGemma", eager=True, head_dim=8, attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True,

@@ -76,7 +76,7 @@ def test_names():
 def test_ranks():
     (fault,) = get_errors([PIXELS], {"pixels": np.zeros((1, 8, 8))})
     assert fault.code == "E0911"
-    assert fault.helps == ("a batch of one is array[None]",)
+    assert fault.helps == ("add a batch axis: `[x]` for a list `x`, `x[None]` for an array `x`",)
 
 
 def test_types():
