@@ -265,7 +265,8 @@ def _add_inputs(
         with context.collect_errors():
             if not is_tensor_type(param.type):
                 title = f"the input `{param.name}` of a graph is a tensor"
-                help_ = f"put `{param.name}` into `config`, or give it axes: float[], int[batch, n]"
+                dtype = param.type.name if param.type.name in ("int", "bool") else "float"
+                help_ = f"put `{param.name}` into `config`, or declare a scalar tensor: `{dtype}[]`"
                 raise_error("E0303", title, param.span, helps=[help_])
             type_text = param.type.span.text if param.type.span else param.type.name
             origin = f"the input `{param.name}: {type_text}`"

@@ -118,6 +118,15 @@ def test_inputs_outside_of_a_graph(word: str) -> None:
         assert f"`{key}:`" in help_text or "graph main(" in help_text
 
 
+@pytest.mark.parametrize(("written", "advised"), [("int", "int[]"), ("float", "float[]"), ("bool", "bool[]")])  # fmt: skip
+def test_scalar_input(written: str, advised: str) -> None:
+    text = HEAD.replace("(x:", "(t: TYPE, x:") + "  return x * float(t)\n}\n"
+    with pytest.raises(Failed) as failed:
+        check_spec(open_spec(Source("m.specc", text.replace("TYPE", written))))
+    assert f"`{advised}`" in failed.value.diagnostics[0].helps[0]
+    check_spec(open_spec(Source("m.specc", text.replace("TYPE", advised))))
+
+
 @pytest.mark.parametrize("path", ["m.safetensors", "pytorch_model.bin", "a/b.PT"])
 def test_weights_file_as_spec_is_rejected(path: str) -> None:
     with pytest.raises(Failed) as failed:
