@@ -22,12 +22,15 @@ def quantized_linear(
     weights: Array,
     scales: Array,
     bias: Array | None = None,
+    zero_points: Array | None = None,
 ) -> Array:
     """Apply a linear layer with quantized weights.
 
-    f[*s i], q[o i], f[o], f[o]? -> f[*s o]
+    f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
-    matrix = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.group_size, op.layout)
+    matrix = dequantize_matrix(
+        weights, scales, x.shape[-1], op.bits, op.group_size, op.layout, zero_points
+    )
     if op.rounding == "tensor":
         x = round_per_tensor(x)
     elif op.rounding != "none":
@@ -108,23 +111,37 @@ evaluate.add_rules(
 
 
 def dequantize_matrix(
-    w: Array, scales: Array, width: int, bits: int, group_size: int, layout: WeightLayout
+    w: Array,
+    scales: Array,
+    width: int,
+    bits: int,
+    group_size: int,
+    layout: WeightLayout,
+    zero_points: Array | None = None,
 ) -> Array:
     """Return the matrix `[out, in]`, dequantized to float64."""
     if layout == "columns":
         w, scales = w.T, scales.T
     elif group_size:
-        # block-quantized values are unsigned; two 4-bit values are packed per byte, the first in
-        # the low nibble; the last block is padded
-        if bits == 4:
-            w = np.stack([w % 16, w // 16], -1)
-        flat = w.reshape(len(w), -1)[:, :width]
-        w = flat.astype(np.float64) - 2 ** (bits - 1)
+        # block-quantized values are unsigned; the last block is padded
+        flat = _unpack_rows(w, bits)[:, :width].astype(np.float64)
+        zeros: Array | int = 2 ** (bits - 1)
+        if zero_points is not None:
+            zeros = np.repeat(_unpack_rows(zero_points, bits), group_size, -1)[:, :width]
+        w = flat - zeros
     expanded_scales = (
         np.repeat(scales, group_size, -1)[:, :width] if group_size else scales[:, None]
     )
     matrix: Array = w.astype(np.float64) * expanded_scales
     return matrix
+
+
+def _unpack_rows(packed: Array, bits: int) -> Array:
+    """Return the quantized values of each row; two 4-bit values are packed per byte, the first in
+    the low nibble.
+    """
+    codes = np.stack([packed % 16, packed // 16], -1) if bits == 4 else packed
+    return codes.reshape(len(packed), -1)
 
 
 def round_per_tensor(x: Array) -> Array:

@@ -22,13 +22,16 @@ def quantized_linear(
     weights: Tensor,
     scales: Tensor,
     bias: Tensor | None = None,
+    zero_points: Tensor | None = None,
 ) -> Tensor:
     """Apply a linear layer with quantized weights.
 
-    f[*s i], q[o i], f[o], f[o]? -> f[*s o]
+    f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
     width = x.shape[-1]
-    matrix = _dequantize_matrix(weights, scales, width, op.bits, op.group_size, op.layout)
+    matrix = _dequantize_matrix(
+        weights, scales, width, op.bits, op.group_size, op.layout, zero_points
+    )
     if op.rounding == "tensor":
         x = _round_per_tensor(x)
     elif op.rounding != "none":
@@ -109,18 +112,32 @@ evaluate.add_rules(
 
 
 def _dequantize_matrix(
-    w: Tensor, scales: Tensor, width: int, bits: int, group_size: int, layout: WeightLayout
+    w: Tensor,
+    scales: Tensor,
+    width: int,
+    bits: int,
+    group_size: int,
+    layout: WeightLayout,
+    zero_points: Tensor | None = None,
 ) -> Tensor:
     """Return the matrix `[out, in]`, dequantized to the dtype of the scales."""
     if layout == "columns":
         w, scales = w.T, scales.T if group_size else scales
     elif group_size:
-        w = w.to(torch.int16)
-        if bits == 4:
-            w = torch.stack([w % 16, w // 16], -1)
-        w = w.flatten(1)[:, :width] - 2 ** (bits - 1)
+        zeros: Tensor | int = 2 ** (bits - 1)
+        if zero_points is not None:
+            zeros = _unpack_rows(zero_points, bits).repeat_interleave(group_size, -1)[:, :width]
+        w = _unpack_rows(w, bits)[:, :width] - zeros
     expanded_scales = scales.repeat_interleave(group_size, -1) if group_size else scales[:, None]
     return w.to(scales.dtype) * expanded_scales[:, :width]
+
+
+def _unpack_rows(packed: Tensor, bits: int) -> Tensor:
+    """Return the quantized values of each row; two 4-bit values are packed per byte, the first in
+    the low nibble.
+    """
+    codes = packed.to(torch.int16)
+    return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 
 
 def _round_per_tensor(x: Tensor) -> Tensor:

@@ -96,12 +96,13 @@ ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeight:
-    """A quantized weight: its format, the initializer of its scales, the recipe, the relative
-    error, and the maximum error of an element.
+    """A quantized weight: its format, the initializers of its scales and zero points, the recipe,
+    the relative error, and the maximum error of an element.
     """
 
     format: QuantizationFormat
     scales: str
+    zero_points: str
     recipe: str
     error: float
     max_error: float
@@ -114,6 +115,7 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
     block = fields.read_int("block", 0, MAX_GROUP_SIZE)
     if block & (block - 1) or (not block and bits != 8):
         fields.raise_invalid("block", "is not a valid block size")
+    has_zero_points = fields.has_field("zero_points")
     return QuantizedWeight(
         format=QuantizationFormat(
             bits=bits,
@@ -121,8 +123,10 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
             layout=fields.read_choice("layout", QUANTIZED_LAYOUTS),
             rounding=fields.read_choice("rounding", ACTIVATION_ROUNDINGS),
             is_transposed=fields.read_bool("turned"),
+            has_zero_points=has_zero_points,
         ),
         scales=fields.read_string("scales"),
+        zero_points=fields.read_string("zero_points") if has_zero_points else "",
         recipe=fields.read_string("recipe"),
         error=fields.read_number("error"),
         max_error=fields.read_number("worst", MAX_FLOAT32_ERROR),

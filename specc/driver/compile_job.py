@@ -28,10 +28,7 @@ from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_and_transposed_weights import (
-    find_reusable_group_sizes,
-    view_stored_scales,
-)
+from specc.weights.dequantized_and_transposed_weights import find_reusable_codes, view_stored_scales
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
 from specc.weights.parameter_names_and_initializers import NamePattern
 from specc.weights.parameter_values import (
@@ -290,13 +287,13 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         and not job.quantize.dequantizes_checkpoint
         and job.target.quantized_operators
     )
-    stored_group_sizes = find_reusable_group_sizes(job.values) if keeps_stored_codes else {}
+    stored_codes = find_reusable_codes(job.values) if keeps_stored_codes else {}
     graph = pass_pipeline.simplify_graph(
-        job.graph, fuses_loops=weight_request is None and not stored_group_sizes
+        job.graph, fuses_loops=weight_request is None and not stored_codes
     )
     ties = find_ties(job.values)
-    if stored_group_sizes:
-        decision = precision.plan_stored_codes(graph, ties, stored_group_sizes)
+    if stored_codes:
+        decision = precision.plan_stored_codes(graph, ties, stored_codes)
     else:
         decision = precision.plan_quantization(
             graph,
@@ -307,7 +304,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: elaborate_other_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = view_stored_scales(job.values) if plan and stored_group_sizes else None
+    scales = view_stored_scales(job.values) if plan and stored_codes else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
     full = FoldedValues(job.values, folds) if folds else job.values
     return LoweringJob(

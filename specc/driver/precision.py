@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
-from specc.ir.ops.quantized import NormFold, QuantizationPlan, WeightLayout
+from specc.ir.ops.quantized import NormFold, QuantizationPlan, StoredCodes, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import HalfDtype
@@ -42,7 +42,7 @@ def find_half_precision_parameters(
         pass_pipeline.convert_to_half_precision(graph, half_dtype), plan
     )
     quantized_names = {form.format_scales_name(name): name for name, form in plan.items()}
-    # int4 values are in -8..7
+    # int4 values are in -8..7, or in -15..15 with zero points
     max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
     narrow_dtypes: dict[str, NarrowDtype] = {}
@@ -53,6 +53,7 @@ def find_half_precision_parameters(
             continue
         weight = quantized_names.get(name, name)
         max_code = max_codes[plan[weight].bits] if name in quantized_names else 1.0
+        max_code = 15.0 if name in quantized_names and plan[weight].has_zero_points else max_code
         narrow_dtypes[name] = NarrowDtype(half_dtype, weight, max_code)
     return narrow_dtypes
 
@@ -130,13 +131,11 @@ def plan_quantization(
 
 
 def plan_stored_codes(
-    graph: Graph, ties: Mapping[str, str], stored: Mapping[str, int]
+    graph: Graph, ties: Mapping[str, str], stored: Mapping[str, StoredCodes]
 ) -> QuantizationDecision:
-    """Choose the format of weights whose 4-bit codes are stored in the checkpoint; `stored` maps
-    each weight to its group size.
-    """
+    """Choose the format of weights whose 4-bit codes are stored in the checkpoint."""
     return choose_weight_formats(
-        graph, QuantizationOptions(kind=None, stored_group_sizes=stored), "rows", ties
+        graph, QuantizationOptions(kind=None, stored_codes=stored), "rows", ties
     )
 
 
@@ -277,6 +276,11 @@ def describe_weight_precision(
             "rounding": form.rounding,
             "turned": form.is_transposed,
             "scales": emitted.initializer_names[form.format_scales_name(name)],
+            **(
+                {"zero_points": emitted.initializer_names[form.format_zero_points_name(name)]}
+                if form.has_zero_points
+                else {}
+            ),
             "recipe": quantized.recipe,
             "error": float(f"{loss.relative_error:.4g}"),
             "worst": float(f"{loss.max_error:.4g}"),

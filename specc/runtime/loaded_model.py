@@ -35,26 +35,29 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
     """Return every parameter by name. Raise E0917 for wrong shapes or E0925 for unreadable data."""
     weights = file.read_weights(manifest.initializers)
     scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
+    zero_points = file.read_weights(
+        {n: q.zero_points for n, q in manifest.quantized.items() if q.format.has_zero_points}
+    )
     for name, quantized in manifest.quantized.items():
         shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
-        expected_shapes = quantized.format.compute_shapes(shape)
-        dtypes = weights[name].dtype.name, scales[name].dtype.name
-        shapes = weights[name].shape, scales[name].shape
-        if shapes != expected_shapes or dtypes != (
-            STORAGE_DTYPES[quantized.format.dtype],
-            "float32",
-        ):
+        format = quantized.format
+        parts = [part[name] for part in (weights, scales, zero_points) if name in part]
+        storage_dtype = STORAGE_DTYPES[format.dtype]
+        expected_types = [
+            *zip(format.compute_shapes(shape), (storage_dtype, "float32"), strict=True),
+            (format.compute_zero_points_shape(shape), storage_dtype),
+        ]
+        if [(part.shape, part.dtype.name) for part in parts] != expected_types[: len(parts)]:
             raise_error(
                 "E0917",
                 f"the specc metadata in `{escape_text(file.path)}` is invalid:  "
                 f"`{escape_text(name)}` is not stored as described",
             )
-        input_width = shape[-2] if quantized.format.is_transposed else shape[-1]
-        codes, weight_scales = weights[name], scales[name]
+        input_width = shape[-2] if format.is_transposed else shape[-1]
         # stacked weights have one matrix per expert
         is_stacked = len(shape) == STACK_RANK
-        pairs = zip(codes, weight_scales, strict=True) if is_stacked else [(codes, weight_scales)]
-        matrices = [dequantize_weight(n, s, input_width, quantized.format) for n, s in pairs]
+        each = zip(*parts, strict=True) if is_stacked else [parts]
+        matrices = [dequantize_weight(c, s, input_width, format, *zeros) for c, s, *zeros in each]
         weights[name] = np.stack(matrices) if is_stacked else matrices[0]
     return weights
 

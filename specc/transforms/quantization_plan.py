@@ -12,7 +12,12 @@ from typing import Literal, TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Value
-from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, WeightLayout
+from specc.ir.ops.quantized import (
+    ActivationRoundingMode,
+    QuantizationFormat,
+    StoredCodes,
+    WeightLayout,
+)
 from specc.transforms.quantize_weights_and_kv_caches import (
     expand_recurrent_layers,
     find_lstm_only_weights,
@@ -39,7 +44,7 @@ class QuantizationOptions:
     scopes or weights: weights that match `unquantized_patterns` stay unquantized; `kind_by_pattern`
     has a kind for each pattern. `lm_head_kind` is the kind of output projections; with
     `quantizes_all`, weights that `int4` would quantize to 8 bits are quantized to 4 bits.
-    `stored_group_sizes` are the group sizes of weights that a checkpoint stores as 4-bit codes.
+    `stored_codes` are the weights that a checkpoint stores as 4-bit codes.
     """
 
     kind: QuantizationKind | None
@@ -48,7 +53,7 @@ class QuantizationOptions:
     group_size: int = DEFAULT_GROUP_SIZE
     lm_head_kind: QuantizationKind | Literal["none", ""] = ""
     quantizes_all: bool = False
-    stored_group_sizes: Mapping[str, int] = field(default_factory=dict)
+    stored_codes: Mapping[str, StoredCodes] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
@@ -111,7 +116,7 @@ def choose_weight_formats(
         names = [each for name in tied_names for each in _list_pattern_names(name, every[name])]
         form = (
             choice.choose_format(tied_names, uses, names)
-            if not request.stored_group_sizes
+            if not request.stored_codes
             else choice.keep_checkpoint_format(tied_names, uses)
         )
         if isinstance(form, QuantizationFormat):
@@ -247,12 +252,18 @@ class _FormatChooser:
         """
         if why := _explain_unsupported(uses):
             return why
-        block = self.request.stored_group_sizes.get(tied_names[0], 0)
-        if not block:
-            return "not stored as symmetric 4-bit groups of rows"
+        stored = self.request.stored_codes.get(tied_names[0])
+        if stored is None:
+            return "not stored as 4-bit groups of rows"
         if uses.embedding_scopes or uses.orientations != {False}:
             return "no 4-bit kernel for this use"
-        return QuantizationFormat(bits=4, group_size=block, layout=self.layout, rounding="none")
+        return QuantizationFormat(
+            bits=4,
+            group_size=stored.group_size,
+            layout=self.layout,
+            rounding="none",
+            has_zero_points=stored.has_zero_points,
+        )
 
     def _choose_default_kind(self, tied_names: list[str]) -> QuantizationKind | None:
         """Return the kind of a weight that no pattern matches."""

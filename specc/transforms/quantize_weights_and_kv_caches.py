@@ -88,14 +88,31 @@ def find_viewed_weight(value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A quantized weight: its codes, its scales, and the orientation of the current view
-    (`is_transposed`).
+    """A quantized weight: its codes, its scales, its zero points if it has any, and the orientation
+    of the current view (`is_transposed`).
     """
 
     codes: Value
     scales: Value
     format: QuantizationFormat
     is_transposed: bool = False
+    zero_points: Value | None = None
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """Return its parameters: codes, scales, and zero points if it has any."""
+        zeros = () if self.zero_points is None else (self.zero_points,)
+        return self.codes, self.scales, *zeros
+
+    def convert_parts(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
+        """Return the weight with each parameter replaced by `convert(name, parameter)`."""
+        zeros = self.zero_points
+        return replace(
+            self,
+            codes=convert("codes", self.codes),
+            scales=convert("scales", self.scales),
+            zero_points=None if zeros is None else convert("zero_points", zeros),
+        )
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
@@ -124,7 +141,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
 def _make_quantized_weight(
     builder: Builder, parameter: Parameter, format: QuantizationFormat
 ) -> QuantizedParameters:
-    """Return the parameters that replace a weight: codes and scales."""
+    """Return the parameters that replace a weight: codes, scales and zero points."""
     shape = tuple(d.number or 0 for d in parameter.type.shape)
     numbers, scales = format.compute_shapes(shape)
 
@@ -135,9 +152,13 @@ def _make_quantized_weight(
         )
 
     codes = add_part(format.format_codes_name, Type.of(format.dtype, *numbers))
-    return QuantizedParameters(
+    made = QuantizedParameters(
         codes, add_part(format.format_scales_name, Type.of("f32", *scales)), format
     )
+    if not format.has_zero_points:
+        return made
+    zero_type = Type.of(format.dtype, *format.compute_zero_points_shape(shape))
+    return replace(made, zero_points=add_part(format.format_zero_points_name, zero_type))
 
 
 @dataclass
@@ -189,16 +210,13 @@ class _WeightQuantizer:
     def _slice_weight(
         self, op: ops.Slice, quantized_weight: QuantizedParameters
     ) -> QuantizedParameters:
-        """Slice codes and scales of a weight along the last axis in the layout `columns`, and along
-        the first axis in other layouts.
+        """Slice the parts of a weight along the last axis in the layout `columns`, and along the
+        first axis in other layouts.
         """
-        builder, form = self.builder, quantized_weight.format
-        last = form.layout == "columns"
-        numbers, scales = (
-            builder.add_op(replace(op, axis=v.rank - 1 if last else 0), v)
-            for v in (quantized_weight.codes, quantized_weight.scales)
+        last = quantized_weight.format.layout == "columns"
+        return quantized_weight.convert_parts(
+            lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if last else 0), v)
         )
-        return replace(quantized_weight, codes=numbers, scales=scales)
 
     def _convert_linear(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
         form = quantized_weight.format
@@ -216,6 +234,7 @@ class _WeightQuantizer:
             quantized_weight.codes,
             quantized_weight.scales,
             bias and self.new_values[bias],
+            *quantized_weight.parts[2:],
         )
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
@@ -243,8 +262,8 @@ class _WeightQuantizer:
         )
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
-        """Convert a loop or experts op. The inputs of the body are codes and scales for each
-        quantized weight; stacked weights are split by expert.
+        """Convert a loop or experts op. The inputs of the body are the parts of each quantized
+        weight; stacked weights are split by expert.
         """
         given = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
@@ -259,7 +278,7 @@ class _WeightQuantizer:
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
             inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
-        # A quantized stack is replaced by two stacks: codes and scales.
+        # A quantized stack is replaced by one stack for each of its parts.
         more = 0
         for operand_index, outer in enumerate(values[outside:]):
             name, value = inputs[changing + operand_index]
@@ -269,11 +288,11 @@ class _WeightQuantizer:
                 args.append(self.new_values[outer])
                 continue
             quantized_weight, first = self.quantized_weights[outer], operand_index < stacked
-            more += first
+            more += first * (len(quantized_weight.parts) - 1)
             inside.quantized_weights[value] = _add_quantized_body_inputs(
                 inner, name, facts, quantized_weight, is_stacked=first
             )
-            args += quantized_weight.codes, quantized_weight.scales
+            args += quantized_weight.parts
         inside.convert_nodes(op.body)
         body = inner.finish_copy(op.body, inside.new_values)
         if isinstance(op, ops.MixtureOfExperts):
@@ -291,16 +310,16 @@ def _add_quantized_body_inputs(
     *,
     is_stacked: bool,
 ) -> QuantizedParameters:
-    """Declare the inputs of a body for a quantized weight: codes and scales."""
-    shown = [
-        remove_axis(v.type, 0) if is_stacked else v.type
-        for v in (quantized_weight.codes, quantized_weight.scales)
-    ]
-    numbers, scales = (
-        body_builder.add_input(f"{name} {part}", replace(input_facts, type=type))
-        for part, type in zip(("numbers", "scales"), shown, strict=True)
-    )
-    return replace(quantized_weight, codes=numbers, scales=scales)
+    """Declare the inputs of a body for the parts of a quantized weight."""
+    labels = {"codes": "numbers"}
+
+    def add_input(part: str, value: Value) -> Value:
+        type = remove_axis(value.type, 0) if is_stacked else value.type
+        return body_builder.add_input(
+            f"{name} {labels.get(part, part)}", replace(input_facts, type=type)
+        )
+
+    return quantized_weight.convert_parts(add_input)
 
 
 STATE_SCALE_SUFFIX = ":scale"

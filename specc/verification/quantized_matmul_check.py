@@ -177,11 +177,12 @@ def _multiply_quantized_groups(
         _get_first_iteration(values_by_role["w"], 3),
         _get_first_iteration(values_by_role["scales"]),
     )
-    # two codes per byte, the first in the low nibble
-    if attributes["bits"] == 4:
-        nibbles = np.stack([w & 15, w >> 4], -1)
-        w = nibbles.reshape(*w.shape[:2], -1)
-    zero_point = 1 << (attributes["bits"] - 1)
+    bits = attributes["bits"]
+    w = _unpack_codes(w, bits)
+    zero_points = np.full(scales.shape, 1 << (bits - 1))
+    if "zero points" in values_by_role:
+        packed = _get_first_iteration(values_by_role["zero points"])
+        zero_points = _unpack_codes(packed, bits)[:, : scales.shape[1]]
     expected, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
     for n, start in enumerate(range(0, width, group_size)):
         group = x[:, start : start + group_size]
@@ -189,15 +190,23 @@ def _multiply_quantized_groups(
         if attributes.get("accuracy_level") == 4:
             group = _quantize_dequantize_group(group)
         # the last block of a weight is padded and may be longer than the group
-        group_weights = w[:, n, : group.shape[1]].astype(np.float64) - zero_point
+        zeros = zero_points[:, n].astype(np.float64)
+        group_weights = w[:, n, : group.shape[1]].astype(np.float64) - zeros[:, None]
         for lane in range(0, group.shape[1], KERNEL_LANES):
             x_part = group[:, lane : lane + KERNEL_LANES].astype(np.float64)
             partial_sums = x_part @ group_weights[:, lane : lane + KERNEL_LANES].T
             # kernels multiply unsigned codes and subtract the zero point last
-            zero_point_terms = zero_point * np.abs(x_part.sum(-1, keepdims=True))
+            zero_point_terms = zeros * np.abs(x_part.sum(-1, keepdims=True))
             expected += partial_sums * scales[:, n]
             terms += (np.abs(partial_sums) + 2 * zero_point_terms) * np.abs(scales[:, n])
     return expected, ERROR_FACTOR * np.sqrt(-(-width // KERNEL_LANES)) * UNIT_ROUNDOFF * terms
+
+
+def _unpack_codes(packed: Array, bits: int) -> Array:
+    """Return codes; two 4-bit codes share a byte, the first in the low nibble."""
+    if bits != 4:
+        return packed
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
 
 
 def _quantize_dequantize_group(group: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE
+from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE, StoredCodes
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.formats.quantized_decoders import (
     Codes,
@@ -228,24 +228,24 @@ class _ScaleView(DequantizedCheckpoint):
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
-def find_reusable_group_sizes(values: ParameterValues) -> Mapping[str, int]:
-    """Return the group size of each parameter whose codes can be stored unchanged: symmetric 4-bit
-    integers in groups along the last axis.
+def find_reusable_codes(values: ParameterValues) -> Mapping[str, StoredCodes]:
+    """Return each parameter whose codes can be stored unchanged: 4-bit integers in groups along the
+    last axis.
     """
     if not isinstance(values, CheckpointBinding):
         return {}
     checkpoint = values.checkpoint
-    sizes = {
-        name: _find_group_size(bound.expr, checkpoint)
+    stored = {
+        name: _find_stored_codes(bound.expr, checkpoint)
         for name, bound in values.bound_parameters.items()
         if bound.expr is not None
     }
     tied = {
-        n: sizes.get(b.tied_to, 0)
+        n: stored.get(b.tied_to)
         for n, b in values.bound_parameters.items()
         if b.tied_to is not None
     }
-    return {name: size for name, size in {**sizes, **tied}.items() if size}
+    return {name: codes for name, codes in {**stored, **tied}.items() if codes is not None}
 
 
 def view_stored_scales(values: ParameterValues) -> ParameterValues:
@@ -255,42 +255,40 @@ def view_stored_scales(values: ParameterValues) -> ParameterValues:
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
 
 
-def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
-    """Return the group size of the weight, or 0 unless an expression only moves complete rows."""
+def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> StoredCodes | None:
+    """Return the codes of the weight, or None unless an expression only moves complete rows."""
     if not isinstance(checkpoint, DequantizedCheckpoint):
-        return 0
+        return None
     match expr:
         case TensorExpr(name):
             weight = checkpoint.weights.get(name)
-            return _find_kernel_group_size(weight.layout) if weight is not None else 0
+            return _describe_kernel_codes(weight.layout) if weight is not None else None
         case ConcatExpr(parts=parts, axis=0) | StackExpr(parts=parts):
-            sizes = {_find_group_size(part, checkpoint) for part in parts}
-            return sizes.pop() if len(sizes) == 1 else 0
+            each = [_find_stored_codes(part, checkpoint) for part in parts]
+            found = [codes for codes in each if codes is not None]
+            if len(found) < len(each) or len({codes.group_size for codes in found}) != 1:
+                return None
+            return StoredCodes(found[0].group_size, any(codes.has_zero_points for codes in found))
         case (
             SliceExpr(x=x, axis=0)
             | SplitPartExpr(x=x, axis=0)
             | PermuteRopeExpr(x=x)
             | CastExpr(x=x, dtype="f32")
         ):
-            return _find_group_size(x, checkpoint)
+            return _find_stored_codes(x, checkpoint)
         case _:
-            return 0
+            return None
 
 
-def _find_kernel_group_size(layout: QuantizedLayout) -> int:
-    """Return the largest group size supported by kernels that divides the group size of a weight,
-    or 0.
+def _describe_kernel_codes(layout: QuantizedLayout) -> StoredCodes | None:
+    """Return the codes with the largest group size supported by kernels that divides the group size
+    of a weight, or None.
     """
-    fits = (
-        layout.is_uniform
-        and layout.is_symmetric
-        and layout.bits == STORED_BITS
-        and layout.axis == -1
-    )
+    fits = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
     size = MAX_GROUP_SIZE if fits else 0
     while size and layout.group_size % size:
         size = size // 2 if size > MIN_GROUP_SIZE else 0
-    return size
+    return StoredCodes(size, has_zero_points=not layout.is_symmetric) if size else None
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:

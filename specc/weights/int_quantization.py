@@ -60,6 +60,24 @@ def replace_zero_scales(scales: Array) -> Array:
     return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
+def choose_zero_points(codes: Array, bits: int) -> Array:
+    """Return a zero point for each group of integers `[out, blocks, block]` that makes them
+    nonnegative: the middle of the range if all integers fit.
+    """
+    middle, top = 1 << (bits - 1), (1 << bits) - 1
+    low, high = codes.min(-1), codes.max(-1)
+    fits = (low >= -middle) & (high < top - middle + 1)
+    result: Array = np.where(fits, middle, np.clip(-low, 0, top)).astype(np.uint8)
+    return result
+
+
+def pack_zero_points(zero_points: Array, bits: int) -> Array:
+    """Pack zero points `[out, blocks]` along the blocks, like codes."""
+    if bits != 4:
+        return zero_points
+    return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))
+
+
 def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
     """Pack integers `[out, blocks, block]` with row width `width` into their storage form; in the
     column layout the result is `[out, in]`.
@@ -67,15 +85,24 @@ def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Arra
     if format.layout == "columns" or not format.group_size:
         return codes.reshape(len(codes), -1)[:, :width]
     # an overflowing sum of unsigned bytes wraps around, as intended
-    unsigned = codes.view(np.uint8) + np.uint8(CODE_OFFSETS[format.bits])
+    offset = 0 if format.has_zero_points else CODE_OFFSETS[format.bits]
+    unsigned = codes.view(np.uint8) + np.uint8(offset)
     return unsigned if format.bits == 8 else pack_nibbles(unsigned)
 
 
-def dequantize_weight(codes: Array, scales: Array, width: int, format: QuantizationFormat) -> Array:
+def dequantize_weight(
+    codes: Array,
+    scales: Array,
+    width: int,
+    format: QuantizationFormat,
+    zero_points: Array | None = None,
+) -> Array:
     """Dequantize to the f32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
     integers = unpack_quantized(codes, width, format)
     group_scales = scales.T if format.layout == "columns" and format.group_size else scales
     groups = split_groups(integers.astype(np.float32), format.group_size)
+    if zero_points is not None:
+        groups = groups - unpack_zero_points(zero_points, scales.shape[1], format.bits)[..., None]
     weight = (groups * group_scales.reshape(*groups.shape[:2], 1)).reshape(len(groups), -1)
     weight = weight[:, :width].astype(np.float32)
     return weight.T if format.is_transposed else weight
@@ -90,8 +117,16 @@ def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Ar
     if format.bits == 4:
         halves = np.stack([codes & 15, codes >> 4], -1)
         codes = halves.reshape(*codes.shape[:2], -1)
-    integers = codes.astype(np.int16) - CODE_OFFSETS[format.bits]
+    integers = codes.astype(np.int16)
+    if not format.has_zero_points:
+        integers -= CODE_OFFSETS[format.bits]
     return integers.reshape(len(integers), -1)[:, :width].astype(np.int8)
+
+
+def unpack_zero_points(packed: Array, count: int, bits: int) -> Array:
+    """Return the zero points `[out, blocks]` for `count` blocks per row."""
+    halves = np.stack([packed & 15, packed >> 4], -1) if bits == 4 else packed
+    return halves.reshape(len(packed), -1)[:, :count]
 
 
 def pack_nibbles(values: Array) -> Array:

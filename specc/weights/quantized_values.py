@@ -13,13 +13,14 @@ import numpy as np
 
 from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
-from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan
+from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan, WeightPart
 from specc.weights import int_quantization
 from specc.weights.dequantized_and_transposed_weights import (
     iterate_transposed_rows,
     iterate_weight_rows,
 )
 from specc.weights.parameter_values import ParameterValues, ValuesOverlay
+from specc.weights.quantization_error_stats import QuantizationErrorStats
 from specc.weights.value_checks import check_quantized_range
 from specc.weights.weight_rules import RequiredParameter
 
@@ -59,8 +60,6 @@ CACHED_VALUES = 1 << 16
 """Number of values processed together by all steps, so that they stay in the CPU cache."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
 """Number of values processed together by GPTQ, which quantizes column by column."""
-MIN_ACCURATE_SUM = 1e-30
-"""A sum of squares above this bound is accurate in float32, whose smallest subnormal is 1e-45."""
 MAX_THREADS = 2
 """Number of chunks quantized in parallel; more would only wait for I/O."""
 
@@ -71,52 +70,16 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 
 
 @dataclass
-class QuantizationErrorStats:
-    """The quantization error of a weight: sums over its values, and the maximum error."""
-
-    squared_norm: float = 0.0
-    squared_error: float = 0.0
-    max_error: float = 0.0
-
-    def add_rows(self, before: Array, after: Array) -> None:
-        """Add the quantization errors of rows; `after` is overwritten."""
-        gone = np.subtract(before, after, out=after)
-        self.squared_norm += _sum_squares(before.reshape(-1))
-        self.squared_error += _sum_squares(gone.reshape(-1))
-        ends = gone.max(initial=0.0), -gone.min(initial=0.0)
-        self.max_error = max(self.max_error, *map(float, ends))
-
-    def add_stats(self, other: "QuantizationErrorStats") -> None:
-        """Add the errors of other rows of the same weight."""
-        self.squared_norm += other.squared_norm
-        self.squared_error += other.squared_error
-        self.max_error = max(self.max_error, other.max_error)
-
-    @property
-    def relative_error(self) -> float:
-        """Return the error norm relative to the weight's norm."""
-        return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
-
-
-def _sum_squares(flat: Array) -> float:
-    """Return the sum of squares as a float64, because it may exceed the range of float32."""
-    with np.errstate(over="ignore", under="ignore"):
-        total = float(np.dot(flat, flat))
-    # for smaller sums the squares may have underflowed
-    if MIN_ACCURATE_SUM < total < np.inf:
-        return total
-    wide = flat.astype(np.float64)
-    return float(np.dot(wide, wide))
-
-
-@dataclass
 class QuantizedStream:
-    """A weight, or a stack of weights, that is being quantized; scales are known after all rows."""
+    """A weight, or a stack of weights, that is being quantized; its scales and zero points are
+    known after all rows.
+    """
 
     format: QuantizationFormat
     shape: tuple[int, ...]
     error: QuantizationErrorStats = field(default_factory=QuantizationErrorStats)
     scales: Array | None = None
+    zero_points: Array | None = None
     recipe: str = "nearest"
 
     @property
@@ -188,22 +151,22 @@ class QuantizedValues(ValuesOverlay):
             self.streams[name] = QuantizedStream(form, self.base.parameters[name].shape)
 
     @cached_property
-    def parts(self) -> Mapping[str, tuple[str, bool]]:
-        """Map each new name to its weight and to whether it is the name of the scales."""
-        found: dict[str, tuple[str, bool]] = {}
+    def parts(self) -> Mapping[str, tuple[str, WeightPart]]:
+        """Map each new name to its weight and part."""
+        found: dict[str, tuple[str, WeightPart]] = {}
         for name, form in self.plan.items():
-            found[form.format_codes_name(name)] = name, False
-            found[form.format_scales_name(name)] = name, True
+            for part in form.parts:
+                found[form.format_part_name(name, part)] = name, part
         return found
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Return every parameter by name; a quantized parameter has two parts."""
+        """Return every parameter by name; a quantized parameter is replaced by its parts."""
         found = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
-        for part, (name, is_scales) in self.parts.items():
+        for part, (name, kind) in self.parts.items():
             form, one = self.plan[name], self.streams[name]
-            shape = form.compute_shapes(one.shape)[1 if is_scales else 0]
-            dtype = "f32" if is_scales else form.dtype
+            shape = form.compute_part_shape(one.shape, kind)
+            dtype = "f32" if kind == "scales" else form.dtype
             found[part] = replace(self.base.parameters[name], name=part, shape=shape, dtype=dtype)
         return found
 
@@ -211,12 +174,9 @@ class QuantizedValues(ValuesOverlay):
         """Return the parameter that this one is tied to, or None."""
         if name not in self.parts:
             return self.base.get_tied_source(name)
-        weight, is_scales = self.parts[name]
+        weight, kind = self.parts[name]
         root = self.base.get_tied_source(weight)
-        if root is None:
-            return None
-        form = self.plan[weight]
-        return form.format_scales_name(root) if is_scales else form.format_codes_name(root)
+        return None if root is None else self.plan[weight].format_part_name(root, kind)
 
     def get_stored_dtype(self, name: str) -> str:
         """Return the stored dtype."""
@@ -225,27 +185,26 @@ class QuantizedValues(ValuesOverlay):
         )
 
     def is_replaced(self, name: str) -> bool:
-        """Return True for the two parts of a quantized weight."""
+        """Return True for the parts of a quantized weight."""
         return name in self.parts
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values of a part as bytes."""
-        weight, is_scales = self.parts[name]
+        weight, kind = self.parts[name]
         if weight in self.prequantized:
-            yield from self._iterate_stored(weight, is_scales=is_scales)
+            yield from self._iterate_stored(weight, is_scales=kind == "scales")
             return
-        if not is_scales:
+        if kind == "codes":
             yield from self._iterate_codes(weight)
             return
-        scales = self.streams[weight].scales
-        if scales is None:
+        stream = self.streams[weight]
+        if getattr(stream, kind) is None:
             # the codes have not been requested yet
             for _ in self._iterate_codes(weight):
                 pass
-            scales = self.streams[weight].scales
-        assert scales is not None
-        self.streams[weight].scales = None
-        yield _view_bytes(scales)
+        part = getattr(stream, kind)
+        setattr(stream, kind, None)
+        yield _view_bytes(part)
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
         """Read a part of a pre-quantized weight."""
@@ -258,7 +217,7 @@ class QuantizedValues(ValuesOverlay):
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
         """Yield the integers of a weight and keep its scales."""
         stream, format = self.streams[name], self.plan[name]
-        stream.error, scales = QuantizationErrorStats(), []
+        stream.error, scales, zero_points = QuantizationErrorStats(), [], []
         get_factor = self.get_factor
         stream.recipe = "nearest" if get_factor is None else "gptq"
         stream.recipe = stream.recipe if self.stored_scales is None else "stored"
@@ -279,6 +238,7 @@ class QuantizedValues(ValuesOverlay):
         for piece in _map_in_order(partial(_quantize_rows, stream=stream), rows_and_factors):
             stream.error.add_stats(piece.error)
             scales.append(piece.scales if format.group_size else piece.scales[:, 0])
+            zero_points += [] if piece.zero_points is None else [piece.zero_points]
             if columns is None:
                 yield _view_bytes(piece.stored)
             else:
@@ -290,6 +250,7 @@ class QuantizedValues(ValuesOverlay):
         joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
         by_column = format.layout == "columns" and format.group_size
         stream.scales = np.swapaxes(joined, -1, -2) if by_column else joined
+        stream.zero_points = np.concatenate(zero_points) if zero_points else None
         check_quantized_range(name, stream.error.relative_error, format, stream.in_channels, joined)
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
@@ -306,11 +267,14 @@ class QuantizedValues(ValuesOverlay):
 
 @dataclass(frozen=True)
 class _QuantizedRows:
-    """Quantized rows in storage form, their scales, and their quantization error."""
+    """Quantized rows and their zero points in storage form, their scales, and their quantization
+    error.
+    """
 
     stored: Array
     scales: Array
     error: QuantizationErrorStats
+    zero_points: Array | None = None
 
 
 def _pair_with_factors(
@@ -329,6 +293,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
     """Quantize some rows of a weight."""
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
+    zero_points: list[Array] = []
     # the cost of GPTQ, which works column by column, hardly depends on the number of rows
     chunk_rows = (
         len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)
@@ -347,16 +312,24 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
                 chunk_scales = int_quantization.split_groups(factor[part], group_size)[..., 0]
             else:
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
-            codes = int_quantization.round_to_grid(blocks, chunk_scales, stream.format.bits)
-        parts.append(
-            int_quantization.pack_quantized(
-                codes.astype(np.int8), stream.in_channels, stream.format
-            )
-        )
+            # with zero points, 4-bit codes are in -15..15
+            bits = 8 if stream.format.has_zero_points else stream.format.bits
+            codes = int_quantization.round_to_grid(blocks, chunk_scales, bits)
+        stored = codes.astype(np.int8)
+        if stream.format.has_zero_points:
+            zeros = int_quantization.choose_zero_points(stored, stream.format.bits)
+            stored += zeros[..., None].view(np.int8)
+            zero_points.append(int_quantization.pack_zero_points(zeros, stream.format.bits))
+        parts.append(int_quantization.pack_quantized(stored, stream.in_channels, stream.format))
         scales.append(chunk_scales)
         codes *= chunk_scales[..., None]
         error.add_rows(blocks, codes)
-    return _QuantizedRows(np.concatenate(parts), np.concatenate(scales), error)
+    return _QuantizedRows(
+        np.concatenate(parts),
+        np.concatenate(scales),
+        error,
+        np.concatenate(zero_points) if zero_points else None,
+    )
 
 
 def _map_in_order(

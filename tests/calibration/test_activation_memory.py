@@ -22,10 +22,10 @@ from specc.ir.ops.quantized import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import int_quantization
 from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.quantization_error_stats import QuantizationErrorStats
 from specc.weights.quantized_values import (
     GetFactor,
     PrequantizedWeight,
-    QuantizationErrorStats,
     QuantizedValues,
     quantize_to_files,
 )

@@ -31,8 +31,19 @@ FREE = {
     "vision.projection_dim": "heads that the spec of images and text does not have",
 }
 """Fields without numeric effect, by reason."""
-OF_OTHER_SPECS = {("mbart", "cross_attention_dim"): "vision_encoder_decoder reads it"}
-"""Fields that have an effect only in a spec that uses this one."""
+OF_OTHER_SPECS = {
+    ("mbart", "cross_attention_dim"): "vision_encoder_decoder reads it",
+    ("vision_encoder_decoder", "encoder.model_type"): "`vit_msn` selects a default of `eps`",
+    **{
+        ("vision_encoder_decoder", f"encoder.{field}"): "a head of ViT, which has no decoder"
+        for field in (
+            "classes", "classifier_pooling", "encoder_stride", "pooler_act", "pooler_output_size",
+        )
+    },
+    ("vision_encoder_decoder", "decoder.pad"): "sinusoidal positions of TrOCR read it",
+    ("vision_encoder_decoder", "decoder.start"): "generation of TrOCR; the model has its own `start`",
+}  # fmt: skip
+"""Fields that have an effect only in a spec that uses this one, or only in a used spec alone."""
 
 
 def iterate_fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:

@@ -11,7 +11,8 @@ from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import WeightReaders
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.weights.quantized_values import GetFactor, PrequantizedWeight, QuantizationErrorStats
+from specc.weights.quantization_error_stats import QuantizationErrorStats
+from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 
 def compute_weight_factors(

@@ -527,6 +527,19 @@ def _rounded() -> list[OpExample]:
             (*lstm, float_type(16), float_type(16), keep, h, h, float_type(12)),
         ),
         *(OpExample(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
+        *(
+            OpExample(
+                ops.QuantizedLinear(bits, 16),
+                (
+                    x,
+                    quantized_type("u8", 5, 2, 2 * bits),
+                    float_type(5, 2),
+                    bias,
+                    quantized_type("u8", 5, bits // 4),
+                ),
+            )
+            for bits in (4, 8)
+        ),
         OpExample(
             ops.QuantizedLinear(rounding="row"),
             (float_type(21), quantized_type("i8", 5, 21), float_type(5), bias),

@@ -11,7 +11,8 @@ from support.quantized_linear import pack_int4, quantize_matrix
 from specc.ir.ops.quantized import QuantizationFormat, WeightLayout
 from specc.weights import int_quantization
 from specc.weights.parameter_values import SeededValues
-from specc.weights.quantized_values import QuantizationErrorStats, QuantizedValues
+from specc.weights.quantization_error_stats import QuantizationErrorStats
+from specc.weights.quantized_values import QuantizedValues
 from specc.weights.weight_rules import RequiredParameter
 
 FORMS = [

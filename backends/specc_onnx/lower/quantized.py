@@ -41,12 +41,13 @@ def quantized_linear(
     weights: Tensor,
     scales: Tensor,
     bias: Tensor | None,
+    zero_points: Tensor | None = None,
 ) -> str:
     """Lower `x @ w.T + b` with quantized weights."""
     shape = x.shape if x.rank > 1 else (Dim.from_value(1), *x.shape)
     tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _emit_quantized_matmul(op, g, tokens, weights, scales, result_shape)
+    product = _emit_quantized_matmul(op, g, tokens, weights, scales, zero_points, result_shape)
     product = product if bias is None else g.emit_node("Add", product, bias)
     return emit_reshape(g, product, g.site.types[0].shape, source_shape=result_shape)
 
@@ -57,18 +58,19 @@ def _emit_quantized_matmul(
     tokens: Tensor,
     weights: Tensor,
     scales: Tensor,
+    zero_points: Tensor | None,
     result_shape: tuple[Dim, ...],
 ) -> str:
     """Emit `x @ w.T` with the fastest kernel of the target for this quantization."""
     dtype = tokens.dtype
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
-        return _emit_matmul_nbits(op, g, tokens, weights, scales, result_shape)
+        return _emit_matmul_nbits(op, g, tokens, weights, scales, zero_points, result_shape)
     # Per-tensor scales change the result, so they are used even if the target has no kernel for the
     # type.
     is_per_tensor = op.rounding == "tensor"
     if not is_per_tensor and not (op.rounding == "row" and not op.group_size and has_kernel):
-        return _emit_dequantized_product(op, g, tokens, weights, scales)
+        return _emit_dequantized_product(op, g, tokens, weights, scales, zero_points)
     # quantization of activations is computed in f32
     x, scales32 = (
         make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (tokens, scales)
@@ -86,6 +88,7 @@ def _emit_matmul_nbits(
     x: Tensor,
     w: Tensor,
     scales: Tensor,
+    zero_points: Tensor | None,
     result_shape: tuple[Dim, ...],
 ) -> str:
     """Emit a `MatMulNBits` node for group-wise quantized weights."""
@@ -96,6 +99,7 @@ def _emit_matmul_nbits(
         x,
         w,
         scales,
+        *(() if zero_points is None else (zero_points,)),
         domain=CONTRIB_DOMAIN,
         K=x.shape[-1].number,
         N=result_shape[-1].number,
@@ -218,7 +222,12 @@ def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tenso
 
 
 def _emit_dequantized_product(
-    op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
+    op: ops.QuantizedLinear,
+    g: Emitter,
+    x: Tensor,
+    w: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
 ) -> str:
     """Emit a MatMul with dequantized weights."""
     if op.rounding == "row":
@@ -226,7 +235,7 @@ def _emit_dequantized_product(
     elif op.rounding == "block":
         x = _emit_fake_quantized_groups(g, x, op.group_size)
     width = x.shape[-1]
-    matrix = _emit_dequantized_matrix(op, g, w, scales, width)
+    matrix = _emit_dequantized_matrix(op, g, w, scales, width, zero_points)
     return g.emit_node("MatMul", x, _emit_columns(op, g, matrix))
 
 
@@ -303,6 +312,7 @@ def _emit_dequantized_matrix(
     w: Tensor,
     scales: Tensor,
     width: Dim,
+    zero_points: Tensor | None = None,
 ) -> str:
     """Dequantize a matrix in its stored layout."""
     dtype, block = scales.dtype, op.group_size
@@ -319,10 +329,14 @@ def _emit_dequantized_matrix(
         w = _emit_unpacked_int4(g, w)
     out, count = scales.shape
     shape = (out, count, Dim.from_value(block))
-    # Group-wise quantized values are stored as unsigned integers with the zero point in the middle
-    # of the range.
-    zero_point = g.emit_constant(float(2 ** (op.bits - 1)), dtype)
-    codes = g.emit_node("Sub", emit_cast(g, w, dtype), zero_point)
+    # Without zero points, group-wise quantized values are stored as unsigned integers with the zero
+    # point in the middle of the range.
+    offset = (
+        g.emit_constant(float(2 ** (op.bits - 1)), dtype)
+        if zero_points is None
+        else _emit_zero_points(op, g, zero_points, scales)
+    )
+    codes = g.emit_node("Sub", emit_cast(g, w, dtype), offset)
     values = g.emit_node("Mul", codes, emit_unsqueeze(g, scales, 2))
     padded_width = count * block
     flat = emit_reshape(g, values, (out, padded_width), source_shape=shape)
@@ -350,6 +364,20 @@ def _emit_dequantized_columns(
     return g.emit_node("Mul", emit_cast(g, w, scales.dtype), flat)
 
 
+def _emit_zero_points(
+    op: ops.QuantizedLinear | ops.QuantizedEmbedding, g: Emitter, packed: Tensor, scales: Tensor
+) -> str:
+    """Emit the zero points `[out, groups, 1]` in the dtype of the scales."""
+    out, count = scales.shape
+    zeros = packed
+    if op.bits == 4:
+        zeros = _emit_unpacked_int4(g, packed)
+    if zeros.shape[1] != count:
+        zeros = make_typed_tensor(emit_slice(g, zeros, 1, 0, count), "u8", (out, count))
+    values = make_typed_tensor(emit_cast(g, zeros, scales.dtype), scales.dtype, (out, count))
+    return emit_unsqueeze(g, values, 2)
+
+
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Unpack bytes of two int4 values each, low nibble first."""
     # Arithmetic replaces `BitwiseAnd`, which needs opset 18, because the model may use opset 17.
@@ -357,7 +385,10 @@ def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     high = g.emit_node("Div", w, sixteen)
     low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))
     *lead, bytes_ = w.shape
-    both = g.emit_node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
+    axis = w.rank
+    both = g.emit_node(
+        "Concat", emit_unsqueeze(g, low, axis), emit_unsqueeze(g, high, axis), axis=axis
+    )
     shape = (*lead, bytes_ * 2)
     name = emit_reshape(g, both, shape, source_shape=(*lead, bytes_, Dim.from_value(2)))
     return make_typed_tensor(name, "u8", shape)

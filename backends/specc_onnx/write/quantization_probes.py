@@ -37,6 +37,7 @@ QUANTIZED_OPERANDS = {
         "x": (0, TensorProto.FLOAT),
         "w": (1, TensorProto.UINT8),
         "scales": (2, TensorProto.FLOAT),
+        "zero points": (3, TensorProto.UINT8),
     },
 }
 """Quantized operands of operators with float results, by role, and their element types."""
@@ -209,7 +210,7 @@ def _find_operand_roles(
     operand_roles = {
         role: (inputs[index], code_type)
         for role, (index, code_type) in operands.items()
-        if inputs[index]
+        if index < len(inputs) and inputs[index]
     }
     return {**operand_roles, "y": (result, TensorProto.FLOAT)}
 

@@ -3,8 +3,9 @@ cache entries.
 
 Layout `rows`: `[out, in]` as in PyTorch. With a group size, each row is split into groups with one
 scale per group; the last group is padded. Codes are packed into bytes: one 8-bit code plus 128, or
-two 4-bit codes plus 8 each, with the first code in the low nibble. Layout `columns`: `[in, out]`,
-signed and not packed. Without a group size, there is one scale per channel.
+two 4-bit codes plus 8 each, with the first code in the low nibble. Codes with zero points, which
+are packed in the same way along the groups of a row, are not shifted. Layout `columns`:
+`[in, out]`, signed and not packed. Without a group size, there is one scale per channel.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from specc.ir.types import ShapeError
 __all__ = ["Dequantize", "Quantize", "QuantizedEmbedding", "QuantizedLinear", "QuantizedLstm"]
 
 WeightLayout: TypeAlias = Literal["rows", "columns"]
+WeightPart: TypeAlias = Literal["codes", "scales", "zero_points"]
+WEIGHT_PARTS: tuple[WeightPart, ...] = ("codes", "scales", "zero_points")
 ActivationRoundingMode: TypeAlias = Literal["none", "row", "block", "tensor"]
 
 _WEIGHT_TERMS = {
@@ -29,7 +32,7 @@ _WEIGHT_TERMS = {
 }
 """The signature of the weight operands, by (layout, whether there is a group size)."""
 _LINEAR_SIGNATURES = {
-    form: Signature.parse(f"f[*s i], {weights}, f[o]? -> f[*s o]")
+    form: Signature.parse(f"f[*s i], {weights}, f[o]?, q[o z]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
 }
 _PER_TENSOR_SIGNATURES = {
@@ -45,8 +48,9 @@ _EMBEDDING_SIGNATURES = {
 }
 
 
-class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", is_heavy=True):
-    """Linear layer with quantized weights: `x' @ (w · scale).T + b`.
+class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]", is_heavy=True):
+    """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
+    points.
 
     `rounding` selects `x'`. `none`: `x`. `row`: per-token int8, scale = absmax / 127. `block`: the
     same per group of `group_size` values. `tensor`: per-tensor uint8 with a zero point; 256 steps
@@ -60,6 +64,7 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", is_heav
     rounding: ActivationRoundingMode = "none"
 
     x, weights, scales, bias = Operand(0), Operand(1), Operand(2), OptionalOperand(3)
+    zero_points = OptionalOperand(4)
 
     def get_signature(self) -> Signature:
         forms = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
@@ -68,6 +73,11 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", is_heav
     def bind_result_axes(self, axes: AxisBindings) -> None:
         if self.group_size:
             check_group_shape(axes, axes["i"], self.bits, self.group_size)
+        if "z" in axes.dims:
+            count = (axes["k"].number or 0) if self.group_size else 0
+            if axes["z"] != count_packed_bytes(count, self.bits):
+                title = f"{count} zero points of {self.bits} bits do not take {axes['z']} bytes"
+                raise ShapeError(title, (4,), name="z")
 
 
 class QuantizedLstm(
@@ -151,6 +161,11 @@ def count_groups(width: int, group_size: int) -> int:
     return -(-width // group_size)
 
 
+def count_packed_bytes(count: int, bits: int) -> int:
+    """Return the number of bytes of `count` codes."""
+    return -(-count * bits // 8)
+
+
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
     """Raise ShapeError if the number of groups or their size in bytes does not match the row
     width.
@@ -178,8 +193,8 @@ class QuantizationFormat:
     """A format of quantized weights: `bits` bits, with `group_size` (0: per channel).
 
     `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
-    quantization; `layer` is the layer of `quantized_lstm`, which reads both weights of a layer. The
-    module docstring describes the layouts.
+    quantization; `layer` is the layer of `quantized_lstm`, which reads both weights of a layer.
+    With `has_zero_points`, each group has a zero point. The module docstring describes the layouts.
     """
 
     bits: int
@@ -187,6 +202,7 @@ class QuantizationFormat:
     layout: WeightLayout
     rounding: ActivationRounding
     is_transposed: bool = False
+    has_zero_points: bool = False
 
     def format_codes_name(self, name: str) -> str:
         """Return the tensor name of the quantized integers of the weight `name`."""
@@ -195,6 +211,30 @@ class QuantizationFormat:
     def format_scales_name(self, name: str) -> str:
         """Return the tensor name of the scales of the weight `name`."""
         return f"{name}:scale"
+
+    @property
+    def parts(self) -> tuple[WeightPart, ...]:
+        """The stored tensors of a weight, in order."""
+        return WEIGHT_PARTS if self.has_zero_points else WEIGHT_PARTS[:2]
+
+    def format_part_name(self, name: str, part: WeightPart) -> str:
+        """Return the tensor name of a part of the weight `name`."""
+        match part:
+            case "codes":
+                return self.format_codes_name(name)
+            case "scales":
+                return self.format_scales_name(name)
+        return self.format_zero_points_name(name)
+
+    def compute_part_shape(self, shape: tuple[int, ...], part: WeightPart) -> tuple[int, ...]:
+        """Return the shape of a part of a weight, or of a stack of weights."""
+        if part == "zero_points":
+            return self.compute_zero_points_shape(shape)
+        return self.compute_shapes(shape)[1 if part == "scales" else 0]
+
+    def format_zero_points_name(self, name: str) -> str:
+        """Return the tensor name of the zero points of the weight `name`."""
+        return f"{name}:zero"
 
     @property
     def dtype(self) -> str:
@@ -211,6 +251,11 @@ class QuantizationFormat:
         numbers, scales = self._compute_matrix_shapes((out, wide))
         return (*stack, *numbers), (*stack, *scales)
 
+    def compute_zero_points_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the packed zero points of a weight, or of a stack of weights."""
+        *rows, count = self.compute_shapes(shape)[1]
+        return (*rows, count_packed_bytes(count, self.bits))
+
     def _compute_matrix_shapes(
         self, shape: tuple[int, int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -221,6 +266,14 @@ class QuantizationFormat:
         if count:
             return (out, count, self.group_size * self.bits // 8), (out, count)
         return (out, wide), (out,)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCodes:
+    """4-bit codes that a checkpoint stores: the group size, and whether groups have zero points."""
+
+    group_size: int
+    has_zero_points: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +288,8 @@ class NormFold:
 
 
 def is_quantized_part_name(name: str) -> bool:
-    """Return True if `name` is the tensor name of the codes or scales of a quantized weight."""
-    return name.endswith((":scale", *(f":int{bits}" for bits in QUANTIZED_BITS)))
+    """Return True if `name` is the tensor name of a part of a quantized weight."""
+    return name.endswith((":scale", ":zero", *(f":int{bits}" for bits in QUANTIZED_BITS)))
 
 
 QuantizationPlan: TypeAlias = Mapping[str, QuantizationFormat]

@@ -253,6 +253,14 @@ def list_quantized_cases() -> list[Case]:
             for bias in ("f32[5]", None)
         ]
     found += [
+        *(
+            Case(
+                ops.QuantizedLinear(bits, 16),
+                ("f32[b t 21]", f"u8[5 2 {2 * bits}]", "f32[5 2]", bias, f"u8[5 {bits // 4}]"),
+            )
+            for bits in (4, 8)
+            for bias in ("f32[5]", None)
+        ),
         Case(
             ops.QuantizedLinear(8, 16, rounding="block"),
             ("f64[b t 21]", "u8[5 2 16]", "f64[5 2]", "f64[5]"),

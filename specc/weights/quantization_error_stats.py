@@ -1,0 +1,49 @@
+"""Accumulate the quantization error of a weight."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.ir.array import Array
+
+MIN_ACCURATE_SUM = 1e-30
+"""A sum of squares above this bound is accurate in float32, whose smallest subnormal is 1e-45."""
+
+
+@dataclass
+class QuantizationErrorStats:
+    """The quantization error of a weight: sums over its values, and the maximum error."""
+
+    squared_norm: float = 0.0
+    squared_error: float = 0.0
+    max_error: float = 0.0
+
+    def add_rows(self, before: Array, after: Array) -> None:
+        """Add the quantization errors of rows; `after` is overwritten."""
+        gone = np.subtract(before, after, out=after)
+        self.squared_norm += _sum_squares(before.reshape(-1))
+        self.squared_error += _sum_squares(gone.reshape(-1))
+        ends = gone.max(initial=0.0), -gone.min(initial=0.0)
+        self.max_error = max(self.max_error, *map(float, ends))
+
+    def add_stats(self, other: "QuantizationErrorStats") -> None:
+        """Add the errors of other rows of the same weight."""
+        self.squared_norm += other.squared_norm
+        self.squared_error += other.squared_error
+        self.max_error = max(self.max_error, other.max_error)
+
+    @property
+    def relative_error(self) -> float:
+        """Return the error norm relative to the weight's norm."""
+        return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
+
+
+def _sum_squares(flat: Array) -> float:
+    """Return the sum of squares as a float64, because it may exceed the range of float32."""
+    with np.errstate(over="ignore", under="ignore"):
+        total = float(np.dot(flat, flat))
+    # for smaller sums the squares may have underflowed
+    if MIN_ACCURATE_SUM < total < np.inf:
+        return total
+    wide = flat.astype(np.float64)
+    return float(np.dot(wide, wide))
