@@ -36,7 +36,7 @@ MODEL_GROUPS = (
         "qwen3 qwen3_moe qwen3_next qwen3_5_text "
         "phimoe gemma3n_text gemma4_text "
         "apertus biogpt bitnet cohere2_moe ctrl dbrx diffllama dots1 gpt_bigcode gpt_neox_japanese "
-        "granitemoe_swa minicpm3 nanochat "
+        "granitemoe_swa jetmoe minicpm3 nanochat "
         "persimmon hunyuan_v1_dense hunyuan_v1_moe "
         "minimax modernbert_decoder xglm zamba2 recurrent_gemma llama4_text nemotron_h seed_oss "
         "smollm3 stablelm starcoder2",

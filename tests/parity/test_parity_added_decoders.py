@@ -59,6 +59,7 @@ GRANITE: dict[str, Any] = {
     "sliding_window": 3,
     "attention_multiplier": 0.3,
 }
+JETMOE: dict[str, Any] = {"num_key_value_heads": 2, "kv_channels": 6, "num_local_experts": 4}
 LONG: dict[str, Any] = {
     "rope_type": "longrope", "rope_theta": 50.0, "short_factor": [1.0, 1.1, 1.2, 1.4], "long_factor": [1.0, 2.0, 3.0, 4.0],
     "original_max_position_embeddings": 64, "factor": 2.0,
@@ -83,6 +84,7 @@ FIRST = {
     "persimmon": replace(make_decoder_case("Persimmon"), tiny=PLAIN),
     "gpt_neox_japanese": replace(make_decoder_case("GPTNeoXJapanese"), tiny=PLAIN),
     "minicpm3": make_decoder_case("MiniCPM3", **MINICPM),
+    "jetmoe": make_decoder_case("JetMoe", **JETMOE),
     "afmoe": replace(make_decoder_case("Afmoe", **AFMOE), float32_only=True),
     "ctrl": replace(make_decoder_case("CTRL"), model="CTRLLMHeadModel", tiny=CTRL),
     "cohere2_moe": replace(make_decoder_case("Cohere2Moe", **COHERE), float32_only=True),
@@ -137,6 +139,11 @@ OTHERS = {
         "MiniCPM3", **{**MINICPM, "q_lora_rank": None, "scale_depth": None, "dim_model_base": None}, attention_bias=True,
         mlp_bias=True, tie_word_embeddings=False, rope_parameters=LINEAR_ROPE,
     ),
+    "jetmoe, one expert": make_decoder_case(
+        "JetMoe", **{**JETMOE, "num_experts_per_tok": 1}, tie_word_embeddings=False, activation_function="gelu",
+        rms_norm_eps=0.1,
+    ),
+    "jetmoe, three experts": make_decoder_case("JetMoe", **{**JETMOE, "num_experts_per_tok": 3}, rope_parameters=LINEAR_ROPE),
     "minicpm3, longrope": make_decoder_case("MiniCPM3", **MINICPM, rope_parameters=LONG),
     "afmoe, muP, biases": replace(
         make_decoder_case(
@@ -206,6 +213,6 @@ def test_token_classification(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mistral4", "persimmon", "minicpm3", "ctrl"])
+@pytest.mark.parametrize("family", ["mistral4", "persimmon", "minicpm3", "ctrl", "jetmoe"])
 def test_sequence_classification(family: str, tmp_path: Path) -> None:
     check_sequence_classification(FIRST[family], tmp_path)

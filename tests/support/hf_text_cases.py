@@ -591,6 +591,7 @@ DECODERS = {
     "glm4_moe_lite": make_hybrid_case("Glm4MoeLite", MLA_SIZES),
     "exaone": replace_config_class(make_causal_lm_case("Llama"), "ExaoneConfig"),
     "nanochat": make_causal_lm_case("NanoChat"),
+    "jetmoe": make_causal_lm_case("JetMoe", **{**EXPERT_SIZES, "kv_channels": 4, "num_local_experts": 4}),
     "minicpm3": make_causal_lm_case("MiniCPM3", **{**MLA_SIZES, "dim_model_base": 8}),
     "afmoe": make_hybrid_case(
         "Afmoe", EXPERT_SIZES, head_dim=8, num_experts=4, moe_intermediate_size=6, num_shared_experts=1, sliding_window=3,

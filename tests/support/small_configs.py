@@ -532,6 +532,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "exaone4": GQA_SIZES | {"sliding_window": 3, "stop": [2]},
     "glm": GQA_SIZES | {"head_dim": 8, "stop": [2]},
     "glm4_moe": MOE_SIZES | {"expert_hidden": 12, "groups": 2, "first_k_dense": 1},
+    "jetmoe": {key: value for key, value in GQA_SIZES.items() if key != "heads"}
+    | {"head_dim": 8, "experts": 4, "experts_per_token": 2, "stop": [2]},
     "granitemoe": GQA_SIZES
     | {"experts": 4, "experts_per_token": 2, "shared_hidden": 6, "stop": [2]},
     "helium": GQA_SIZES | {"head_dim": 8, "stop": [2]},
