@@ -29,7 +29,7 @@ def quantized_linear(
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
     matrix = dequantize_matrix(
-        weights, scales, x.shape[-1], op.bits, op.group_size, op.layout, zero_points
+        weights, scales, x.shape[-1], op.bits, op.group_size, op.layout, zero_points=zero_points
     )
     if op.rounding == "tensor":
         x = round_per_tensor(x)
@@ -117,6 +117,7 @@ def dequantize_matrix(
     bits: int,
     group_size: int,
     layout: WeightLayout,
+    *,
     zero_points: Array | None = None,
 ) -> Array:
     """Return the matrix `[out, in]`, dequantized to float64."""

@@ -30,7 +30,7 @@ def quantized_linear(
     """
     width = x.shape[-1]
     matrix = _dequantize_matrix(
-        weights, scales, width, op.bits, op.group_size, op.layout, zero_points
+        weights, scales, width, op.bits, op.group_size, op.layout, zero_points=zero_points
     )
     if op.rounding == "tensor":
         x = _round_per_tensor(x)
@@ -118,6 +118,7 @@ def _dequantize_matrix(
     bits: int,
     group_size: int,
     layout: WeightLayout,
+    *,
     zero_points: Tensor | None = None,
 ) -> Tensor:
     """Return the matrix `[out, in]`, dequantized to the dtype of the scales."""

@@ -60,6 +60,8 @@ CACHED_VALUES = 1 << 16
 """Number of values processed together by all steps, so that they stay in the CPU cache."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
 """Number of values processed together by GPTQ, which quantizes column by column."""
+NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
+"""The zero points of weights without zero points."""
 MAX_THREADS = 2
 """Number of chunks quantized in parallel; more would only wait for I/O."""
 
@@ -69,7 +71,7 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 """Rows of a matrix, and its GPTQ factor or the rows' scales."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class QuantizedStream:
     """A weight, or a stack of weights, that is being quantized; its scales and zero points are
     known after all rows.
@@ -91,6 +93,14 @@ class QuantizedStream:
     def in_channels(self) -> int:
         """Return the number of input channels."""
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
+
+    def take_part(self, part: WeightPart) -> Array | None:
+        """Return the scales or the zero points, and release them."""
+        if part == "scales":
+            taken, self.scales = self.scales, None
+        else:
+            taken, self.zero_points = self.zero_points, None
+        return taken
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -148,7 +158,9 @@ class QuantizedValues(ValuesOverlay):
 
     def __post_init__(self) -> None:
         for name, form in self.plan.items():
-            self.streams[name] = QuantizedStream(form, self.base.parameters[name].shape)
+            self.streams[name] = QuantizedStream(
+                format=form, shape=self.base.parameters[name].shape
+            )
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, WeightPart]]:
@@ -198,12 +210,13 @@ class QuantizedValues(ValuesOverlay):
             yield from self._iterate_codes(weight)
             return
         stream = self.streams[weight]
-        if getattr(stream, kind) is None:
+        part = stream.take_part(kind)
+        if part is None:
             # the codes have not been requested yet
             for _ in self._iterate_codes(weight):
                 pass
-        part = getattr(stream, kind)
-        setattr(stream, kind, None)
+            part = stream.take_part(kind)
+        assert part is not None
         yield _view_bytes(part)
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
@@ -217,7 +230,7 @@ class QuantizedValues(ValuesOverlay):
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
         """Yield the integers of a weight and keep its scales."""
         stream, format = self.streams[name], self.plan[name]
-        stream.error, scales, zero_points = QuantizationErrorStats(), [], []
+        stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
         get_factor = self.get_factor
         stream.recipe = "nearest" if get_factor is None else "gptq"
         stream.recipe = stream.recipe if self.stored_scales is None else "stored"
@@ -238,7 +251,7 @@ class QuantizedValues(ValuesOverlay):
         for piece in _map_in_order(partial(_quantize_rows, stream=stream), rows_and_factors):
             stream.error.add_stats(piece.error)
             scales.append(piece.scales if format.group_size else piece.scales[:, 0])
-            zero_points += [] if piece.zero_points is None else [piece.zero_points]
+            zero_points.append(piece.zero_points)
             if columns is None:
                 yield _view_bytes(piece.stored)
             else:
@@ -250,7 +263,7 @@ class QuantizedValues(ValuesOverlay):
         joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
         by_column = format.layout == "columns" and format.group_size
         stream.scales = np.swapaxes(joined, -1, -2) if by_column else joined
-        stream.zero_points = np.concatenate(zero_points) if zero_points else None
+        stream.zero_points = np.concatenate(zero_points)
         check_quantized_range(name, stream.error.relative_error, format, stream.in_channels, joined)
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
@@ -274,7 +287,7 @@ class _QuantizedRows:
     stored: Array
     scales: Array
     error: QuantizationErrorStats
-    zero_points: Array | None = None
+    zero_points: Array
 
 
 def _pair_with_factors(
@@ -293,7 +306,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
     """Quantize some rows of a weight."""
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
-    zero_points: list[Array] = []
+    zero_points = [NO_ZERO_POINTS]
     # the cost of GPTQ, which works column by column, hardly depends on the number of rows
     chunk_rows = (
         len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)
@@ -319,16 +332,14 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
         if stream.format.has_zero_points:
             zeros = int_quantization.choose_zero_points(stored, stream.format.bits)
             stored += zeros[..., None].view(np.int8)
-            zero_points.append(int_quantization.pack_zero_points(zeros, stream.format.bits))
+            packed = int_quantization.pack_zero_points(zeros, stream.format.bits)
+            zero_points.append(packed.reshape(-1))
         parts.append(int_quantization.pack_quantized(stored, stream.in_channels, stream.format))
         scales.append(chunk_scales)
         codes *= chunk_scales[..., None]
         error.add_rows(blocks, codes)
     return _QuantizedRows(
-        np.concatenate(parts),
-        np.concatenate(scales),
-        error,
-        np.concatenate(zero_points) if zero_points else None,
+        np.concatenate(parts), np.concatenate(scales), error, np.concatenate(zero_points)
     )
 
 

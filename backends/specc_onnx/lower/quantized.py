@@ -47,7 +47,9 @@ def quantized_linear(
     shape = x.shape if x.rank > 1 else (Dim.from_value(1), *x.shape)
     tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _emit_quantized_matmul(op, g, tokens, weights, scales, zero_points, result_shape)
+    product = _emit_quantized_matmul(
+        op, g, tokens, weights, scales, result_shape, zero_points=zero_points
+    )
     product = product if bias is None else g.emit_node("Add", product, bias)
     return emit_reshape(g, product, g.site.types[0].shape, source_shape=result_shape)
 
@@ -58,14 +60,17 @@ def _emit_quantized_matmul(
     tokens: Tensor,
     weights: Tensor,
     scales: Tensor,
-    zero_points: Tensor | None,
     result_shape: tuple[Dim, ...],
+    *,
+    zero_points: Tensor | None,
 ) -> str:
     """Emit `x @ w.T` with the fastest kernel of the target for this quantization."""
     dtype = tokens.dtype
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
-        return _emit_matmul_nbits(op, g, tokens, weights, scales, zero_points, result_shape)
+        return _emit_matmul_nbits(
+            op, g, tokens, weights, scales, result_shape, zero_points=zero_points
+        )
     # Per-tensor scales change the result, so they are used even if the target has no kernel for the
     # type.
     is_per_tensor = op.rounding == "tensor"
@@ -88,8 +93,9 @@ def _emit_matmul_nbits(
     x: Tensor,
     w: Tensor,
     scales: Tensor,
-    zero_points: Tensor | None,
     result_shape: tuple[Dim, ...],
+    *,
+    zero_points: Tensor | None,
 ) -> str:
     """Emit a `MatMulNBits` node for group-wise quantized weights."""
     if op.rounding == "row":
