@@ -1,4 +1,4 @@
-"""specc: describe an attention model in a page, get an ONNX model that runs.
+"""specc: compile attention models from a declarative spec to ONNX.
 
 >>> import specc
 >>> specc.compile("xor", "xor.onnx")
@@ -30,8 +30,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import attributes on access: `specc check` must not pay for NumPy, nor `load` for the
-    compiler.
+    """Import attributes on access: `specc check` does not import NumPy, and `load` does not import
+    the compiler.
     """
     if name not in __all__:
         raise AttributeError(f"module 'specc' has no attribute {name!r}")
@@ -49,5 +49,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, so that `help(specc)` and completion show them and no others."""
+    """Return the public names, so that `help(specc)` and completion show only these."""
     return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"]

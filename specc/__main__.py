@@ -5,8 +5,8 @@ from typing import NoReturn
 
 
 def run_command_line() -> NoReturn:
-    """Run the `specc` command and exit. While its modules are imported, Ctrl-C ends the process
-    without a traceback.
+    """Run the `specc` command and exit. Ctrl-C during imports ends the process without a
+    traceback.
     """
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:

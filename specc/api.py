@@ -1,4 +1,4 @@
-"""The Python interface: the commands as functions.
+"""The Python interface: functions that correspond to the commands.
 
     specc.check("my.specc")
     specc.compile("vit", "vit.onnx", weights="checkpoint/")
@@ -33,8 +33,8 @@ __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compil
 def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
 ) -> driver.CheckedSpec:
-    r"""Check a spec, given by path, built-in name or source text: shapes for every size, then with
-    the numbers of the config.
+    r"""Check a spec, given as a path, built-in name or source text: its shapes for all sizes, then
+    with the config values.
 
     >>> specc.check("xor")
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
@@ -81,15 +81,15 @@ def compile(
     dtype: str = "",
     force: bool = False,
 ) -> CompileReport:
-    """Compile a spec to the ONNX model `output`, with the options of `specc compile`.
+    """Compile a spec to the ONNX model `output`, with the options of the command `specc compile`.
 
-    `graphs` compiles a package; `generation_config` applies to its `generate` graph; `force`
-    overwrites files that specc did not write.
+    With `graphs`, compile a package; `generation_config` applies to its `generate` graph. With
+    `force`, overwrite files that specc did not write.
 
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
-    given = dict(locals())  # all of them, before any name is assigned
+    given = dict(locals())  # the arguments, before other names are assigned
     check_argument_kinds(ARGUMENT_KINDS, given)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**given, "generation_config": generation_config or {}})
@@ -101,8 +101,8 @@ def compile(
 
 
 def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
-    """Raise E0731 for invalid settings, E0753 for settings of a model that is not a standalone
-    generator.
+    """Raise E0731 if a setting is invalid, and E0753 if settings are passed for a model that is not
+    a standalone generator.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise_error(

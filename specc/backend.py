@@ -1,8 +1,8 @@
 """The interface between compiler and backends.
 
-A backend is a package found by entry point and loaded only by the command that needs it: it
-compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or evaluates graphs as
-the reference (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for training and is
+A backend is a package that registers an entry point, and is imported only by commands that need it.
+It compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or evaluates graphs
+as the reference (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for training and is
 imported directly.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 from specc.diagnostics.diagnostic import raise_error
 
 if TYPE_CHECKING:
-    # for annotations only: opening a model imports neither the IR nor the weights package
+    # for annotations only: opening a model does not import the IR or the weights package
     import numpy as np
 
     from specc.artifact.package_index import WeightFileMetadata
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_values import ParameterValues
 
-# ---- Inputs and results of compiler backends
+# ---- Arguments and results of compiler backends
 
 WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
 """Where weights are stored: in the checkpoint, in a separate file, or in the model."""
@@ -39,10 +39,10 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EmittedModel:
-    """Facts about a built model for its metadata. `initializer_names` maps each parameter to its
-    initializer. `attention_notes` state where the weights of each attention can be read: `scope`
-    and `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with `guard` if
-    the node is inside an `If`. `weight_files` are facts of the weight files by relative path.
+    """Information about a built model for its metadata. `initializer_names` maps each parameter to
+    its initializer. `attention_notes` locate the attention weights of each layer: `scope` and
+    `dtype`, and `weights` (a value) or `node` (the output of an `Attention` node), with `guard` if
+    the node is inside an `If`. `weight_files` maps relative paths to the metadata of weight files.
     """
 
     initializer_names: Mapping[str, str]
@@ -51,7 +51,7 @@ class EmittedModel:
 
 
 MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
-"""Returns the metadata of a built model by key."""
+"""A function that returns the metadata of a built model by key."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class PackageGraph:
 
 @dataclass(frozen=True)
 class ExtraFile:
-    """An additional file of a package, such as `tokenizer.json`, looked up by `role` (default: its
-    name). If `hashed`, a content hash is inserted into the file name before the first dot.
+    """An additional file of a package, such as `tokenizer.json`, listed in the index by `role`
+    (default: its name). If `hashed`, the file name contains a content hash before the first dot.
     """
 
     name: str
@@ -83,8 +83,8 @@ class ExtraFile:
 
 @dataclass(frozen=True)
 class PackageMetadata:
-    """Contents of `specc.json` besides the files: model name, `facts` as JSON, spec files by
-    name.
+    """Contents of `specc.json` besides the file list: the model name, `facts` as JSON, and the spec
+    files by name.
     """
 
     model: str
@@ -94,9 +94,9 @@ class PackageMetadata:
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """A written model or package. `path` is the file or directory, `data` the weight file, if any.
-    `plan.linked` are the weights that stay in the checkpoint; `plan.reasons` explain why others do
-    not. `files` are all written files with their sizes.
+    """A written model or package. `path` is the file or directory, `data` the weight file, or None.
+    `plan.linked` are the weights that remain in the checkpoint; `plan.reasons` explain why other
+    weights were copied. `files` are all written files with their sizes.
     """
 
     path: Path
@@ -107,19 +107,19 @@ class WrittenModel:
 
 @runtime_checkable
 class CompilerBackend(Protocol):
-    """A backend that compiles graphs to models."""
+    """A backend that compiles graphs to model files."""
 
     @property
     def DEFAULT_OPSET(self) -> int:  # noqa: N802
         """The default opset of a model."""
 
     def get_target(self, name: str) -> "Target":
-        """Return the target `name`. Raise E0822 if there is none."""
+        """Return the target `name`. Raise E0822 if the backend has no such target."""
 
     def find_kv_buffers(
         self, graph: "Graph", states: Sequence["DecodeState"], target: "Target", opset: int
     ) -> tuple["KVCache", ...]:
-        """Return the caches of a step graph that can be updated in place."""
+        """Return the KV caches of a step graph that the target can update in place."""
 
     def write_model(
         self,
@@ -162,7 +162,7 @@ class CompilerBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """An input or output; each length of its shape is a number, a formula, or None."""
+    """An input or output; each dimension of its shape is an integer, a formula, or None."""
 
     name: str
     dtype: "np.dtype[np.generic]"
@@ -171,8 +171,8 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatMul:
-    """A quantized matrix product of an open model, or the activation quantization before it:
-    operator, names of values by role (`x`, `w`, `scales`, `y`), and integer attributes.
+    """A quantized MatMul of an open model, or the activation quantization before it: its operator,
+    its value names by role (`x`, `w`, `scales`, `y`), and its integer attributes.
     """
 
     operator: str
@@ -182,20 +182,20 @@ class QuantizedMatMul:
 
 @dataclass(frozen=True, slots=True)
 class Subgraphs:
-    """The branches and loop bodies of a compiled model, and the output that counts their
+    """The `If` branches and `Loop` bodies of a compiled model, and the output that counts their
     executions.
     """
 
-    counts_output: str  # i64[n]: the number of executions of each subgraph
+    counts_output: str  # int64 [n], the number of executions of each subgraph
     names: tuple[str, ...]
-    compared_constants: tuple[int, ...]  # integers that branch conditions compare lengths with
+    compared_constants: tuple[int, ...]  # integers compared with lengths in branch conditions
 
 
 class DeviceTensor(Protocol):
-    """A tensor in runtime memory, on the device of its model."""
+    """A tensor in the memory of the runtime, on the device of its model."""
 
     def numpy(self) -> "Array":
-        """Return the values, copied to the host."""
+        """Copy the values to the host."""
 
     def shape(self) -> list[int]:
         """Return the shape."""
@@ -205,10 +205,10 @@ DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
 class BoundRun(Protocol):
-    """A repeatable run with some inputs and outputs bound to device tensors."""
+    """A repeatable run with inputs and outputs bound to device tensors (IO binding)."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
-        """Run with these and the bound inputs; return all outputs. Raise E0924 if the run fails."""
+        """Run with `inputs` and the bound inputs. Raise E0924 if the run fails."""
 
 
 class Computation(Protocol):
@@ -219,11 +219,11 @@ class Computation(Protocol):
         """The outputs by name."""
 
     def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run and return all outputs. Raise E0907, E0910 to E0912 or E0924."""
+        """Run and return all outputs. Raise E0907, E0910 to E0912, or E0924 on failure."""
 
 
 class Session(Computation, Protocol):
-    """An open model. Its optional inputs have a default value inside the model."""
+    """An open model. Optional inputs have a default value inside the model."""
 
     @property
     def inputs(self) -> Mapping[str, TensorSlot]:
@@ -234,7 +234,7 @@ class Session(Computation, Protocol):
         """The optional inputs."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run a model that may take long so that Ctrl-C stops it; return all outputs."""
+        """Run a long-running model such that Ctrl-C stops it; return all outputs."""
 
     def copy_to_device(self, array: "Array") -> DeviceTensor:
         """Copy an array to the device of the model."""
@@ -253,8 +253,8 @@ class Session(Computation, Protocol):
         inputs: Mapping[str, "Array | DeviceTensor"],
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
-        """Run without input checks; return all outputs as device tensors, those in `output_buffers`
-        written in place. Raise E0924 if the run fails.
+        """Run without input checks, and return all outputs as device tensors. Outputs in
+        `output_buffers` are written to the given tensors. Raise E0924 if the run fails.
         """
 
     def bind(
@@ -284,13 +284,13 @@ class ModelFile(Protocol):
         """Return the metadata of the model."""
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the external data files with the minimum size of each, -1 if invalid."""
+        """Return the external data files with the minimum size of each (-1 if invalid)."""
 
     def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
 
     def has_per_tensor_scales(self) -> bool:
-        """Return True if batch elements share activation scales."""
+        """Return True if all elements of a batch share one activation scale."""
 
     def measure_weights(self) -> WeightFootprint:
         """Return the size of the weights."""
@@ -299,34 +299,34 @@ class ModelFile(Protocol):
         """Return the values of each parameter. Raise E0925 if its initializer is unreadable."""
 
     def open(self, provider: str, threads: int = 0) -> Session:
-        """Open the model for running. Raise E0921 to E0923."""
+        """Open the model for running. Raise E0921 to E0923 if it cannot be opened."""
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Open the model for the CPU on another thread; the next `open` returns the result."""
+        """Open the model on the CPU in the background; the next `open` returns the result."""
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Computation:
-        """Open the model for fixed lengths and input shapes."""
+        """Open the model with static lengths and input shapes."""
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> Session:
-        """Open a copy that does not quantize activations (weight-only quantization)."""
+        """Open a copy that does not quantize activations, i.e. with weight-only quantization."""
 
     def open_with_quantized_matmuls(
         self, provider: str
     ) -> tuple[Session, tuple[QuantizedMatMul, ...]]:
-        """Open a copy that outputs operands and results of quantized products."""
+        """Open a copy that outputs the operands and results of quantized MatMul nodes."""
 
     def collect_subgraphs(self) -> Subgraphs:
-        """Return the branches and loop bodies of the model."""
+        """Return the `If` branches and `Loop` bodies of the model."""
 
     def open_with_execution_counts(self, provider: str) -> Session:
-        """Open a copy without activation rounding that counts executions of subgraphs."""
+        """Open a copy that counts executions of subgraphs and does not quantize activations."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that outputs attention weights; return it and output names by scope."""
+        """Open a copy that outputs attention weights; return it and the output names by scope."""
 
 
 @runtime_checkable
@@ -334,10 +334,10 @@ class RunnerBackend(Protocol):
     """A backend that reads and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
-        """Read a model file. Raise E0802 if it cannot be read, E0926 if it is not a model."""
+        """Read a model file. Raise E0802 if it cannot be read, and E0926 if it is not a model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
-        """Parse a model from the bytes of the file `path`. Raise E0926 if they are not a model."""
+        """Parse a model from the bytes of the file `path`. Raise E0926 if invalid."""
 
 
 @runtime_checkable
@@ -353,8 +353,8 @@ class ReferenceBackend(Protocol):
         value_names: tuple[str, ...] | None = None,
         result_hook: Callable[["Value", "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """Evaluate a graph in float64; return `value_names`, by default all outputs. `result_hook`
-        may replace each computed value.
+        """Evaluate a graph in float64. Return the values `value_names`, by default all outputs.
+        `result_hook` may replace each computed value.
         """
 
 
@@ -396,5 +396,5 @@ def _import_backend(name: str) -> ModuleType:
 
 @cache
 def _find_registered_packages() -> dict[str, str]:
-    """Return the registered package of each backend by name; cached, because the search is slow."""
+    """Return the registered package of each backend by name. Cached: the search is slow."""
     return {e.name: e.value for e in entry_points(group="specc.backends")}

@@ -1,7 +1,7 @@
 """The Python interface of compiled models: the `Model` that `specc.load` returns.
 
-This module imports nothing that only compiling needs: loading a model takes a fraction of a
-second, of which imports are a large part.
+This module imports no compiler modules, because imports are a large part of the load time of a
+model.
 """
 
 import os
@@ -74,8 +74,8 @@ MAP_KINDS = {
 class Model(OpenedModel):
     """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
 
-    `with specc.load(…) as model:` closes it at the end. A model is thread-safe; a
-    `GenerationStream` belongs to the thread that iterates it.
+    `with specc.load(…) as model:` closes the model at the end of the block. A model is thread-safe;
+    a `GenerationStream` must be iterated by a single thread.
     """
 
     @overload
@@ -85,9 +85,9 @@ class Model(OpenedModel):
     def run(self, **inputs: object) -> Results: ...
 
     def run(self, *batches: object, **inputs: object) -> Results | Iterator[Results]:
-        """Return the results by name for these inputs: arrays, nested lists, strings, images.
-        For an iterable of batches (mappings of inputs by name), yields the results of each,
-        computed lazily.
+        """Run the model on inputs (arrays, nested lists, strings, images) and return its outputs by
+        name. For an iterable of batches (mappings of inputs by name), return an iterator that
+        computes the outputs of each batch lazily.
 
         >>> model = specc.load("xor.onnx")
         >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
@@ -95,12 +95,12 @@ class Model(OpenedModel):
         >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
         [1.0, 0.0]
 
-        A model with a head for text takes `text=…` (`text_pair=`, `question=` and
-        `context=`, `image=` and `candidate_labels=`; docs/tasks.md): the result is a
-        `specc.runtime.task_runner.Predictions`, whose `predictions` are labels, spans, answers,
-        candidates or vectors, one for each text.
+        A model with a task head takes `text=…` (`text_pair=`, `question=` and `context=`, `image=`
+        and `candidate_labels=`; docs/tasks.md): the result is a
+        `specc.runtime.task_runner.Predictions`, which contains one prediction per input: a label,
+        spans, an answer, candidates or an embedding.
 
-        E09xx on inputs it cannot take.
+        Raise E09xx if an input is invalid.
         """
         if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
             raise_error(
@@ -118,13 +118,13 @@ class Model(OpenedModel):
         """Load the full-forward graph with static shapes: `model.fixed(batch=8)` returns a
         fixed-shape model; call its `run` method.
 
-        Shape computations are folded, and with the `cuda` provider the run is captured as a
-        CUDA graph. Raise E0981 unless every dimension of the inputs is named.
+        Shape computations are folded, and with the `cuda` provider each run replays a CUDA graph.
+        Raise E0981 unless all symbolic dimensions of the inputs have a value.
         """
         return fix_lengths(self.full_forward_model, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
-        """Run the model and return the outputs and the weights of every attention by scope:
+        """Run the model. Return its outputs, and the attention weights of each layer by scope,
         [batch, heads, query, key].
         """
         return self.full_forward_model.attention(**inputs)
@@ -132,7 +132,7 @@ class Model(OpenedModel):
     def generate(self, *given: object, **settings: object) -> GenerationStream:
         """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
 
-        Raise E0701 for a model without `generate`.
+        Raise E0701 if the spec has no `generate` section.
         """
         return _require_generator(self).generate(*given, **settings)
 
@@ -143,20 +143,21 @@ class Model(OpenedModel):
         batch_size: int = DEFAULT_BATCH_SIZE,
         **settings: Unpack[GenerationArguments],
     ) -> Iterator[GenerationResult | Diagnostic]:
-        """Generate a sequence for each prompt of an iterable with continuous batching, in order.
+        """Generate a sequence for each prompt of an iterable with continuous batching. Results are
+        in the order of the prompts.
 
-        `batch_size` sequences are decoded together; when one ends, the next takes its slot. An
-        invalid prompt yields its diagnostic (`specc.runtime.generate_each`). Raise E0701 for a
-        model without `generate`, E0891 for an invalid `batch_size`.
+        `batch_size` sequences are decoded together; when one ends, the next prompt takes its slot.
+        For an invalid prompt, yield its diagnostic (`specc.runtime.generate_each`). Raise E0701 if
+        the spec has no `generate` section, and E0891 if `batch_size` is invalid.
         """
         writer = _require_generator(self)
         return generate_each(writer, prompts, batch_size, writer.resolve_settings(settings))
 
     def stream(self, **static_inputs: object) -> InputStream:
-        """Start a stream: `push` passes chunks of the streamed input; `static_inputs` are the
+        """Start a stream: pass chunks of the streamed input to `push`; `static_inputs` are the
         inputs without the time axis.
 
-        Raise E0977 for a model without `stream`.
+        Raise E0977 if the spec has no `stream` section.
         """
         return open_stream(self).begin(**static_inputs)
 
@@ -175,9 +176,9 @@ class Model(OpenedModel):
     ) -> "JobReport":
         """Run batch inference over files: `specc map` (docs/batch-inference.md).
 
-        `columns` maps inputs to column names, `settings` are those of generation. An
-        interrupted job resumes from the directory `out`. Raise E0870 to E0888, and E0970 for
-        invalid arguments.
+        `columns` maps inputs to column names, `settings` are those of generation. An interrupted
+        job resumes from the directory `out`. Raise E0870 to E0888 if the job fails, and E0970 if an
+        argument is invalid.
         """
         check_argument_kinds(MAP_KINDS, locals(), "E0970")
         from specc.batch_inference import job, job_planner
@@ -208,10 +209,10 @@ class Model(OpenedModel):
     ) -> GenerationStream:
         """Generate the next turn of a chat: a user message, or messages with `role` and `content`.
 
-        `images` are the images of the messages, in order: paths or images of Pillow. They precede
-        the last message if the messages have no parts `{"type": "image"}`; such a part may name a
-        file instead, as its `path`. Raise E0423 to E0426 without a usable chat template, and E0991
-        for another number of images than in the messages.
+        `images` are the images of the messages, in order: paths or images of Pillow. If no message
+        has a content part `{"type": "image"}`, the images precede the last message; an image part
+        may also name a file as its `path`. Raise E0423 to E0426 if the model has no usable chat
+        template, and E0991 if the number of images differs from the number of image parts.
         """
         inputs = prepare_chat(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)

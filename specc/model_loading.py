@@ -1,7 +1,7 @@
 """`specc.load`: open a compiled model.
 
-This module imports only what opens the sessions of a package. The rest is imported while these are
-opened on other threads.
+This module imports only the modules that open the sessions of a package. The other modules are
+imported while the sessions are opened on other threads.
 """
 
 import os
@@ -40,11 +40,11 @@ def load(
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
 ) -> "Model":
-    """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
+    """Load a compiled model or package on an execution provider: `cpu`, `cuda` and others.
 
-    A step graph reads a prompt in chunks of `prefill_chunk_size` tokens, which bounds the memory
-    of activations; 0 reads it at once. Batches that update a KV cache in place are read at once.
-    Nodes never fall back to another provider silently.
+    A step graph processes a prompt in chunks of `prefill_chunk_size` tokens, which bounds the
+    memory of activations; 0 disables chunking. Batches whose KV cache is updated in place are not
+    chunked. Nodes never silently fall back to another provider.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model
@@ -55,7 +55,7 @@ def load(
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":
         files.open_in_background(threads)
-    # imported while the sessions are opened, which takes as long
+    # these imports take as long as opening the sessions, and run at the same time
     from specc.model import Model
     from specc.runtime.open_model import open_compiled_model
 
@@ -70,8 +70,8 @@ def load(
             )
         )
     )
-    # opened now, so that errors appear here and not at the first use; a package that generates or
-    # streams opens a session of its full-forward graph only when that is run
+    # open now, so that errors appear here and not at the first use. A generative or streaming
+    # package opens the session of its full-forward graph when that graph is first run.
     if opened.generator is None and opened.streaming_model is None:
         _ = opened.scoring_model
     return opened

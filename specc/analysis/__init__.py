@@ -1,3 +1,3 @@
-"""Analyses of a graph: causality, batch independence, padding, length limits and cost. An analysis
-takes a graph and returns facts or diagnostics. It does not change the graph.
+"""Analyses of a graph: causality, batch independence, padding, length limits and cost. Each
+analysis takes a graph, does not change it, and returns properties or diagnostics.
 """

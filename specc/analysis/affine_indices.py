@@ -1,11 +1,11 @@
-"""Position ids as affine functions of query and key position, and the offsets at which comparisons
-hold.
+"""Represent position ids as affine functions of query and key position, and find the offsets
+`q - k` at which comparisons of them can hold.
 
-Input: two grids. Each is written as `a t + b u + far + c`, where `t` and `u` are the times of query
-and key, `far` is a sum of lengths, and `c` lies in an interval, because integer division rounds. If
-the slopes of `t` and `u` in the difference of both sides are opposite, the comparison bounds `t -
-u`. The comparison also bounds `t - u` if the remaining terms can only make it harder to satisfy: `u
->= 0` on the keys' side, `t >= 0` on the queries' side:
+The input is the two sides of a comparison. Each is written as `a t + b u + far + c`, where `t` and
+`u` are the times of query and key, `far` is a sum of lengths, and `c` lies in an interval, because
+integer division rounds. If the slopes of `t` and `u` in the difference of the two sides are
+opposite, the comparison bounds `t - u`. It also bounds `t - u` if the remaining terms can only make
+it harder to satisfy, given `u >= 0` for keys or `t >= 0` for queries:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
@@ -101,8 +101,8 @@ def split_length_constant(length: Dim) -> AffineIndex:
 
 def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
     """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
-    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. The term that only makes
-    # the comparison harder to satisfy is dropped.
+    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
+    # comparison harder to satisfy is dropped.
     if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, grid):
         return FULL_INTERVAL
     slope = difference.query_slope if grid.side == "keys" else -difference.key_slope
@@ -120,8 +120,8 @@ def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interva
 
 
 def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
-    """Return True if the lengths in `difference` are never negative. Omitting nonnegative lengths
-    only makes the comparison hold more often.
+    """Return True if the lengths in `difference` are never negative. Without non-negative lengths,
+    the comparison holds at least as often.
     """
     if difference.length_sum == 0:
         return True
@@ -153,7 +153,7 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
 
 
 def _is_exact_cast(dtype: str, to: str) -> bool:
-    # A narrower type rounds large position indices, which may change their order.
+    # A narrower type rounds large position ids, which may change their order.
     return dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
 
 
@@ -164,7 +164,7 @@ def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
 
 def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
     """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
-    # a prefix position that is viewed without its axis has an unknown index
+    # the index of a prefix position without its axis is unknown
     before = grid.get_prefix_length(0)
     if before is None or (grid.query_axis, grid.key_axis) not in ((0, None), (None, 0)):
         return None
@@ -173,7 +173,7 @@ def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
 
 
 def _match_constant(number: float) -> AffineIndex | None:
-    """Match an integer below 2**53; other numbers may be rounded by the model's own arithmetic."""
+    """Match an integer below 2**53; the model may round larger numbers."""
     if not (abs(number) < 2**53 and float(number).is_integer()):
         return None
     return AffineIndex(min_offset=Fraction(number), max_offset=Fraction(number))
@@ -197,7 +197,7 @@ def _combine_affine_indices(
             if divisor is None or divisor <= 0:
                 return None
             exact = a.multiply(1 / divisor)
-            # Floor division loses at most (n - 1) / n of the dividend.
+            # Floor division subtracts at most (n - 1) / n.
             return exact.add(AffineIndex(min_offset=Fraction(-1) + 1 / divisor))
     return None
 

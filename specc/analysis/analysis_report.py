@@ -1,4 +1,4 @@
-"""Run all analyses for `specc check` and `specc explain`, with causality per axis."""
+"""Run all analyses for `specc check` and `specc explain`, including causality along each axis."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from specc.ir.types import Interval
 class AxisCausality:
     """Causality along the axis `symbol`.
 
-    `is_causal` is None if no output has this axis. `reason` names the op that reads later
+    `is_causal` is None if no output has this axis. `reason` describes the op that reads later
     positions. `receptive_fields` maps each output to its receptive field.
     """
 
@@ -39,7 +39,7 @@ class AxisCausality:
     receptive_fields: Mapping[str, Interval]
 
     def format_line(self) -> str:
-        """Return the line that `specc check` prints."""
+        """Format the line that `specc check` prints."""
         if self.is_causal is None:
             return f"every output depends on all positions of {self.symbol}"
         if self.is_causal:
@@ -50,8 +50,8 @@ class AxisCausality:
 def iterate_axis_causality(
     graph: Graph, excluded: tuple[str | None, ...]
 ) -> Iterator[AxisCausality]:
-    """Yield the causality along each dynamic length of an input, except the lengths in `excluded`,
-    in input order.
+    """Yield the causality along each dynamic axis of an input, except the symbols in `excluded`, in
+    input order.
     """
     lengths = [
         dim.name
@@ -64,7 +64,7 @@ def iterate_axis_causality(
 
 
 def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
-    """Return the causality along one axis."""
+    """Check causality along one axis."""
     flow = trace_time_dataflow(graph, symbol)
     fields = compute_receptive_fields(graph, flow)
     if not fields:
@@ -84,9 +84,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeFlow) -> dict[str, Interval]:
-    """Return the receptive field of each output. For attention maps, return the receptive field
-    along the query axis.
-    """
+    """Compute the receptive field of each output; for attention maps, along the query axis."""
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
@@ -97,23 +95,23 @@ def _format_leak_reason(graph: Graph, leak: Leak, flow: TimeFlow) -> str:
     """
     primary, _ = make_leak_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
-    # for an error inside std, the first label is the user's call
+    # for an error inside std, the first label is at the user's call
     place = f" ({span.caller or span})" if span else ""
     what = describe_leak(graph, leak, flow).text
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"
 
 
 FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
-"""The assumption of the padding proof."""
+"""The assumption of the padding analysis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisReport:
-    """Results of all analyses of a graph.
+    """The results of all analyses of a graph.
 
     `time_symbol` is the symbol of the time axis along which the model generates or streams,
     `chunk_size` the number of positions per step. `batch_symbol` is the symbol of the batch size,
-    if there is one. `is_causal` and `is_batch_independent` are None if they do not apply.
+    if there is one. `is_causal` and `is_batch_independent` are None if not applicable.
     `receptive_fields` maps each output to its receptive field along the time axis. `padding_masks`
     names the padding masks. `other_axes` are the other dynamic axes. `has_groups` is True if the
     graph contains a `same_group` mask.
@@ -132,7 +130,7 @@ class AnalysisReport:
     warnings: tuple[Diagnostic, ...] = field(default=())
 
     def format_lines(self) -> list[str]:
-        """Return the lines that `specc check` prints, one fact per line."""
+        """Return the lines that `specc check` prints, one property per line."""
         lines = []
         if self.time_symbol and self.is_causal:
             lines += self._format_causality_lines()
@@ -147,7 +145,7 @@ class AnalysisReport:
         return lines
 
     def _format_causality_lines(self) -> list[str]:
-        """Return the lines on causality and the receptive field of each output."""
+        """Format the lines on causality and on the receptive field of each output."""
         by = f", in chunks of {self.chunk_size} positions" if self.chunk_size > 1 else ""
         format_field = (
             _format_receptive_field if self.chunk_size == 1 else _format_chunked_receptive_field
@@ -167,10 +165,10 @@ def analyze_graph(
     defaults: Graph | None = None,
     streamed_outputs: Sequence[str] = (),
 ) -> AnalysisReport:
-    """Run all analyses on `graph`, whose inputs have these `defaults`.
+    """Run all analyses on `graph`, whose input defaults are `defaults`.
 
     `time_input` is the input with the time axis; `logits_output` is the output from which tokens
-    are chosen. A streaming model computes `streamed_outputs` while input arrives.
+    are sampled. A streaming model computes `streamed_outputs` as its input arrives.
     """
     symbol = find_time_symbol(graph, time_input) if time_input else None
     proved = _TimeAxisFacts()
@@ -207,7 +205,7 @@ def _list_checked_outputs(
 
 @dataclass
 class _TimeAxisFacts:
-    """Facts about the time axis."""
+    """The results of the analyses of the time axis."""
 
     chunk_size: int = 1
     errors: list[Diagnostic] = field(default_factory=list)
@@ -235,9 +233,7 @@ def _check_time_axis(
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
-    """Return the graph with inlined defaults of the inputs that are computed from other inputs,
-    except padding masks.
-    """
+    """Inline the defaults of inputs that are computed from other inputs, except padding masks."""
     names = (
         [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].padding_side]
         if defaults
@@ -263,7 +259,7 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
 def _format_chunked_receptive_field(name: str, field: Interval) -> str:
     if field.is_empty or field.high == float("inf"):
         return f"{name} depends on all previous input positions"
-    # up to the last position of its chunk
+    # up to the last position of the same chunk
     return f"{name} depends on the last {int(field.high) + 1} input positions"
 
 

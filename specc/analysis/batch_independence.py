@@ -1,8 +1,8 @@
 """Prove that batch elements are independent.
 
-An axis whose length contains the batch size contains the batch *in blocks*: position r of `batch *
-k` positions belongs to batch element `r // k`. Inputs have k = 1. An op either keeps the blocks,
-axis by axis, or mixes batch elements:
+If the length of an axis contains the batch size, the axis consists of *blocks*: of `batch * k`
+positions, position r belongs to batch element `r // k`. Inputs have k = 1. An op either preserves
+the blocks or mixes batch elements:
 
     windows = merge(split(x, [n, 7]), axis=0)
                 [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
@@ -26,13 +26,17 @@ from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """Return the common first axis symbol of all inputs that have axes, or None if they differ."""
+    """Return the symbol of the first axis of all inputs that have axes, or None if it is not the
+    same for all.
+    """
     names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """Return a warning W0602 for each op that mixes elements along `symbol`, in graph order."""
+    """Return a warning W0602 for each op that mixes batch elements (axis `symbol`), in graph
+    order.
+    """
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
@@ -53,7 +57,7 @@ class _BatchAxis:
         return bool(length.symbols() & self.dependent_symbols)
 
     def is_multiple_of_batch(self, length: Dim) -> bool:
-        """Return True if a length is an integer number of positions per batch element."""
+        """Return True if a length is an integer multiple of the batch size."""
         try:
             size = divide_dims_exactly(length, self.length)
         except DimError:
@@ -62,15 +66,15 @@ class _BatchAxis:
         return self.length.name not in size.symbols() and not length.symbols() & others
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if an input has the batch as one complete axis, or has no batch axis."""
+        """Return True if an input has the batch as a separate axis, or no batch axis."""
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
 
     def iterate_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, with their graph or loop body. Skip nodes that
-        only read mixed values.
+        """Yield the nodes that mix batch elements, with their graph or loop body. Nodes that only
+        read mixed values are skipped.
         """
         for node, results in graph.nodes:
             if not mixed_values.isdisjoint(node.operands):
@@ -87,13 +91,13 @@ class _BatchAxis:
 
     def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node passes values from one batch element to a different batch element,
-        or if its result depends on the batch size.
+        or if the result depends on the batch size.
         """
         if any(map(self._has_mixed_axes, results)):
             return True
         match node.op:
             case ops.Merge(axis, count):
-                # Blocks stay contiguous if the batch is the first of the merged axes.
+                # Blocks remain contiguous if the batch is the first of the merged axes.
                 behind = node.get_operand().shape[axis + 1 : axis + count]
                 return any(map(self.is_batch_dependent, behind))
             case ops.Split(sizes=sizes):
@@ -105,8 +109,8 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes contain the batch, or if an axis does not have an integer
-        number of positions per batch element.
+        """Return True if several axes contain the batch, or if the length of an axis is not a
+        multiple of the batch size.
         """
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
@@ -116,7 +120,7 @@ class _BatchAxis:
         return any(map(self.is_batch_dependent, op.iterate_lengths()))
 
     def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
-        """Return True if an op does not read the batch axis elementwise, or if its result has a
+        """Return True if an op reads the batch axis other than elementwise, or if its result has a
         batch axis that no operand has.
         """
         made = {
@@ -134,8 +138,8 @@ class _BatchAxis:
         return False
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop runs along the batch, skips elements that other elements need, or
-        runs more iterations for all elements because of one element. The loop body is checked
+        """Return True if a loop runs along the batch axis, skips batch elements that others need,
+        or runs more iterations for all batch elements because of one. The loop body is checked
         separately.
         """
         if self.is_batch_dependent(
@@ -151,7 +155,7 @@ class _BatchAxis:
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     """Return True if a loop with early exit keeps the values of finished batch elements, so that
-    further iterations for other elements do not change them.
+    further iterations do not change them.
     """
     if op.end_condition_index == -1:
         return True

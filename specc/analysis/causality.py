@@ -1,15 +1,15 @@
-"""Prove that a model can generate: no op and no input default lets a position depend on a later
+"""Prove that a model is causal: no op and no input default makes a position depend on a later
 position.
 
-Input: a graph, the input with the time axis and the requested outputs. Output: no errors if a
-decode step can be derived, otherwise one error per op that violates causality.
+The input is a graph, its input with the time axis, and the requested outputs. The result is empty
+if a decode step can be derived; otherwise, it is one error per op that violates causality.
 
-The proof is local. Each op that the outputs depend on must be causal by itself, because during
-generation position t + 1 of an intermediate value does not exist yet, regardless of later ops.
-Therefore the reported op is the cause.
+The proof is local: each op on which the outputs depend must be causal by itself, because during
+generation, position t + 1 of an intermediate value does not exist yet. Therefore, the reported op
+is the cause.
 
-Attention without a mask attends to every key, including later ones; the `flip` next to it, which no
-output reads, is not reported:
+Attention without a mask attends to all keys, including later ones. No output depends on the `flip`,
+so it is not reported:
 
     $ causality x y
     graph "g"
@@ -22,9 +22,9 @@ output reads, is not reported:
     gives
     E0712 `y` cannot be generated along `n`: without a mask positions attend to later positions
 
-A default is computed from the current input. Its values for existing positions must not change
-when more arrive, and a default without a time axis must not depend on one, since it is computed
-once.
+A default is computed from the current input. Its values at existing positions must not change when
+positions are added. A default without a time axis must not depend on the time axis, because it is
+computed once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
     """Return the reasons why `outputs` cannot be generated along the axis `symbol` of the input
-    `time_input`, which counts chunks of `chunk_size` positions.
+    `time_input`, whose unit is a chunk of `chunk_size` positions.
 
     Report one error of E0711 to E0717 per violating op, in graph order.
     """
@@ -90,7 +90,7 @@ def _find_leaking_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> st
 def check_streaming_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int
 ) -> list[Diagnostic]:
-    """Check causality of outputs that are computed while input arrives, in chunks that may split a
+    """Check the causality of outputs that are computed as input arrives. Chunks may split a
     group.
     """
     if has_groups(graph):
@@ -108,14 +108,14 @@ CANNOT_STREAM = "cannot be streamed along"
 
 
 def has_groups(graph: Graph) -> bool:
-    """Return True if the graph has a `same_group` mask; a step then receives all tokens
-    of a group.
+    """Return True if the graph has a `same_group` mask; in that case, a step receives all tokens of
+    a group.
     """
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return one error per location, because a statement in a loop leaks in each iteration."""
+    """Return one error per location, because an unrolled statement leaks in each iteration."""
     first: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         known = first.setdefault((error.code, error.title, error.primary), error)
@@ -127,7 +127,7 @@ def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """Return the first source span of a node, or of the nearest operand that has one."""
+    """Return the source span of a node, or of the nearest operand that has one."""
     todo, seen = [node], set()
     while todo:
         here = todo.pop(0)
@@ -141,7 +141,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 
 
 def format_op_name(op: Op) -> str:
-    """Return the name of an op for messages: its name in specs."""
+    """Return the name of an op for messages: the name in specs."""
     fn = op.get_attributes().get("fn")
     return fn if isinstance(fn, str) else op.spec_name
 
@@ -165,7 +165,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Report inputs whose length depends on the time axis but does not increase by one per
+    """Report inputs whose length depends on the time axis without increasing by one per
     position.
     """
     for name, value in graph.inputs.items():
@@ -246,8 +246,8 @@ def _make_diagnostic(
 def make_leak_labels(
     graph: Graph, leak: Leak, flow: TimeFlow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the label of the leaking op and the label of the operand that it reads. For a loop,
-    the leaking op is an op in its body.
+    """Make labels for the leaking op and for the operand that it reads. For a loop, the leaking op
+    is an op in its body.
     """
     place, loop = graph, leak
     while loop.body_leak:
@@ -282,9 +282,8 @@ def _is_compensated_later(flow: TimeFlow, output: Value | None) -> bool:
 
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
-    """Return the symbol of the time axis of an input: the axis after the batch, or the first axis
-    of a vector. If `chunk_size` is given, the axis has `chunk_size` positions per unit of the
-    symbol.
+    """Return the symbol of the time axis of an input: the axis after the batch axis, or the first
+    axis of a vector. With `chunk_size`, the axis has `chunk_size` positions per unit of the symbol.
     """
     value = graph.inputs[time_input]
     axis = 1 if value.rank > 1 else 0
@@ -294,7 +293,7 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return an error E0718 for each default that `outputs` read and that changes as `symbol`
+    """Return an error E0718 for each default that `outputs` depend on and that changes as `symbol`
     increases.
     """
     if defaults is None:
@@ -314,14 +313,14 @@ def check_default_causality(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of the inputs that outputs read, and of inputs that are outputs."""
+    """Return the names of the inputs on which outputs depend, and of inputs that are outputs."""
     wanted = [graph.outputs[name] for name in outputs]
     read = {a for node in collect_needed_nodes(wanted) for a in node.args} | {*wanted}
     return [n for n, v in graph.inputs.items() if v in read]
 
 
 def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
-    """Return the label of the declaration of the time axis."""
+    """Label the declaration of the time axis."""
     if facts is None or facts.span is None:
         return ()
     return (Label(facts.span, f"`{symbol}` is the time axis"),)
@@ -330,7 +329,7 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
 def _iterate_default_errors(
     defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
-    """Yield the first error of each default, with its node, so that each cause is reported once."""
+    """Yield the first error of each default, with its node, which identifies the cause."""
     flow = trace_time_dataflow(defaults, symbol)
     grows = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:

@@ -1,5 +1,5 @@
-"""Parts of causality messages: ops that move positions, windows, reductions over keys, and
-masks that are not proved causal.
+"""Build parts of causality messages for ops that move positions, windows, reductions over keys, and
+masks that are not provably causal.
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
     j >= i                        certain: the mask includes later positions
@@ -35,8 +35,8 @@ MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
-"""The term of a help text that determines the masked keys: a mask, or the scores of a normalizer.
-"""
+"""The name that help texts use for what determines the masked keys: a mask, or the scores of a
+normalizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LeakMessage:
 
 
 def format_zero_keys_help(rank: int, keys: int) -> str:
-    """Return the help that sets the weights of later keys to 0; the keys are on the axis `keys`."""
+    """Return the help that sets the weights of later keys to 0; `keys` is the key axis."""
     mask = "grid(causal, x, x)"
     if rank == 3:
         mask = f"squeeze({mask}, axis=1)"
@@ -68,7 +68,7 @@ def name_normalizer(message: LeakMessage, label: Label | None) -> LeakMessage:
         return message
     text = f"the normalizer `{name}` is not causal: {message.text}"
     note = "the scores (`s` here) are -inf at masked positions"
-    # the op has no mask operand: its scores determine which keys are masked out
+    # the op has no mask operand; its scores determine which keys are masked out
     helps = (
         h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps
     )
@@ -86,9 +86,9 @@ def describe_window(
     is_all: bool,
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the error text and the fixes for a window. The window reads the positions
-    `later_text`, or, if `is_all`, its output length differs from the length of the time axis. In a
-    stream a chunk has more than one position.
+    """Return the error text and the fixes for a window that reads the positions `later_text`. If
+    `is_all`, its output length differs from the length of the time axis. In a stream, a chunk has
+    several positions.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -97,11 +97,11 @@ def describe_window(
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be lengthened", ()
     if op.stride[0] > 1 and chunk_size > 1:
-        # the number of complete chunks would not match the strides
+        # otherwise, the number of complete chunks would not match the strides
         text = f"this {called} does not return one position for every {op.stride[0]}"
         return text, help_text
     if op.stride[0] > 1:
-        # a decode step would have to wait for this many positions
+        # the number of positions for which a decode step would have to wait
         text = f"this {called} reads {op.stride[0]} new positions, but a step has one"
         return text, ("keep every position along the generated axis: `stride=1`",)
     return f"this {called} changes the number of positions", help_text
@@ -112,7 +112,7 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def describe_key_reduction(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
-    """Return the message for a reduction over the keys of a grid, or None for other ops."""
+    """Return the message for a reduction over keys, or None for other ops."""
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
@@ -159,7 +159,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeFlow) -> float | None:
-    """Return the value at masked keys if no later key is visible, otherwise None."""
+    """Return the constant at masked keys if all later keys are masked out, otherwise None."""
     times = sorted(flow.get_state(value).axes)
     for query in times:
         for key in times:
@@ -183,12 +183,12 @@ MAX_QUOTED_LENGTH = 40
 """Maximum number of characters of spec text that a note quotes."""
 
 MAX_INSPECTED_VALUES = 500
-"""Maximum number of values among which a value with a name is searched."""
+"""Maximum number of values among which a named value is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnprovedMask:
-    """A mask without a proof of causality: the search budget was exhausted (`is_budget_spent`), or
+    """A mask that is not provably causal: the search budget was exhausted (`is_budget_spent`), or
     `value` is the first part of the mask that does not compare position ids.
     """
 
@@ -197,12 +197,12 @@ class UnprovedMask:
 
 
 def explain_unproved_mask(grid: QueryKeyGrid | None) -> UnprovedMask | None:
-    """Return the part of a mask, or of attention weights, that is not proved to mask out later
+    """Return the part of a mask, or of attention weights, that does not provably mask out later
     positions. Return None if comparisons of position ids show that the mask includes them.
     """
     if grid is None:
         return None
-    # values that were not inspected must not be reported as errors
+    # values that were not analyzed must not be reported as errors
     if find_mask_band(grid.value, grid.query_axis, grid.key_axis, grid.time_axis).is_budget_spent:
         return UnprovedMask(True, grid.value)
     budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedMaskPart(None, False)
@@ -211,8 +211,8 @@ def explain_unproved_mask(grid: QueryKeyGrid | None) -> UnprovedMask | None:
 
 
 def has_different_rates(grid: QueryKeyGrid | None) -> bool:
-    """Return True if keys and queries have a different number of positions per chunk, so that
-    their position ids cannot be compared.
+    """Return True if keys and queries have a different number of positions per chunk, so their
+    position ids cannot be compared.
     """
     return grid is not None and not has_equal_rates(grid)
 
@@ -229,7 +229,7 @@ def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
 
 
 def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
-    """Return the query-key grid of the mask of a node, or of the weights that select keys."""
+    """Return the mask of a node, or the weights that select keys, with its query and key axis."""
     operand = GATE_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for link in find_dependences(node):
@@ -241,7 +241,7 @@ def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
 
 class _UnprovedMaskPart(NamedTuple):
     """The first part of a mask that does not compare position ids. `is_whole_mask` is true if no
-    part of the mask compares them.
+    part compares position ids.
     """
 
     value: Value | None
@@ -259,7 +259,7 @@ def _solve_unproved_mask_part(
     if inside is None:
         return _UnprovedMaskPart(grid.value, True)
     first, is_all = None, bool(inside)
-    # name the first term that is not bounded, or the complete expression if all terms are bounded
+    # report the first term that is not bounded, or the whole expression if all terms are bounded
     for part in inside:
         flow = yield part
         first = first or flow.value
@@ -268,8 +268,8 @@ def _solve_unproved_mask_part(
 
 
 def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
-    """Return the operands of a mask to search. Return an empty list for a comparison of position
-    ids, and None for other ops.
+    """Return the operands of a mask in which to search: [] for a comparison of position ids, and
+    None for other ops.
     """
     if (inner := follow_view(grid)) is not None:
         return [inner]
@@ -284,7 +284,8 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
         case ops.Where() if grid.value.dtype == "bool":
             return operands
         case ops.Compare():
-            # Affine functions of positions are analyzed; a comparison of other values is unknown.
+            # Affine functions of positions are analyzed; the result of any other comparison is
+            # unknown.
             compared = [
                 solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
             ]
@@ -293,7 +294,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
 
 
 def get_source_text(graph: Graph, value: Value) -> str:
-    """Return the source text of a value on one line, or "" if unknown."""
+    """Return the source text of a value as one line, or "" if unknown."""
     if spans := graph.get_origin(value.node).spans:
         text = " ".join(spans[0].text.split())
         return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"

@@ -1,7 +1,8 @@
-"""Messages for causality errors: the positions that the op reads, and the code to write instead.
+"""Build messages for causality errors, which state the positions that an op reads and the code to
+write instead.
 
-If a comparison of position ids implies that a mask includes later positions, the message states
-this; otherwise it states that causality was not proved.
+If comparisons of position ids show that a mask includes later positions, the message states this;
+otherwise, it states that causality could not be proved.
 """
 
 from collections.abc import Mapping
@@ -65,7 +66,7 @@ def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     """Return the message for a leak in a graph. For a leak in a loop, return the message for the op
     in the loop body.
     """
-    # the fix is in the op of the body, not in the loop
+    # the fix is in the loop body
     if leak.body_leak:
         return describe_leak(*leak.body_leak, flow)
     symbol = flow.symbol
@@ -111,7 +112,7 @@ def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
 
 
 def _is_initial_value(leak: Leak) -> bool:
-    """Return True if the leak is in the initial value of a loop, not in a capture."""
+    """Return True if the leak is in the initial value of a loop, rather than in a capture."""
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True
@@ -157,7 +158,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
         ),
     ),
 }
-"""The message functions of ops that can violate causality in only one way."""
+"""Functions that build the message for ops with only one way to violate causality."""
 
 
 def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
@@ -243,7 +244,7 @@ def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
-    # a new position could belong to either of the two growing operands
+    # a new position could belong to either of two operands that grow
     if len(grow) > 1:
         return LeakMessage(
             "E0711",
@@ -259,8 +260,8 @@ def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
 
 
 def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
-    """Return the message for attention whose mask is missing, includes later positions, or could
-    not be analyzed.
+    """Return the message for attention whose mask is missing, includes later positions, or cannot
+    be analyzed.
     """
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
@@ -275,7 +276,7 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     head = find_visible_prefix(grid)
     if head is not None:
         return _make_prefix_message(head)
-    # the analysis found a number of future positions, so the mask is too wide
+    # the analysis found a number of later positions, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
         what = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
         return LeakMessage("E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,))
@@ -309,7 +310,7 @@ def _make_prefix_message(prefix_length: Dim) -> LeakMessage:
 
 
 def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
-    """Return the message for a sum of products that is not proved to exclude later positions."""
+    """Return the message for a contraction that does not provably exclude later positions."""
     helps = _list_zero_key_helps(leak, flow)
     grid = find_gate_grid(leak.node, flow.time_axis)
     if has_different_rates(grid):
@@ -332,7 +333,7 @@ EARLIER_SUM_HELPS = (
 
 
 def _list_zero_key_helps(leak: Leak, flow: TimeFlow) -> tuple[str, ...]:
-    """Return fixes that set the weights of later keys to zero, for weights of this rank."""
+    """Return fixes that set the weights of later keys to 0."""
     grids = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
     if not grids:
         return EARLIER_SUM_HELPS

@@ -1,12 +1,12 @@
-"""Analyze query-key grids: constants, divisions by zero, infinities, factors of sums of products.
+"""Analyze query-key values (attention scores, masks and weights): constants, divisions by zero,
+infinities, factors of contractions.
 
-Input: a value as a grid over query and key positions. Output: its factors with the same two axes,
-where a node multiplies them and sums over other axes, as `einsum("b h i j, h g -> b g i j", w,
-mix)` does over heads. If one factor is zero for a (query, key) pair, the result is also zero,
-unless a different factor is infinite or NaN.
+A value with a query axis and a key axis may be a contraction of factors with the same two axes,
+such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero
+for a (query, key) pair, the result is also zero, unless another factor is infinite or NaN.
 
-The analysis tracks only constants at masked positions that every dtype represents exactly (halves
-of integers up to 256, and infinity), so that the facts also hold in the compiled model.
+The analysis tracks only constants that every dtype represents exactly (halves of integers up to
+256, and infinity), so that the results also hold in the compiled model.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -38,8 +38,8 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """Return the factors of a grid, or None if it is not a sum of products, if a bias is added, or
-    if a factor is read at other query or key positions.
+    """Return the factors of a contraction, or None if the value is no contraction, has a bias, or
+    reads a factor at other query or key positions.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
@@ -57,8 +57,8 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, int]] | None:
-    """Return one map from result axes to operand axes per factor. Return None if a factor is read
-    at other query or key positions.
+    """Return the operand axes of each factor by result axis. Return None if a factor is read at
+    other query or key positions.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
@@ -80,7 +80,7 @@ MAX_GRIDS = 5_000
 
 
 def is_finite_grid(grid: QueryKeyGrid) -> bool:
-    """Return True if no infinite constant can occur at only some keys."""
+    """Return True if no infinite constant occurs at some keys only."""
     return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_GRIDS), False)
 
 
@@ -96,7 +96,7 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
-            # An infinity may occur at only some keys.
+            # Infinity may occur at some keys only.
             operands = node.operands
             if any(map(_is_uniformly_infinite, operands)):
                 return False
@@ -132,7 +132,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
 
 
 def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
-    """Return True if the value is divided by a value that may be zero at some key."""
+    """Return True if the value contains a quotient whose divisor may be zero at some key."""
     node = grid.value.node
     if node is None:
         return False
@@ -154,7 +154,7 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
 
 
 def can_be_zero(grid: QueryKeyGrid) -> bool:
-    """Return True if a divisor varies between keys and may be zero."""
+    """Return True if a divisor varies over keys and may be zero."""
     inner: QueryKeyGrid | None = grid
     while inner is not None:
         if inner.key_axis is None:
@@ -169,7 +169,8 @@ def can_be_zero(grid: QueryKeyGrid) -> bool:
 
 
 MaskedValues: TypeAlias = Mapping[float, Interval]
-"""Maps each constant to the interval of positions outside which a grid equals it."""
+"""For each constant, the interval of `q - k` outside which a query-key value equals the
+constant."""
 
 NO_MASKED_VALUES: MaskedValues = {}
 
@@ -180,8 +181,8 @@ def map_masked_values(
     """Return the constants after a unary function."""
     if function is None:
         return NO_MASKED_VALUES
-    # several constants may map to the same result; the intervals of these constants are then
-    # joined, and NaN is dropped
+    # several constants may have the same result; their intervals are then joined, and NaN is
+    # dropped
     made = [{function(n): i} for n, i in masked_values.items()]
     return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
@@ -189,7 +190,9 @@ def map_masked_values(
 def combine_masked_values(
     function_name: str, left: MaskedValues, right: MaskedValues
 ) -> MaskedValues:
-    """Return the constants after arithmetic or a comparison. They hold outside both intervals."""
+    """Return the constants after arithmetic or a comparison. Each holds outside the union of two
+    intervals.
+    """
     function = BINARY_FUNCTIONS[function_name]
     return intersect_masked_values(
         {made: i | j}
@@ -201,7 +204,7 @@ def combine_masked_values(
 
 
 def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
-    """Merge several facts: a constant holds outside the intersection of its intervals."""
+    """Combine several results: a constant holds outside the intersection of its intervals."""
     joined: dict[float, Interval] = {}
     for pairs in all_values:
         for number, reach in pairs.items():
@@ -210,11 +213,11 @@ def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
 
 
 def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
-    """Return the constants that all parts of a value have."""
+    """Return the constants that all concatenated operands have in common."""
     if not grids_values:
         return NO_MASKED_VALUES
     common = reduce(and_, (set(p) for p in grids_values))
-    # a constant holds outside the union of the intervals, because a part may differ inside its
+    # a constant holds outside the union of the intervals, because an operand may differ inside its
     # interval
     return {n: reduce(or_, (p[n] for p in grids_values)) for n in common}
 
@@ -226,7 +229,7 @@ def is_reduction_fixed_point(function_name: str, number: float, length: int) -> 
     nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(function_name)
     if number == nothing:
         return True
-    # A sum of n equal constants is a different constant, except for infinity.
+    # A sum of n equal constants is n times the constant, except for infinity.
     return length > 0 and (function_name != "sum" or isinf(number))
 
 
@@ -251,7 +254,7 @@ def _divide(a: float, b: float) -> float:
 
 
 def _compute_power(a: float, b: float) -> float:
-    # Other powers are rounded differently in each element type.
+    # Other powers are rounded differently in each dtype.
     return a**b if b in (1, 2) and not isinf(a) else nan
 
 

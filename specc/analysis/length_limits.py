@@ -1,7 +1,7 @@
 """Maximum and minimum lengths of axes, from position embeddings, RoPE and windows.
 
-A learned position embedding of size 1024 limits the sequence length, and `x[:, 0:3]` needs three
-positions. Without this check, ONNX Runtime would fail at run time.
+A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
+three positions. Without this analysis, ONNX Runtime would fail at run time.
 """
 
 from bisect import bisect_left
@@ -24,8 +24,8 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The upper bound `max_length` of the length `symbol`, or of an expression of several lengths,
-    due to the table `table_name` or rotary frequencies (`ROPE_TABLE`).
+    """The upper bound `max_length` of a symbol, or of an expression of several symbols, due to the
+    position embedding `table_name` or RoPE frequencies (`ROPE_TABLE`).
     """
 
     symbol: str
@@ -35,12 +35,12 @@ class LengthLimit:
 
     @property
     def reason(self) -> str:
-        """Return the reason for messages."""
+        """The reason for the limit, for messages."""
         return format_limit_reason(self.table_name, self.max_length)
 
 
 def format_limit_reason(table: str, max_length: int) -> str:
-    """Return the reason for the length limit `max_length`, as shown in messages."""
+    """Format the reason for a length limit, for messages."""
     if table != ROPE_TABLE:
         return f"the position embedding `{table}` has {max_length} positions"
     return (
@@ -51,13 +51,13 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the tightest limit of each symbol that holds for all values of the other lengths. The
+    """Return the tightest limit of each symbol that holds for all values of the other symbols. The
     result is cached.
     """
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # other lengths are minimal, so that the limit of this symbol is largest
+            # other symbols have their minimum, so that the limit of this symbol is largest
             least = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             max_length = compute_max_length(length, symbol, least, limit.max_length)
             if symbol not in found or max_length < found[symbol].max_length:
@@ -71,7 +71,9 @@ def find_max_lengths(graph: Graph) -> dict[str, int]:
 
 
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Return the remainders that must be 0 (`n % 2`), by the text of the quotient (`n / 2`)."""
+    """Return the remainders that must be 0 (such as `n % 2`), by the text of the quotient
+    (`n / 2`).
+    """
     found: dict[str, str] = {}
     for demand in collect_length_constraints(graph):
         for part in _iterate_dim_quotients(demand.length):
@@ -95,8 +97,8 @@ def compute_max_length(
     """Return the largest value of `symbol` for which `length` is at most `max_length`, given
     `other_lengths`, or 0 if there is none.
     """
-    # Limited lengths never decrease as a symbol increases (`_is_monotone`), so bisection finds the
-    # first length that exceeds the maximum.
+    # Limited lengths are monotone in each symbol (`_is_monotone`), so bisection finds the first
+    # length that exceeds the maximum.
     above = bisect_left(
         range(MAX_WINDOW_LENGTH),
         True,
@@ -123,14 +125,14 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
             continue
         span = next(iter(graph.get_origin(table_limit.node).spans), None)
         name = names.get(table_limit.table, "a table") if table_limit.table else ROPE_TABLE
-        # an offset added to all position ids reduces the limit
+        # an offset that is added to all position ids reduces the limit
         more = table_limit.length.evaluate(dict.fromkeys(table_limit.length.symbols(), 0))
         length = table_limit.length - more
         yield LengthLimit(str(length), table_limit.max_positions - more, name, span), length
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Return True if a length is a sum of symbols and of floor quotients of symbols by
+    """Return True if a length is a sum of symbols and of floor divisions of symbols by
     constants.
     """
     monotone_parts = all(
@@ -153,8 +155,8 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return, by symbol, the minimum length at which indices are in range, windows fit into
-    their axes, and `argmax` has a position to return.
+    """Return the minimum of each symbol for which indices are in range, axes are not shorter than
+    windows, and the axis of an `argmax` is not empty.
     """
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
@@ -164,16 +166,16 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 found[symbol] = max(found.get(symbol, 0), least)
         for wanted in list_nonnegative_dims(node):
             match wanted.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative from -k / c on, rounded up; for lengths of a
-                # different form no minimum is known
+                # `c·symbol + k` is nonnegative from -k / c on, rounded up; other lengths have no
+                # known minimum
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
 
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
-    """Return the smallest value of each symbol at which every window fits after all strides. Omit
-    symbols for which a window over an empty axis has an empty result.
+    """Return the smallest value of each symbol for which no axis is shorter than a window after all
+    strides. Symbols for which a window over an empty axis has an empty result are omitted.
     """
     found: dict[str, int] = {}
     refused: set[str] = set()
@@ -195,15 +197,15 @@ def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
     """Yield the only symbol of a length, and the smallest value at which the length is not 0."""
-    made = length - 1  # negative if the axis has no position
+    made = length - 1  # negative if the axis is empty
     if len(made.symbols()) == 1:
         (symbol,) = made.symbols()
         yield symbol, _solve_min_length(made, symbol)
 
 
 def _solve_min_length(length: Dim, symbol: str) -> int:
-    """Return the smallest value of the only symbol at which `length` is not negative. A longer
-    sequence never has fewer windows.
+    """Return the smallest value of the only symbol at which `length` is not negative. The number of
+    windows is monotone in the sequence length.
     """
     return bisect_left(
         range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)
@@ -211,9 +213,11 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if a length of one symbol is negative; return False for several symbols."""
+    """Return True if a length is negative for this value of its only symbol; return False if it has
+    several symbols.
+    """
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 
 MAX_WINDOW_LENGTH = 2**24
-"""The maximum length of a window."""
+"""The maximum size of a window."""

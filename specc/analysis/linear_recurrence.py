@@ -1,12 +1,12 @@
-"""Linear recurrences: loops whose state is a matrix that decays and to which an outer product is
-added.
+"""Match linear recurrences: loops whose state is a matrix that decays and to which an outer product
+is added.
 
     S = decay * S                                      one decay ≥ 0 per head
     S = S + k ⊗ v                                      linear attention, Mamba-2
     S = S + k ⊗ (rate * (v - sum(S * read_key)))       delta rule
     y = sum(S * q)                                     sums over the axis of the keys
 
-Many positions of such a loop can be computed at once (`specc.transforms.chunk_scan`).
+Chunks of positions of such a loop can be computed in parallel (`specc.transforms.chunk_scan`).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ MAX_LOOP_LENGTH = 16
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
-    """Return the recurrence that a loop computes, or None if the loop has a different form.
+    """Return the linear recurrence that a loop computes, or None if there is none.
 
     `args` are the operands of the loop. The decay may be computed outside the loop.
     """
@@ -51,8 +51,8 @@ def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
-    """Match `sum(state * vector)` over the axis of the keys. Return this axis and the vector, or
-    None if the value does not match.
+    """Match `sum(state * vector)` over the key axis. Return this axis and the vector, or None if
+    the value does not match.
     """
     for (first, second), letters in _list_einsum_operands(value):
         matrix, vector, result = letters

@@ -1,21 +1,21 @@
-"""Decompose attention masks into a band and global tokens, and choose block sizes for
-local (sliding-window) attention.
+"""Decompose attention masks into a band and global tokens, and choose block sizes for local
+(sliding-window) attention.
 
-Decomposition. `window | global tokens` has no band, because a global token attends to all positions
-and all positions attend to it. The mask is decomposed into a band, keys that every query may attend
-to, and queries that may attend to every key:
+Decomposition. `window | global tokens` has no band, because global tokens attend to all positions,
+and all positions attend to them. Such a mask is decomposed into a band, global keys (to which every
+query may attend), and global queries (which may attend to every key):
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        no band, first[i]
 
-The parts cover all visible pairs and possibly more: if both of two conditions must hold, the
-condition with fewer visible pairs is kept.
+The decomposition covers all visible pairs and possibly more: of a conjunction, only the condition
+with fewer visible pairs is kept.
 
-Blocks. If the band of a mask is bounded, a block of consecutive queries reads consecutive keys
-only: with a window of 64, positions 64 to 95 read keys 1 to 95. A loop over such blocks costs `n ·
-w` instead of `n · n`. The loop has overhead, so it is used only above a threshold length. The
-thresholds were measured on ONNX Runtime; `benchmarks/local.py` repeats the measurement.
+Blocks. If the band of a mask is bounded, a block of consecutive queries attends only to consecutive
+keys: with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over such blocks costs
+`n · w` instead of `n · n`. Because of the overhead of the loop, it is used only above a threshold
+length, which was measured on ONNX Runtime (`benchmarks/local.py`).
 """
 
 from collections.abc import Collection, Generator
@@ -39,7 +39,7 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """A condition that makes positions along `axis` global: a boolean that is true for global
+    """A condition that selects the global positions along `axis`: a boolean that is true for global
     positions, or false for them if `is_negated`.
     """
 
@@ -50,7 +50,7 @@ class GlobalTokenCondition:
 
 @dataclass(frozen=True, slots=True)
 class MaskParts:
-    """The parts of a mask: it is true only where `q - k` is in `band`, or where one of the
+    """The decomposition of a mask: it is true only where `q - k` is in `band`, or where one of the
     `key_conditions` or `query_conditions` holds.
     """
 
@@ -75,8 +75,9 @@ class MaskParts:
 
     @property
     def sort_key(self) -> tuple[int, bool, int]:
-        """Return a sort key, which is smaller for a mask with fewer visible keys. The key counts
-        infinite sides first, then global keys, which usually come from padding masks.
+        """Return a sort key, which is smaller for a mask with fewer visible keys. It compares first
+        the number of infinite ends of the band, then global keys (which usually come from padding
+        masks).
         """
         ends = (self.band.low, self.band.high)
         open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
@@ -88,7 +89,7 @@ def decompose_mask(
 ) -> MaskParts:
     """Decompose a mask with query axis `query` and key axis `key` into a band and global tokens.
 
-    Most positions of a padding mask are visible, so `padding_masks` are not global tokens.
+    Padding masks are not treated as global tokens, because most of their positions are visible.
     """
     question = _MaskPartsKey(make_grid(value, query, key), False)
     return solve_memoized(
@@ -101,7 +102,7 @@ def decompose_mask(
 
 
 class _MaskPartsKey(NamedTuple):
-    """A memo key: a query-key grid, or its negation, whose mask parts are requested."""
+    """A memo key: a query-key grid, or its negation, whose decomposition is requested."""
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -114,7 +115,7 @@ class _MaskDecomposer:
     def solve_mask_parts(
         self, question: _MaskPartsKey
     ) -> Generator[_MaskPartsKey, MaskParts, MaskParts]:
-        """Return the parts of a grid, computed from the parts of its operands."""
+        """Return the decomposition of a mask, computed from those of its operands."""
         grid, negated = question
         node = grid.value.node
         if grid.query_axis is None or grid.key_axis is None:
@@ -142,7 +143,7 @@ class _MaskDecomposer:
         return MaskParts(find_grid_band(grid, negated=negated))
 
     def _find_global_tokens(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
-        """Return the parts of a condition that does not compare queries with keys."""
+        """Return the decomposition of a condition that does not compare queries with keys."""
         inner: QueryKeyGrid | None = grid
         while inner is not None and not negated:
             if inner.value in self.padding_masks:
@@ -160,25 +161,23 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(grid.value, grid.query_axis, negated),),
             )
-        # the value is the same for all pairs: a constant, or a value that only an input determines
+        # the value is the same for all pairs: a constant, or a function of an input
         return MaskParts(find_grid_band(grid, negated=negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Range of the number of queries per block. Smaller blocks have more loop overhead; larger blocks
-are not faster.
-"""
+"""Range of the number of queries per block. Smaller blocks have more overhead; larger blocks are
+not faster."""
 
 MIN_BLOCKED_LENGTH = 128
-"""Length up to which one matrix product is as fast as blocks."""
+"""Length up to which dense attention is as fast as blocked attention."""
 
 MIN_SPANS = 3
-"""Multiple of the window span up to which one matrix product is as fast as blocks."""
+"""Multiple of the window span up to which dense attention is as fast as blocked attention."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Length from which blocks are faster for a mask that masks out only half of the pairs, such as a
-causal mask.
-"""
+"""Length above which blocked attention is faster for a mask that masks out only half of the pairs,
+such as a causal mask."""
 
 MAX_FIXED_SPAN = 256
 """Span up to which all blocks read the same number of keys."""
@@ -186,16 +185,17 @@ MAX_FIXED_SPAN = 256
 
 EMPTY_MASK_PARTS = MaskParts(EMPTY_INTERVAL)
 GLOBAL_TOKEN_RATIO = 4
-"""Minimum number of positions per global token; below it, one matrix product is as fast."""
+"""Minimum number of positions per global token for which blocked attention is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAttention:
-    """Attention in blocks of `block_size` queries, for sequences longer than `length_threshold`.
+    """Blocked attention with `block_size` queries per block, for sequences longer than
+    `length_threshold`.
 
-    `band` is the interval of visible `q - k`; `parts` are the global tokens: keys that every query
-    may attend to, and queries that may attend to every key. Every block reads `keys_per_block`
-    keys, which is None if the number depends on the position of the block.
+    `band` is the interval of visible `q - k`; `parts` contains the conditions of global keys and
+    queries. Every block attends to `keys_per_block` keys, which is None if the number depends on
+    the block.
     """
 
     band: Interval
@@ -219,13 +219,13 @@ class LocalAttention:
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window is None:
-            # Blocks at one end attend only to each other; blocks at the other end attend to all
-            # positions.
+            # Blocks at one end of the sequence attend to few positions, blocks at the other end to
+            # all.
             return floor_divide_dims(length + self.block_size, 2)
         return Dim.from_value(self.block_size + self.window - 1)
 
     def __str__(self) -> str:
-        """Describe the block layout for users."""
+        """Describe the blocks for messages."""
         if self.band.is_empty:
             return f"above {self.length_threshold} positions only global queries attend to keys"
         band = f"a query attends to {self.window} keys"
@@ -242,8 +242,8 @@ class LocalAttention:
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
 ) -> LocalAttention | None:
-    """Return the block layout of an attention, or None for full attention and where blocks would be
-    slower. `padding_masks` are padding masks.
+    """Plan blocked attention for an attention node; return None if it has no bounded band or if
+    blocks would be slower.
     """
     match node.op:
         case ops.Attend():
@@ -255,12 +255,12 @@ def plan_local_attention(
 def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> LocalAttention | None:
-    """Return the block layout for a mask `[b, h, q, k]` over axes of these lengths, or None."""
-    # not for a decode step: its positions have an offset, and its caches contain only the window
+    """Plan blocked attention for a mask [b, h, q, k] over axes of these lengths, or return None."""
+    # not in a decode step, whose positions have an offset and whose caches contain only the window
     if mask is None or queries != keys:
         return None
-    # The band of a union is unbounded where a part is: `first[j]` in `near | first[j]` is unbounded
-    # on both sides.
+    # The band of a union is unbounded if an operand is: `near | first[j]` is unbounded on both
+    # sides.
     found = _plan_band(find_band_interval(mask, *ATTENTION_GRID_AXES))
     if found is None or found.window is None:
         apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padding_masks))
@@ -274,7 +274,7 @@ def _is_too_short(queries: Dim, local_attention: LocalAttention) -> bool:
 
 
 def plan_weight_blocks(weights: Value) -> LocalAttention | None:
-    """Return the block layout for weights `[…, q, k]` that are zero outside a band, or None."""
+    """Plan blocks for weights […, q, k] that are zero outside a band, or return None."""
     queries, keys = weights.shape[-2:]
     last = weights.rank - 1
     found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
@@ -282,7 +282,7 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
 
 
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:
-    """Plan blocks for a mask that has a band only after its global tokens are removed."""
+    """Plan blocks for a mask that has a band only without its global tokens."""
     if parts.band.is_empty and parts.query_conditions:
         # only global queries have visible keys, and they are computed separately
         return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
@@ -295,7 +295,7 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
-    # The end of the band with the larger distance; the other end may be at 0.
+    # The end of the band with the larger distance; the distance of the other end may be 0.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:
@@ -306,6 +306,6 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     keys = block + span - 1
     above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
     if half and span > MAX_FIXED_SPAN:
-        # up to this length a wide window is equivalent to a causal mask
+        # up to this length, a wide window is equivalent to a causal mask
         return LocalAttention(band, block, None, min(above, MIN_CAUSAL_LENGTH))
     return LocalAttention(band, block, keys, above)

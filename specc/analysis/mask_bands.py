@@ -1,8 +1,8 @@
 """Find the band of a mask: the interval of offsets `q - k` in which the mask can be true.
 
-Input: a value and two of its axes, with positions `q` and `k`. Output: an interval of `q - k`
-outside which the grid is surely false. Attention needs no more: the lower end proves
-causality, the upper end bounds the KV cache.
+For a value with a query axis (position `q`) and a key axis (position `k`), the analysis finds an
+interval of `q - k` outside which the value is provably false or zero. The lower end of the interval
+proves causality; the upper end bounds the KV cache.
 
     j <= i                 [0, ∞]
     0 <= i - j < 4         [0, 3]
@@ -10,18 +10,18 @@ causality, the upper end bounds the KV cache.
 
     same group             [0, 0] in time: a group arrives in one step; else [-∞, ∞]
 
-The interval is a sound over-approximation: an unknown op has the interval [-∞, ∞], so a proof can
-fail but never be wrong.
+The interval is a sound over-approximation: an unknown op has the interval [-∞, ∞], so a proof may
+fail but is never wrong.
 
 Positions are counted in time, from the end of the prefix of their axis
-(`specc.analysis.time_axis`), and two intervals are found. On the keys' side only keys of time
->= 0 are considered: the lower end is the causality proof. On the queries' side only queries of
-time >= 0 are considered, since steps compute no others: the upper end is the lookback. So with
-a prefix of `m` keys and queries `j < m | j <= i` is causal, and `i < m | j <= i` is not.
+(`specc.analysis.time_axis`), and two intervals are found. The first considers only keys at times >=
+0; its lower end proves causality. The second considers only queries at times >= 0, because steps
+compute no others; its upper end is the look-back. So, with a prefix of `m` keys and queries,
+`j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
-Both sides of a comparison are written as linear functions of `q` and `k`; `k <= q` and `q < k +
-4` each give an interval, `and` their intersection. The negation, "not visible or too far back",
-has no interval, since it holds on both sides of the window:
+The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
+`q < k + 4` each have an interval; that of their conjunction is the intersection. The negation has
+no bounded interval, because it holds on both sides of the window:
 
     $ bands 0 1
     graph "g"
@@ -85,8 +85,8 @@ ATTENTION_GRID_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of `t - u`. `is_budget_spent` is true if the budget was exhausted and the rest
-    was assumed to be true.
+    """The interval of `t - u`. `is_budget_spent` is true if the budget was exhausted and the
+    remaining values were assumed to be true.
     """
 
     interval: Interval
@@ -112,17 +112,17 @@ def find_band_interval(
 
 
 def find_grid_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
-    """Return the band of a grid, or of its negation."""
+    """Return the band of a query-key value, or of its negation."""
     return _search_band(grid, negated).interval
 
 
 def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
-    """Return the band for the side of the axes that `grid` describes."""
+    """Return the band for the side (queries or keys) that `grid` considers."""
     return _BandSearch().find_true_interval(grid, negated)
 
 
 def can_be_nan(grid: QueryKeyGrid) -> bool:
-    """Return True if the grid may be NaN or infinite where a different factor is zero."""
+    """Return True if a query-key value may be NaN or infinite where another factor is zero."""
     return _BandSearch().can_divide_by_zero(grid)
 
 
@@ -136,14 +136,12 @@ def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
     """Return the intersection of the bands of both sides."""
-    # without a prefix, neither side excludes positions
+    # without a prefix, both sides are the same
     return keys & queries if time_axis is None else _intersect_sides(keys, queries)
 
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
-    """Return the interval in which both bands hold. If the bands are disjoint, prefix positions may
-    still be read.
-    """
+    """Return the intersection of two bands. If it is empty, prefix positions may still be read."""
     intersection = left & right
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
         return intersection
@@ -153,25 +151,22 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Intersect the bands of both sides: the lookahead to keys at times >= 0, and the lookback of
+    """Intersect the bands of both sides: the look-ahead to keys at times >= 0, and the look-back of
     queries at times >= 0.
     """
     if queries.is_empty:
-        # only prefix positions read keys; if they read positions after the prefix, that is a
-        # lookahead
+        # only prefix queries have visible keys; if these come after the prefix, this is a
+        # look-ahead
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
-    # if only prefix positions are read, no future position is read, but any number of past
-    # positions may be read
+    # only prefix keys are visible: no future position is read, but the look-back is unbounded
     low = 0 if keys.is_empty else keys.low
     return Interval(min(low, queries.high), queries.high)
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key: a query-key grid, or its negation, whose interval of nonzero values is
-    requested.
-    """
+    """A memo key: a query-key grid, or its negation, whose nonzero interval is requested."""
 
     grid: QueryKeyGrid
     is_negated: bool
@@ -191,7 +186,7 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """The search for the band of one grid on one side: its memo tables and the remaining budget."""
+    """A search for one band on one side, with its memo tables and remaining budget."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
@@ -199,18 +194,18 @@ class _BandSearch:
     known_zero_divisors: dict[QueryKeyGrid, bool] = field(default_factory=dict)
 
     def find_true_interval(self, grid: QueryKeyGrid, negated: bool) -> Interval:
-        """Return the interval in which the grid, or its negation, can be true."""
+        """Return the interval in which a query-key value, or its negation, can be true."""
         asked = _NonZeroBandKey(grid, negated)
         return solve_memoized(
             asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
     def find_affine_function(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
-        """Return the grid as an affine function of query and key time, or None."""
+        """Return a query-key value as an affine function of query and key time, or None."""
         return solve_memoized(grid, find_affine_index, self.known_affine_indices, self.budget, None)
 
     def can_divide_by_zero(self, grid: QueryKeyGrid) -> bool:
-        """Return True if the grid may be NaN where a different factor is zero."""
+        """Return True if a query-key value may be NaN where another factor is zero."""
         return solve_memoized(grid, solve_zero_divisor, self.known_zero_divisors, self.budget, True)
 
     def _solve_question(self, question: _BandKey) -> _BandSolver:
@@ -227,14 +222,14 @@ class _BandSearch:
         operands = grid.align_operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
-        # for numbers, only "is nonzero" is bounded; zeros may be at any position
+        # for numbers, only "is nonzero" has a bounded interval; zeros may be at any position
         return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
 
     def _solve_less_than(
         self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool
     ) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
-        # <= a and x <= b. Each half is a separate comparison.
+        # <= a and x <= b. These are separate comparisons.
         match left.value.node:
             case Node(ops.Pointwise("abs"), (Value() as x,)):
                 inner, upper = (
@@ -267,7 +262,8 @@ class _BandSearch:
                     else FULL_INTERVAL
                 )
             case ops.Attend():
-                # The weights are zero where the mask is false; the other result is not a grid.
+                # The weights are zero where the mask is false; the other result has no query and
+                # key axis.
                 mask = node.op.mask(node)
                 if mask is None or not _is_weights_grid(grid, node.op):
                     return FULL_INTERVAL
@@ -302,7 +298,7 @@ def _solve_absolute(
 
 
 def _is_weights_grid(grid: QueryKeyGrid, op: ops.Attend) -> bool:
-    """Return True if a grid contains attention weights, with their query and key axes."""
+    """Return True if a value is attention weights with their query and key axes."""
     weights = grid.value.index == op.weights_result
     return weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
 
@@ -342,8 +338,8 @@ def _solve_logical(
             asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
             return (yield from _solve_comparison(asked, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
-            # "any" can be true where one operand can be true; "not all" can be true where one
-            # operand can be false. "all" and "not any" imply nothing.
+            # "any" can be true where one operand can be true, "not all" where one operand can be
+            # false. "all" and "not any" imply nothing.
             x = node.first_operand
             if x is not None and fn == ("all" if negated else "any"):
                 return (yield _NonZeroBandKey(_view_reduced_operand(grid, x, axis), negated))

@@ -1,9 +1,9 @@
-"""Reductions over keys on which masked positions have no effect.
+"""Find reductions over keys that masked positions do not affect.
 
-Input: a node that reads a complete axis, such as a sum over keys, and the dependence that reads it.
-Output: the result axis along which the node is still elementwise, and the interval of `q - k` of
-the keys that affect the result. `find_masked_values` returns the constant at the other keys. The
-table lists which constants have no effect on which op.
+For a node that reads a whole axis, such as a sum over keys, the analysis finds the result axis
+along which the node is elementwise, and the interval of `q - k` of the keys that affect the result.
+`find_masked_values` returns the constant at all other keys. The table lists the constants that have
+no effect on each op:
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
@@ -12,9 +12,9 @@ table lists which constants have no effect on which op.
     topk                    -inf; decode steps append more of them
     gather                  any constant, if all indices are in range
 
-Ties are resolved in favor of the lower position, so that `argmax` and `sort` return visible keys
-before masked keys. Among masked keys `topk` selects those at the lowest positions, which do not
-change as keys are appended.
+Equal values are ordered by position, so `argmax` and `sort` return visible keys before masked keys.
+Among masked keys, `topk` selects those at the lowest positions, which do not change as keys are
+appended.
 """
 
 from collections.abc import Iterable
@@ -32,13 +32,13 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""An axis of the result, and the keys that each of its positions depends on."""
+"""A result axis, and the keys on which each of its positions depends."""
 
 
 def iterate_neutral_reads(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the result axes along which masked keys have no effect."""
+    """Yield the result axes along which masked keys do not affect a reduction."""
     x = node.args[dependence.operand]
     if x is None or dependence.kind != "all":
         return
@@ -57,8 +57,8 @@ def iterate_neutral_reads(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True for the length of a time axis. If `time_axis` is None, return True for the length
-    of the keys.
+    """Return True if a length is that of a time axis, or, if `time_axis` is None, that of the
+    keys.
     """
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
@@ -66,7 +66,7 @@ def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -
 def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the keys that affect an op, given the constants of its grid at the other keys."""
+    """Return the keys that affect an op, given the constants at the other keys."""
     if not masked_values:
         return FULL_INTERVAL
     reach = _intersect_neutral_bands(node, masked_values, time_axis)
@@ -79,7 +79,7 @@ def _find_relevant_keys(
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
-            # indices along the axis count from its first position, so all positions are needed
+            # indices along the axis start at its first position, so all positions are needed
             return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_ranks(reach)
     return reach
 
@@ -95,7 +95,7 @@ def _intersect_neutral_bands(
 
 
 def _is_neutral_number(node: Node, number: float) -> bool:
-    """Return True if further elements equal to `number` leave the reduction unchanged."""
+    """Return True if additional elements equal to `number` do not change the reduction."""
     least, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Reduce("sum" | "any"):
@@ -138,9 +138,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Yield the positions that the argmax of a grid may select: a visible position, or
-    the first.
-    """
+    """Yield the keys that an argmax may select: a visible key, or the first key."""
     if axis != key or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)

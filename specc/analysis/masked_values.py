@@ -1,16 +1,17 @@
-"""Infer the constant that a query-key grid holds at masked positions.
+"""Infer the constant of a query-key value at masked positions.
 
-Input: a value and two of its axes, with positions `q` and `k`. Output: pairs of a constant and an
-interval of `q - k`. Outside the interval, the grid equals the constant. True is 1 and false is 0,
-so the pair with 0 is the band.
+For a value with a query axis (position `q`) and a key axis (position `k`), the result is pairs of a
+constant and an interval of `q - k`. Outside the interval, the value equals the constant. True is 1
+and false is 0, so the interval of 0 is the band.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
     where(causal & window(4), s, 0) + 1     1 outside [0, 3]
 
-Reductions over keys use it: further elements of -inf do not change a maximum, and zeros do not
-change a sum. The analysis is sound: an unknown op has no pairs. Masked values are assumed to be
-finite, in the full forward pass as in a step; overflow is not considered.
+Reductions over keys use these constants: additional elements of -inf do not change a maximum, and
+zeros do not change a sum. The analysis is sound: an unknown op has no pairs. Values at masked
+positions are assumed to be finite, both in the full forward pass and in a step; overflow is not
+considered.
 
 The softmax over keys returns zeros where the scores are -inf:
 
@@ -82,7 +83,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
-"""A rule that computes the masked pairs of one grid and may request the pairs of other grids."""
+"""A rule that computes the pairs of one value, and may request those of other values."""
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 """Ops that permute or select positions of an axis."""
@@ -107,7 +108,7 @@ def find_masked_values(
 
 
 def _find_side_values(grid: QueryKeyGrid) -> MaskedValues:
-    """Return the constants for one side (`specc.analysis.mask_bands`)."""
+    """Return the constants for one side (see `specc.analysis.mask_bands`)."""
     return solve_memoized(grid, _find_grid_values, {}, TraversalBudget(MAX_GRIDS), NO_MASKED_VALUES)
 
 
@@ -120,7 +121,7 @@ def find_nonzero_interval(
 
 
 def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
-    """Return the constants of a grid from the constants of its operands."""
+    """Return the constants of a query-key value from those of its operands."""
     number = find_uniform_value(grid.value)
     node = grid.value.node
     if number is not None:
@@ -165,8 +166,8 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         case ops.Gather(axis) if axis == grid.key_axis:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
-        # The operands have no relevant constants here, so they are not analyzed: the positions of a
-        # layer depend on all layers before it.
+        # The operands have no relevant constants here and are not analyzed, because each layer
+        # depends on all earlier layers.
         return NO_MASKED_VALUES
     masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     return _find_reordered_values(grid, node, masked_values)
@@ -181,8 +182,8 @@ def _filter_fixed_points(
 
 
 def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the interval outside which a product is zero: one factor is zero, and all other
-    factors are finite.
+    """Return the interval outside which a product is zero because one factor is zero and all others
+    are finite.
     """
     found: list[MaskedValues] = []
     for n, factor in enumerate(factors):
@@ -194,8 +195,8 @@ def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
 
 
 def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
-    """Return the constants of a concatenation. Along the time axis, only prefix positions may
-    precede the others.
+    """Return the constants of a concatenation. Along the time axis, only prefix positions may be
+    prepended.
     """
     found = split_concat(grid)
     if op.axis not in (grid.query_axis, grid.key_axis):
@@ -211,7 +212,7 @@ def _find_reordered_values(
         case ops.Softmax(axis) if axis == grid.key_axis and -inf in masked_values:
             return {0.0: masked_values[-inf]}
         case ops.CumSum(axis) if axis == grid.key_axis:
-            # all cumulative sums after the first infinite element are infinite
+            # all elements of a cumulative sum after the first infinite element are infinite
             return {n: bound_visible_ranks(i) for n, i in masked_values.items() if isinf(n)}
         case ops.Sort(axis) if axis == grid.key_axis and grid.value.index == 0:
             # Masked keys sort last: rank r is masked at query t if r > t - lo.
@@ -249,7 +250,7 @@ def bound_visible_ranks(interval: Interval) -> Interval:
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
-    """Return True if a sort puts `number` after all other values, or after equal values."""
+    """Return True if a sort puts `number` last (after equal values)."""
     lower_bound, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
@@ -258,8 +259,8 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the constants of a `where`. Each branch counts only at positions where the condition
-    can select it.
+    """Return the constants of a `where`. Each branch is considered only where the condition can
+    select it.
     """
     masked_values: list[MaskedValues] = yield from solve_each(operands)
     condition, yes, no = masked_values
@@ -281,8 +282,8 @@ def _find_boolean_values(
         case ops.Not():
             return {1.0 - n: i for n, i in masked_values[0].items()}
         case ops.And() | ops.Or():
-            # For false in `and` and for true in `or`, one masked operand suffices; otherwise both
-            # operands must be masked.
+            # For false in `and` and for true in `or`, one masked operand is sufficient; otherwise,
+            # both operands must be masked.
             deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
             found = [{deciding: g[deciding]} for g in masked_values if deciding in g]
             return intersect_masked_values([*found, find_common_values(masked_values)])
@@ -295,7 +296,9 @@ def _find_boolean_values(
 
 
 def _find_arithmetic_values(function_name: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the constants of arithmetic on two constants, or on one that absorbs any operand."""
+    """Return the constants of arithmetic on two constants, or on an absorbing constant such as
+    -inf.
+    """
     masked_values: list[MaskedValues] = yield from solve_each(operands)
     found = [combine_masked_values(function_name, *masked_values)]
     for here, there, is_right_operand in ((0, 1, False), (1, 0, True)):
@@ -303,8 +306,8 @@ def _find_arithmetic_values(function_name: str, operands: list[QueryKeyGrid]) ->
         # `0 * inf` and `inf - inf` are NaN.
         if not can_be_nan(other) and is_finite_grid(other):
             lower_bound = find_value_range(other.value)[0]
-            # A divisor must not be zero at any key; a value that is zero per query is zero at all
-            # keys.
+            # The divisor must not be zero at any key. A divisor that is zero for one query is zero
+            # at all keys.
             divides = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
             for number, interval in masked_values[here].items():
                 if function_name == "div" and not number and divides:
@@ -368,8 +371,8 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
 
 
 def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Return the constants of positions that are sorted by a different grid; masked positions come
-    after visible positions.
+    """Return the constants at positions that are ordered by sorting another value; masked positions
+    come after visible ones.
     """
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
@@ -381,5 +384,5 @@ def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     masked_values = yield grid.view_operand(table, grid.query_axis, grid.key_axis)
     sorted_ = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
-    # Positions that the sort order masks must also be masked in the table.
+    # Positions that are masked in the sort order must also be masked in the table.
     return {n: bound_visible_ranks(o) for n, i in masked_values.items() for o in last if i & o == i}

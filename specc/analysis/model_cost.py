@@ -33,8 +33,8 @@ def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
 
 def _count_matmul(op: ops.MatMul, types: list[Type]) -> Dim:
     a, b = types[0].shape, types[1].shape
-    # One operand may have no leading axes; in this case it is multiplied with every matrix of the
-    # other operand.
+    # One operand may have no leading axes; it is then multiplied with every matrix of the other
+    # operand.
     lead = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 
@@ -43,20 +43,21 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
     b, h, q, d = types[0].shape
     keys = types[1].shape[2]
     value_width = types[2].shape[3]
-    # A query-key pair costs one score of the key width, and one multiply-add per value feature.
+    # Each query-key pair costs one dot product over the key features, and one multiply-add per
+    # value feature.
     return b * h * q * keys * (d + value_width)
 
 
 def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
-    """Count one dot product with a filter per output element. The first axis of the weight counts
-    filters; each filter reads the input channels of its group.
+    """Count one dot product with a filter per output element. The first axis of the weight is the
+    filters; each reads the input channels of its group.
     """
     (made, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(made.shape) * multiply_dims(types[1].shape[1:])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # each named axis, whether kept or summed, is a loop
+    # each named axis, kept or summed, is a loop
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):
@@ -70,7 +71,7 @@ def _count_scan(op: ops.Scan, types: list[Type]) -> Dim:
 
 
 def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Dim:
-    """Count the multiply-adds of each token once per selected expert."""
+    """Count the multiply-adds of each token, once per selected expert."""
     sent = multiply_dims(op.split_operands(types).ids.shape)
     inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return inside.substitute({op.token_count_symbol: sent})
@@ -78,8 +79,8 @@ def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Di
 
 def _count_recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
     b, n, i = types[0].shape
-    # The recurrent matrix holds all gates. An LSTM with a projection feeds back fewer features than
-    # a gate has.
+    # The recurrent matrix contains all gates. With a projection, an LSTM feeds back fewer features
+    # than a gate has.
     gates, fed_back = types[2].shape
     return b * n * gates * (i + fed_back)
 
@@ -88,8 +89,8 @@ def _count_lstm(op: ops.Lstm, types: list[Type]) -> Dim:
     b, n, _ = types[0].shape
     hidden = divide_dims_exactly(types[1].shape[0], 4)
     projection = (types[2].shape[1], hidden)
-    # Omitted operands have no type here, so positions are ambiguous: the projection is the last
-    # operand, and the one with this shape.
+    # Omitted operands are missing here, so the projection is identified as the last operand with
+    # this shape.
     mapped = (
         b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.from_value(0)
     )
@@ -116,7 +117,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""The cost function of each expensive op; a test checks that none is missing."""
+"""The cost function of each op that is counted; a test checks that none is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, blocks: LocalAttention) -> Dim:
@@ -150,7 +151,7 @@ MAGNITUDE_NAMES = (
 def format_magnitude(number: int) -> str:
     """Format a number in words, e.g. `137 billion`, or with grouped digits if it is small."""
     for size, unit in MAGNITUDE_NAMES:
-        # a value that would be rounded to a thousand uses the next unit
+        # a value that would be rounded to a thousand gets the next unit
         if number >= size * 0.9995:
             return f"{number / size:.3g} {unit}"
     return group_digits(number)
@@ -162,7 +163,7 @@ def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
 
 
 def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
-    """Substitute numbers for lengths. Raise E0407 if the model does not support these lengths."""
+    """Substitute integers for symbols. Raise E0407 if the model does not support these lengths."""
     try:
         return dim.substitute(lengths)
     except DimError as error:
@@ -170,7 +171,7 @@ def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
 
 
 def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
-    """Format a length as a formula, e.g. `2·batch·seq²·768`, or as a number if it is known."""
+    """Format a length as a formula, e.g. `2·batch·seq²·768`, or as a number if it is static."""
     dim = evaluate_dim_at(dim, lengths)
     if dim.number is not None:
         return group_digits(dim.number)
@@ -181,7 +182,7 @@ def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
 
 
 LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
-"""A factor with four or more digits, but not digits within a name."""
+"""A number with four or more digits, but not digits within a name."""
 
 
 def group_digits(number: int) -> str:
@@ -191,7 +192,7 @@ def group_digits(number: int) -> str:
 
 @dataclass(kw_only=True)
 class SummaryNode:
-    """One scope: its name, result type, parameters, multiply-adds and inner scopes.
+    """A scope: its name, output type, parameters, multiply-adds and child scopes.
 
     `saved_multiply_adds` are the multiply-adds that blocked attention saves. `members` are the
     names of the equal scopes that this node represents.
@@ -215,27 +216,25 @@ class SummaryNode:
         return (own + sum_dims(p.sum_parts(field_name) for p in self.parts.values())) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return the key by which scopes are compared; equal scopes are displayed as a single
-        scope.
-        """
+        """Return the key for comparing scopes; equal scopes are displayed as one."""
         inner = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         own = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *own, inner)
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope to which the size of a parameter is attributed."""
+    """Return the scope in which a parameter is counted."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
 
 def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> SummaryNode:
-    """Return the tree of scopes of a graph. If `lengths` are given, attention counts as blocked
-    only for sequences that exceed the threshold of blocked attention.
+    """Return the tree of scopes of a graph. If `lengths` are given, blocked attention is counted
+    only for sequences that exceed its length threshold.
     """
     root = SummaryNode(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    # The number of positions if known, otherwise its maximum.
+    # The length if it is static, otherwise its maximum.
     rows = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_parts(graph, root)
     for node, results in graph.nodes:
@@ -245,19 +244,19 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         part = _get_or_add_part(root, _get_parameter_scope(name))
         part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
-    # The result of a call is named by its path, not by the last op inside; names with a colon are
-    # internal values.
+    # The output of a call has the path of the call as name, not that of the last op in it; names
+    # with a colon are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (found := _find_part(root, name)):
             found.type = value.type
-    # the last node of the graph need not be a result of the model
+    # the last node of the graph may not be an output of the model
     root.type = None
     _merge_equal_parts(root)
     return root
 
 
 def _create_ordered_parts(graph: Graph, root: SummaryNode) -> None:
-    """Create the child scopes in the order of the first weight that each child reads. Scopes
+    """Create the child scopes in the order of the first weight that each of them reads. Scopes
     without weights, such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
@@ -271,7 +270,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     part = _get_or_add_part(root, graph.get_scope(node))
     part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
     part.type = type
-    # A scope is named after its most expensive op, not after the reshapes around this op.
+    # A scope gets the type of its most expensive op, not of the reshapes around it.
     if node.op.is_heavy or not part.op:
         part.op = node.op.spec_name
     return part
@@ -282,7 +281,7 @@ def _count_saved_multiply_adds(
 ) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
     blocks = plan_local_attention(node, padding_masks)
-    # If a length is unlimited, the input can be long enough.
+    # Without a limit on the length, the input can be long enough.
     rows = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or rows <= blocks.length_threshold:
         return Dim.from_value(0)
@@ -309,12 +308,13 @@ def _merge_equal_parts(part: SummaryNode) -> None:
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
-        # Named scopes are not merged, even if equal: `query` and `key` are not layers.
+        # Scopes with names are not merged, even if they are equal: `query` and `key` are not
+        # layers.
         kind = inner.get_comparison_key() if inner.name.isdecimal() else inner.name
         alike.setdefault(kind, []).append(inner)
     part.parts = {}
     for run in alike.values():
-        # sorted by number: a layer may be read before those below it
+        # sorted by number, because a layer may be read before layers with lower numbers
         run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
         first = run[0]
         first.members = tuple(p.name for p in run)
@@ -325,7 +325,7 @@ def _merge_equal_parts(part: SummaryNode) -> None:
 
 
 MAX_LISTED_RUNS = 3
-"""Maximum number of runs of equal layers that a list names."""
+"""Maximum number of ranges of equal layers in a list."""
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
@@ -341,7 +341,7 @@ def format_number_ranges(numbers: Sequence[int]) -> str:
 
 
 def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Split increasing numbers into runs of consecutive numbers."""
+    """Split increasing numbers into ranges of consecutive numbers."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

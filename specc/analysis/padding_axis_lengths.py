@@ -1,11 +1,11 @@
-"""Offsets of padded positions on axes that also hold prefix or memory positions.
+"""Determine the offsets of padded positions on axes that also contain prefix or memory positions.
 
     concat([memory, x])      after the positions of `memory`, which are always valid
     concat([prompt, x])      for padding of `prompt`: at the start, positions of `x` after it
     concat([memory, x])[:, m:]   at the start again
 
-A length identifies the offset: `m + n` has one offset in a graph; if the offset is ambiguous, none
-is recorded.
+The offset is determined by the length of the axis: all axes of length `m + n` have the same offset.
+An ambiguous offset is not recorded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,16 +21,15 @@ from specc.ir.op import Op
 from specc.ir.types import SAME_POSITION, Interval, Type
 
 MAX_REPEAT_COUNT = 32
-"""Exclusive upper bound of the repeat counts `k` for which a nearest `resize` is exact. It computes
-positions in float32: `1 / k` is never rounded down so far that `k * (1 / k)` is below 1.
-"""
+"""Exclusive upper bound of the integer upsampling factors `k` for which a nearest-neighbor `resize`
+is exact in float32, i.e. for which `k * (1 / k)` is not rounded below 1."""
 
 
 @dataclass(frozen=True)
 class PaddingOffsets:
-    """The number of positions before the padded positions, by the length of the axis.
-    `padded_length` is the length of the padding mask, `padding_side` is its side, and `min_lengths`
-    are lower bounds of lengths.
+    """The offset of the padded positions (the number of positions before them), by axis length.
+    `padded_length` is the length of the padding mask, `padding_side` its side, and `min_lengths`
+    are lower bounds of symbols.
     """
 
     padded_length: Dim
@@ -38,7 +37,7 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Merged axes that contain a padded axis, with the lengths of the axes that were merged."""
+    """Merged axes that contain a padded axis, with the lengths of the original axes."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
@@ -56,14 +55,16 @@ class PaddingOffsets:
         }
 
     def has_interior_padding(self, length: Dim) -> bool:
-        """Return True if padding may separate always-valid positions from other positions."""
+        """Return True if padding may be between always-valid positions and other valid
+        positions.
+        """
         if length in self.merged_lengths:
             return True
         first = self.offsets.get(length, 0) != 0 and self.padding_side != "right"
         return first or (self.count_positions_after(length) != 0 and self.padding_side != "left")
 
     def has_interior_result_padding(self, node: Node, dependence: Dependence) -> bool:
-        """Return True if a dependence leads to an axis on which padding separates valid
+        """Return True if a dependence leads to an axis on which padding may be between valid
         positions.
         """
         if dependence.result_axis is None or dependence.kind == "all":
@@ -73,8 +74,8 @@ class PaddingOffsets:
         )
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
-        """Return a dependence restricted to padded positions, which move together with the part
-        that contains them, or None if no padded position is read.
+        """Return a dependence restricted to padded positions, which move together with the
+        concatenated operand that contains them, or None if no padded position is read.
         """
         if dependence.kind != "all":
             return dependence
@@ -102,7 +103,7 @@ class PaddingOffsets:
         return make_shift_dependence(node, dependence) or dependence
 
     def is_repeating_positions(self, node: Node, axis: int) -> bool:
-        """Return True for a nearest `resize` of an axis to a multiple of its length, if no
+        """Return True for a nearest-neighbor `resize` to an integer multiple of the length, if no
         concatenated or merged axis has the length of the result.
         """
         match node.op:
@@ -154,7 +155,7 @@ class PaddingOffsets:
         return None
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
-        """Return True if positions are selected by index and none of them can be padded."""
+        """Return True if positions are selected by index and none of them can be padding."""
         match node.op:
             case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
                 pass
@@ -183,15 +184,15 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=256)
 def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node. The result is cached, because each dependence of a
-    node needs the types.
+    """Return the types of the results of a node. The result is cached, because every dependence of
+    a node needs the types.
     """
     return node.infer_types()
 
 
 def get_repeat_count(node: Node, axis: int) -> int | None:
-    """Return the number of times that a nearest `resize` repeats each position of an axis. Return
-    None for other ops, or if rounding in float32 may select other positions.
+    """Return the integer upsampling factor of a nearest-neighbor `resize`. Return None for other
+    ops, or if rounding in float32 may select other positions.
     """
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
@@ -212,8 +213,8 @@ def _is_transposed_conv_axis(op: Op, dependence: Dependence) -> bool:
 
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
-    """Return the dependence of an op that drops or adds a constant number of positions at the ends
-    of an axis, as a window of one position, or None for other ops.
+    """For an op that drops or adds a constant number of positions at the ends of an axis, return
+    its dependence as a window of one position; return None for other ops.
     """
     axis = dependence.operand_axis
     ends = _count_added_positions(node, dependence.operand, axis) or ()
@@ -225,8 +226,8 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return how many positions an op adds before and after the positions of an operand (negative
-    for dropped positions), or None for other ops.
+    """Return the number of positions that an op adds before and after those of an operand (negative
+    if it drops positions), or None for other ops.
     """
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
@@ -290,7 +291,7 @@ def _iterate_result_axes(
             return
         length = operand.shape[axis]
         to = _find_result_axis(node, n, offsets[length]) if length in offsets else None
-        # All positions that may be padded are kept.
+        # No position that may be padded is dropped.
         if to and _can_contain_padding(*to, padded_length, min_lengths):
             yield to
 
@@ -303,8 +304,8 @@ def _can_contain_padding(
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
-    """Return the length of the result axis and the number of positions before the positions that
-    can be padded, or None for other ops.
+    """Return the length of the result axis and the offset of the positions that can be padded, or
+    None for other ops.
     """
     axis = _get_op_axis(node.op)
     added = None if axis is None else _count_added_positions(node, operand, axis)

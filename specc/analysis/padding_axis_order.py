@@ -1,4 +1,6 @@
-"""Order of padded axes: reversed, rotated (`roll`) and sorted axes, and ops that mix orders."""
+"""Determine the order of padded axes (reversed, rotated by `roll`, or sorted), and find ops that
+mix orders.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +13,8 @@ from specc.ir.op_dependence import Dependence
 
 
 def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
-    """Return True if valid positions of an output are in reverse order, or in sorted order while
-    padding may be before or between them.
+    """Return True if the valid positions of an output are in reverse order, or are sorted and may
+    have padding before or between them.
     """
     length = graph.inputs[name].shape[-1:]
     away = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
@@ -41,7 +43,7 @@ def is_order_mixed(
     is_in_loop: bool,
 ) -> bool:
     """Return True if an op combines reversed axes with other axes, or reads them other than by
-    windows and reductions. Inside a loop no axis may be reversed.
+    windows or reductions. Inside a loop no axis may be reversed.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
         return is_in_loop and bool(padded_dependences)
@@ -71,7 +73,7 @@ def find_exposed_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
-    or combines with positions rotated by a different number. Return None if there is no such axis.
+    or combines with positions rotated by another number. Return None if there is no such axis.
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None
@@ -116,11 +118,11 @@ def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
 
 
 MAX_POSITION_SEARCH_DEPTH = 20
-"""Maximum depth of the search for position indices."""
+"""Maximum depth of the search for position ids."""
 
 
 def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
-    """Return the constant at padded positions if a sort puts it after all other values, or None."""
+    """Return the constant at padded positions if a sort puts it last, or None."""
     match node.op:
         case ops.Sort(axis, descending):
             number, last = (
@@ -154,7 +156,7 @@ def find_sort_index_axes(padded_result: PaddedResult) -> frozenset[int]:
 
 
 def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
-    """Return the axes of a result whose positions are ranks (positions in sorted order)."""
+    """Return the axes of a result whose positions are ranks (indices in sorted order)."""
     node, operand_facts = padded_result.node, padded_result.operand_facts
     constants = {
         k.result_axis
@@ -185,8 +187,8 @@ def has_mixed_ranks(padded_result: PaddedResult) -> bool:
 
 
 def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
-    """Return the operands that are position ids combined with ranks. Such position ids count
-    ranks.
+    """Return the operands that are position ids and are combined with ranks. Such position ids
+    count ranks.
     """
     return {
         k.operand
@@ -196,8 +198,8 @@ def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
 
 
 def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bool:
-    """Return True if an operand contains position ids of only one axis, which may also count ranks.
-    Combined with query positions, these position ids count padding.
+    """Return True if an operand consists of position ids of a single axis, which may count ranks.
+    Combined with query positions, they count padding.
     """
     value = padded_result.node.args[dependence.operand]
     shape = value.shape if value else ()
@@ -227,7 +229,7 @@ def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -
 
 
 def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
-    """Return True if a value is computed from position ids and constants alone."""
+    """Return True if a value is computed only from position ids and constants."""
     if value is None or value.node is None or depth > MAX_POSITION_SEARCH_DEPTH:
         return False
     op = value.node.op

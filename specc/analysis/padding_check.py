@@ -1,16 +1,16 @@
 """Check whether padded positions can reach an output (lint W0601).
 
-Input: a graph with padding masks, inputs declared `keep[batch, seq]`. For each masked axis, the
-pass checks whether a value at a valid position can depend on padded positions. Output: a warning
-for each op that causes such a dependence.
+The input is a graph with padding masks, i.e. inputs declared as `keep[batch, seq]`. For each masked
+axis, the analysis checks whether a value at a valid position can depend on padded positions. The
+result is a warning for each op that causes such a dependence.
 
 An op is unaffected if the values at padded positions are provably zero (or mask constants, for a
 maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does not
-read positions on the padded side. Position ids count the padded positions before them; only their
+read positions on the padded side. Position ids count earlier padded positions; only their
 differences are unaffected.
 
-Right padding comes after every valid position, so a running sum never reads it. The mean over the
-axis reads it:
+Right padding comes after all valid positions, so a cumulative sum never reads it. A mean over the
+axis does:
 
     $ padding
     graph "g"
@@ -49,7 +49,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, true_masks) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # padding without effect for finite values may have an effect if it is NaN or infinite
+        # finite padded values may have no effect where NaN or infinity has one
         assumes_finite = (
             _infer_states(graph, mask_name, true_masks, assumes_finite=True) if reached else {}
         )
@@ -83,8 +83,8 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return the facts of every value by padding mask, and the other masks that can be assumed to
-    be true because no position that they mask out affects an output.
+    """Return the properties of every value by padding mask. Also return the other masks that can be
+    assumed to be true, because positions that they mask out do not affect the outputs.
     """
     found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     true_masks, pending = frozenset[Value](), list(graph.input_facts)
@@ -101,8 +101,8 @@ def _infer_all_states(graph: Graph) -> _AllStates:
 def _infer_states(
     graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assumes_finite: bool = False
 ) -> Mapping[Value, PaddingFacts]:
-    """Return the facts of every value along the axis of the padding mask `mask_name`, or "" if the
-    input is not a padding mask. With `assumes_finite`, infer them as if all values were finite.
+    """Return the padding properties of every value along the axis of the padding mask `mask_name`.
+    With `assumes_finite`, infer them as if all values were finite.
     """
     side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not keep.rank or not keep.shape[-1].name:
@@ -131,7 +131,9 @@ def _iterate_reached_outputs(
 
 
 def _is_counting(facts: PaddingFacts) -> bool:
-    """Return True if a value counts padded positions or is rotated by angles that count them."""
+    """Return True if a value depends on the number of padded positions, e.g. through its rotary
+    angles.
+    """
     return bool(facts.padding_count or facts.padding_count is None or facts.rotation)
 
 
@@ -152,8 +154,8 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
-    """Return the fix. If the fix declares a padding side, return it for a side on which padding
-    does not leak through the op, or return "" if there is no such side.
+    """Return the fix. A fix that declares a padding side must be for a side on which padding does
+    not leak through the op; otherwise, return "".
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -174,8 +176,8 @@ def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
-    """Return a label of the op that added positions next to the positions that are read, if the op
-    is on a different line.
+    """Label the op that added positions next to the positions that are read, if it is on another
+    line.
     """
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
@@ -199,7 +201,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe the padded positions that an op reads; return the description and the label."""
+    """Describe the padded positions that an op reads. Return the description and a label."""
     called, reading = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
         how = ", with padded positions last" if order == "sorted" else ""

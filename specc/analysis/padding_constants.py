@@ -1,13 +1,13 @@
-"""Infer the constant at padded positions, and axes in sorted order.
+"""Infer constants at padded positions, and sorted axes.
 
-Input: a node, and the facts of its operands along a padded axis. Output: for each axis of a result
-the constant at padded positions, if it is constant: -inf after `where(keep, s, -inf)`, zero after
-its exponential, for any values at valid positions.
+The input is a node, and the properties of its operands along a padded axis. The output is, for each
+axis of a result, the constant at padded positions if there is one: -inf after
+`where(keep, s, -inf)`, and zero after its exponential, whatever the values at valid positions.
 
-In descending order, -inf sorts last. Positions along a sorted axis are *ranks*: for padding on
-either side, padded elements have the last ranks, and a position id computed along the sorted axis
-does not count them. Ranks may only be combined with ranks, and with values computed from position
-ids and constants.
+In descending order, -inf is sorted last. Positions along a sorted axis are *ranks*: padded elements
+have the last ranks, whatever the padding side, and position ids computed along the sorted axis do
+not count them. Ranks may be combined only with ranks, and with values computed from position ids
+and constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def infer_fill_constants(
 
 
 def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
-    """Return True if positions added next to padded positions have the same constant."""
+    """Return True if positions that were added next to padded positions have the same constant."""
     match padded_result.op:
         case ops.Pad(axis=along, value=value, mode=mode) if along == axis:
             is_same = mode == "constant" and float(value) == number
@@ -92,7 +92,7 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
         case ops.Sort(axis) if padded_result.value.index == 0:
             number = get_number_sorted_last(node, operand_facts[0])
             return {} if number is None else {axis: number}
-        # padded positions come last, and an infinite sum stays infinite
+        # padded positions are last, and an infinite sum remains infinite
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
             number = operand_facts[0].constants.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
@@ -129,7 +129,7 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
 
 
 def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
-    # A view keeps its operand's values; position indices that it creates are new.
+    # A view keeps the values of its operand; position ids that it creates are new.
     shows = node.op.is_view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
 
@@ -152,7 +152,7 @@ def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> floa
 def _infer_common_number(
     padded_result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant shared by all operands that have padded positions, or None."""
+    """Return the constant that all operands with padded positions have in common, or None."""
     along = padded_result.list_operands_with_axis(axis)
     known = {n for n, there in zip(numbers, along, strict=True) if there}
     return known.pop() if len(known) == 1 else None
@@ -206,7 +206,7 @@ def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) ->
 
 
 def _find_operand_axis(padded_result: PaddedResult, operand: int, axis: int) -> int | None:
-    """Return the first axis of an operand that is linked to the result's `axis`, or None."""
+    """Return the first axis of an operand that corresponds to `axis` of the result, or None."""
     return next(
         (
             k.operand_axis

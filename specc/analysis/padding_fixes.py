@@ -1,4 +1,4 @@
-"""Leaks of padded positions, and fixes for them that `specc check` accepts."""
+"""Leaks of padded positions, and the fixes that `specc check` suggests for them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from specc.ir.op import Op
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
     """Padded positions of the mask `mask_name` affect the output `output` of `graph` through
-    `padding_source`; `states` are the facts of its values. `is_nonfinite` is true if they affect it
-    only because they may be NaN or infinite.
+    `padding_source`; `states` are the properties of all values. `is_nonfinite` is true if they
+    affect it only because they may be NaN or infinite.
     """
 
     graph: Graph
@@ -44,7 +44,7 @@ class PaddingLeak:
             node = first
 
     def _is_finite(self, value: Value) -> bool:
-        """Return True if a value introduces no NaN or infinity."""
+        """Return True if a value does not introduce NaN or infinity."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
         return constant or self.get_facts(value).is_finite
 
@@ -57,7 +57,7 @@ class PaddingLeak:
         return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
 
     def has_interior_padding(self) -> bool:
-        """Return True if padding separates always-valid positions from other positions."""
+        """Return True if padding is between always-valid positions and other valid positions."""
         reading = self.padding_source.read
         return reading is not None and (
             reading.has_interior_padding or reading.has_interior_result_padding
@@ -73,7 +73,7 @@ class PaddingLeak:
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest node whose op is accepted, following padded operands."""
+        """Return the nearest upstream node whose op is accepted, following padded operands."""
         while node is not None and not accept(node.op):
             value = self.find_padded_operand(node)
             node = value.node if value else None
@@ -94,7 +94,7 @@ class PaddingLeak:
         return node.op
 
     def get_facts(self, value: Value | None) -> PaddingFacts:
-        """Return the facts of a value."""
+        """Return the properties of a value."""
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
     def get_read_operand(self) -> Value | None:
@@ -115,8 +115,8 @@ class PaddingLeak:
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Return the padding mask, flipped like the value. For an axis of a different length,
-        return `mask`.
+        """Format the padding mask, flipped like the value. For an axis of another length, return
+        `mask`.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
         if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
@@ -125,7 +125,7 @@ class PaddingLeak:
         return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Return the padding mask of a value, with inserted axes for its other axes."""
+        """Format the padding mask of a value, with inserted axes for its other axes."""
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
@@ -145,7 +145,7 @@ class PaddingLeak:
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
     def find_call_result(self, node: Node) -> Value | None:
-        """Return the result of the call in the user's spec to which a node belongs."""
+        """Return the result of the call in the user's spec that contains a node."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
         made = [
@@ -177,7 +177,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""The form in which an op accepts a padding mask."""
+"""The form in which an op takes a padding mask."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -186,7 +186,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
         "0.0",
     ),
 }
-"""The number at padded positions that has no effect on an op."""
+"""The value at padded positions that has no effect on an op."""
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
@@ -229,7 +229,7 @@ def _suggest_order(leak: PaddingLeak) -> str:
 
 
 def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest the padding side for a slice that drops positions from the other side."""
+    """Suggest a padding side for a slice that drops positions at the other side."""
     made = value.node if value else None
     cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
     if leak.format_mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
@@ -238,7 +238,7 @@ def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
-    """Append the meaning of `mask` to a fix that contains this name."""
+    """Append an explanation of `mask` to a fix that contains this name."""
     if not re.search("[(= ]mask[,)`]", fix) or leak.format_mask(value) != "mask":
         return fix
     same_ops = "after the same slices, windows and concatenations"
@@ -259,7 +259,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _get_mask_argument_help(leak: PaddingLeak) -> str:
-    """Return the help for an op with an argument for the mask, with a placeholder for the mask."""
+    """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
@@ -268,7 +268,7 @@ def _get_mask_argument_help(leak: PaddingLeak) -> str:
 
 
 def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
-    """Suggest a fix that keeps values at padded positions finite."""
+    """Suggest a fix that makes values at padded positions finite."""
     bound = ""
     match node.op:
         case ops.Arith("div" | "floordiv" | "mod"):
@@ -306,7 +306,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant at added positions, or None if unknown. For merged axes, return the
+    """Return the constant at added positions, or None if it is unknown. For merged axes, return the
     neutral element.
     """
     match node.op:
@@ -320,7 +320,7 @@ def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
 
 
 def _get_other_side(leak: PaddingLeak, node: Node) -> str:
-    """Return the padding side for which added positions are adjacent to valid positions."""
+    """Return the padding side on which added positions are next to valid positions."""
     return "left" if node.args[0] is leak.find_padded_operand(node) else "right"
 
 
@@ -357,7 +357,7 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
 
 
 def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
-    """Suggest a nearest resize, which repeats each position of the padded axis."""
+    """Suggest a nearest-neighbor resize, which repeats each position of the padded axis."""
     value = leak.get_read_operand()
     axis = leak.get_padded_axis(value)
     assert value is not None, "a resize has an operand"

@@ -1,10 +1,10 @@
 """Find the positions that a softmax or maximum ignores because a mask sets their scores to a
 constant.
 
-A mask constant is at most -1e30; a floor is less than the values at all valid positions, such as -1
-for position ids. Both are sound only if all other scores are finite scores above the constant:
-`can_hold_mask_constants` checks the valid positions, and `can_padding_hold_mask_constants` checks
-all positions.
+A mask constant is at most -1e30; a floor is less than all values at valid positions, such as -1 for
+position ids. This is sound only if all other scores are finite and above the constant:
+`can_hold_mask_constants` checks valid positions, and `can_padding_hold_mask_constants` checks all
+positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -34,9 +34,8 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores up to this value are treated as -inf. No model computes finite scores of this magnitude
-accurately in f32.
-"""
+"""Scores up to this value are treated as -inf. No model computes meaningful scores of this
+magnitude."""
 
 UNDERFLOW_DISTANCE = 1000.0
 """For x from 746 on, `exp(-x)` is 0 in float64; for x from 104 on, it is 0 in float32."""
@@ -55,7 +54,7 @@ def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
             return _is_filled_with_mask_constant(padded_result, axis)
         case ops.Arith("sub"):
             # A mask constant minus a finite score is a mask constant. The difference of two mask
-            # constants is about 0, e.g. `s - max(s)` if all scores of a query are masked.
+            # constants is about 0, e.g. in `s - max(s)` if all scores of a query are masked.
             return fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
         case ops.Arith("add"):
             return _is_sum_mask_constant(padded_result, fallen, axis)
@@ -106,7 +105,7 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
     if isinstance(op, ops.Where):
         return _is_filled_with_extreme(padded_result, axis, lowest=lowest)
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
-        # The padding mask is 0 at padded positions and 1 at all other positions.
+        # The padding mask is 0 at padded positions and 1 elsewhere.
         return padded_result.list_operands_with_fact("zero_axes", axis)[0]
     if lowest and isinstance(op, ops.CumSum) and op.axis == axis:
         # A cumulative sum of positive values is positive.
@@ -138,8 +137,8 @@ def _is_filled_with_extreme(padded_result: PaddedResult, axis: int, *, lowest: b
 
 
 def is_fill_underflowing(scores: Value | None) -> bool:
-    """Return True if `exp(fill - s)` is 0 for the constant that a `where` fills in and every
-    score `s` that it keeps.
+    """Return True if `exp(fill - s)` is 0 for the fill constant of a `where` and every score `s`
+    that it keeps.
     """
     scores = skip_views(scores)
     if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
@@ -165,8 +164,8 @@ def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) 
 
 def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a sum has a finite score along `axis`."""
-    # If one operand is unbounded, the sum and this operand have their maximum at the same position.
-    # If both operands are unbounded, their maxima may be at different positions.
+    # If only one operand may have mask constants, the sum has a finite score wherever this operand
+    # has one. If both may, their finite scores may be at different positions.
     has_extremes = [r.has_extremes for r in padded_result.operand_facts]
     finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
     return (
@@ -208,7 +207,7 @@ def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
 
 
 def is_condition_always_true(padded_result: PaddedResult) -> bool:
-    """Return True if a result equals the first branch of a `where` at every valid position."""
+    """Return True if the condition of a `where` is true at every valid position."""
     is_where = isinstance(padded_result.op, ops.Where)
     return is_where and _is_condition_true(padded_result, None, None)
 
@@ -278,8 +277,7 @@ def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
     given = padded_result.operand_facts
     match padded_result.op:
         case ops.Where():
-            # At valid positions, `keep` alone never selects the mask constant, but `causal` may
-            # select it.
+            # At valid positions, `keep` never selects the mask constant, but `causal` may.
             return given[1].has_extremes or (
                 given[2].has_extremes and not is_condition_always_true(padded_result)
             )

@@ -1,9 +1,8 @@
-"""Infinity and NaN at padded positions, which a product with zero does not remove.
+"""Find infinity and NaN at padded positions, which multiplication by zero does not remove.
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
-NaN propagates through every sum. A running sum of `keep`, and a window of it, is zero before the
-first valid position. A quotient by such a value is assumed to be finite only if bounds show that
-the divisor is not zero.
+NaN propagates through sums. A cumulative sum of `keep`, or a window of it, is zero before the first
+valid position. A quotient is assumed to be finite only if bounds show that the divisor is not zero.
 """
 
 from math import isinf
@@ -86,8 +85,8 @@ def _combine_operand_signs(padded_result: PaddedResult, signs: InfinitySigns) ->
             axis in padded_result.operand_facts[0].finite_axes
             and not padded_result.find_padded_axes()
         ):
-            return signs - {-1}  # some valid position holds a finite value
-    # Any other op, such as a product or a linear layer, may flip the sign.
+            return signs - {-1}  # at least one valid position has a finite value
+    # Any other op, such as a multiplication or a linear layer, may flip the sign.
     same = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return signs if same or not signs else BOTH_SIGNS
 
@@ -159,8 +158,8 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
-    """Return the mask outside which infinity was filled in, if that is the only origin of
-    infinity and NaN in a result, or None.
+    """Return the mask outside which infinity was filled in if this is the only source of infinity
+    and NaN in a result, otherwise None.
     """
     operand_facts, node = padded_result.operand_facts, padded_result.node
     match node:
@@ -249,8 +248,8 @@ def _has_padding(padded_result: PaddedResult, operand: int) -> bool:
 
 
 def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
-    """Return the axes along which padded positions repeat the last valid value, like a running sum
-    of zeros.
+    """Return the axes along which padded positions repeat the last valid value, as in a cumulative
+    sum of zeros.
     """
     node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
@@ -318,7 +317,7 @@ def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(padded_result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot make the result NaN: true for `max`, false for
+    """Return True if infinite operands cannot make the result NaN: true for `max`, but not for
     `inf - inf` and `0 * inf`.
     """
     node, signs = padded_result.node, [r.infinity_signs for r in padded_result.operand_facts]

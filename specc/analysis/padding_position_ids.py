@@ -1,11 +1,11 @@
-"""Position ids that count padding, and the uses of them that do not affect results.
+"""Track position ids that count padding, and find uses of them that do not affect results.
 
 Every padded position increases the position ids after it by one, and twice a position id by two.
-The analysis tracks the *padding count* of a value, which is the amount that padding adds to it: a
+The analysis tracks the *padding count* of a value: the amount that padding adds to it, as a
 multiple of the number of padded positions, possibly times other values. A difference or comparison
-does not depend on the amount of padding if both sides have equal counts. Softmax weights do not
-depend on it if the scores of all positions increase by the same amount, such as ALiBi scores
-written as `slope * j`. Any other use of a position id exposes the amount of padding.
+does not depend on padding if both sides have equal counts. Softmax weights do not depend on it if
+the scores of all positions increase by the same amount, such as ALiBi scores written as
+`slope * j`. Any other use of a position id depends on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,14 @@ from specc.ir.graph import Node, Value
 
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
-"""The amount that each preceding padded position adds: products of values with coefficients, or
-None if the amount differs between positions.
-"""
+"""The amount that each earlier padded position adds: products of values with coefficients, or None
+if the amount differs between positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedPositions:
     """The padding count of position ids of an axis with padding between valid positions. Positions
-    after the padding count it; positions before it do not. Only the order is preserved.
+    after the padding count it, positions before it do not; only the order is preserved.
     """
 
     length: Dim
@@ -40,8 +39,8 @@ class OrderedPositions:
 
 @dataclass(frozen=True, slots=True)
 class RelativePositions:
-    """The padding count of position ids relative to the end of the positions before the padding.
-    The ids are negative before this end; from there on, padding adds `padding_terms`.
+    """The padding count of position ids relative to the start of the padding. They are negative
+    before the padding; from there on, padding adds `padding_terms`.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
@@ -65,8 +64,8 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count of a value that equals one of two values, or None if the padding
-    counts of these values differ.
+    """Return the padding count of a value that equals one of two values, or None if their padding
+    counts differ.
     """
     return left if left == right else None
 
@@ -84,7 +83,7 @@ def infer_padding_count(
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
-            # A condition that depends on the amount of padding selects other values.
+            # a condition that depends on the amount of padding selects other values
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None
@@ -166,14 +165,14 @@ def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if positions are compared with the position at which padding starts or ends. In
-    this case the result is the same with and without padding.
+    """Return True if positions are compared with the start or end of the padding, so that the
+    result does not depend on padding.
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         rows, padded_length = _get_only_factor(count), _find_constant_length(right)
         if isinstance(rows, RelativePositions) and counts[1 - n] == rows.count:
-            # Positions before the end are negative, and the value with which they are compared is
-            # not negative.
+            # Positions before the padding are negative, and the value with which they are compared
+            # is not.
             return _are_position_ids(right)
         if isinstance(rows, OrderedPositions) and padded_length is not None:
             return padded_length == rows.padding_end or (
@@ -183,8 +182,8 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
 
 
 def _is_excluding_start(node: Node, operand: int) -> bool:
-    """Return True if the comparison of operand number `operand` with the start of the padding has
-    the same result for padded positions and for the first valid position after them.
+    """Return True if a comparison with the start of the padding has the same result for padded
+    positions and for the first valid position after them.
     """
     apart = ("gt", "le") if operand else ("lt", "ge")
     return node.op in [ops.Compare(function_name) for function_name in apart]
@@ -254,8 +253,8 @@ def is_last_index(node: Node, padding_mask: Value) -> bool:
 
 
 def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if an op depends on position ids themselves, not only on differences of position
-    ids.
+    """Return True if an op depends on absolute position ids rather than only on their
+    differences.
     """
     if None in counts:
         return True
@@ -269,7 +268,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
         case ops.RopeAngles() | ops.Extent():
             return False
         case ops.ArgMax() | ops.Reduce("max" | "min"):
-            # the argmax does not change if all scores shift equally
+            # the argmax does not change if all scores are shifted by the same amount
             return set(counts[0] or {}) != {()}
         case ops.Attend() | ops.MaskedSoftmax() | ops.MaskedHardmax() | ops.Softmax():
             return not _is_uniform_shift(node, counts, padded_length)
@@ -279,7 +278,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if padding adds the same number to every score of a softmax over the padded axis,
+    """Return True if padding adds the same amount to every score of a softmax over the padded axis,
     and to no other operand.
     """
     scores, keys, fixed = 0, node.first_operand, None
@@ -288,7 +287,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             pass
         case ops.Attend():
             scores, keys, axis = node.op.bias.index, node.op.key(node), 2
-            fixed = node.op.sinks(node)  # the score of this position does not change
+            fixed = node.op.sinks(node)  # the attention sink is not shifted
         case _:
             axis = -1
     alone = not _is_other_operand_moved(counts, scores)
@@ -296,5 +295,5 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
 
 
 def _is_other_operand_moved(counts: Sequence[PaddingCount], operand: int) -> bool:
-    """Return True if padding adds something to an operand other than `operand`."""
+    """Return True if padding adds an amount to an operand other than `operand`."""
     return any(c for n, c in enumerate(counts) if n != operand)

@@ -1,8 +1,9 @@
-"""Rotary embeddings with position ids that count padding: which products cancel it.
+"""Track rotary embeddings with position ids that count padding, and find contractions in which the
+padding cancels.
 
-Query i is rotated by the angles of position i, key j by those of position j; their product
-depends on the difference only, which padding before both does not change. Any other use of the
-features exposes the angles.
+Query i is rotated by the angles of position i, key j by those of position j. Their dot product
+depends only on the difference, which padding before both does not change. Any other use of the
+features depends on the angles.
 """
 
 from collections.abc import Sequence
@@ -37,9 +38,9 @@ def infer_rotation(
 ) -> RotationFact | None:
     """Return the rotation of a result, or None if it is not rotated."""
     if isinstance(node.op, ops.RopeAngles):
-        # Only angles of positions that count padding change with the padding.
+        # Only angles of positions that count padding change with the amount of padding.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
-    # An extent creates position indices and does not read its operand's values.
+    # An extent creates position ids and does not read the values of its operand.
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
     if (free := _match_cancelled_rotation(node, rotations)) is not None:
@@ -55,7 +56,9 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> RotationFact:
-    """Return the rotation after an op with one operand. Other ops expose the angles."""
+    """Return the rotation after an op with one operand. The results of other ops depend on the
+    angles.
+    """
     if rotations is None:
         return EXPOSED_ROTATION
     match node.op:
@@ -63,7 +66,7 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
             # After rounding, equally rotated values may differ.
             return rotations if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise("neg"):
-            # -x is x rotated by 180° more at all positions.
+            # -x is x rotated by a further 180° at all positions
             return rotations if rotations.feature_axis is not None else EXPOSED_ROTATION
     if node.op.is_view or isinstance(node.op, ops.Slice | ops.StridedSlice):
         return _infer_view_rotation(node, rotations)
@@ -71,8 +74,8 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
 
 
 def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
-    """Return True if a sum of products does not depend on the angles because both factors have the
-    same rotation. Return None for other ops.
+    """Return True if a contraction does not depend on the angles because both factors have the same
+    rotation. Return None for other ops.
     """
     match node.op:
         case ops.Attend():
@@ -152,7 +155,7 @@ def _infer_concat_rotation(
         return EXPOSED_ROTATION
     (at,) = features
     if axis != at:
-        # More positions or heads of vectors that are rotated by the same angles.
+        # more positions, or more heads, of vectors that are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
     return _combine_part_rotations(node, rotations, axis)
 
@@ -160,8 +163,8 @@ def _infer_concat_rotation(
 def _combine_part_rotations(
     node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    # Half of the features are rotated and half are not, as in GPT-J. Only vectors with the same
-    # layout are rotated equally.
+    # Half of the features are rotated and half are not, as in GPT-J. Vectors have the same rotation
+    # only if they have the same layout.
     parts = zip(rotations, node.args, strict=True)
     return RotationFact(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
@@ -221,8 +224,7 @@ def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
 
 
 def _view_angles(node: Node, rotations: RotationFact) -> RotationFact:
-    # Each view of angles is a separate set, e.g. the cosines of all positions and the cosines of a
-    # half.
+    # Each view of angles is distinct, e.g. the cosines of all positions and those of one half.
     return (
         replace(rotations, key=(node.op, rotations.key))
         if not rotations.is_exposed

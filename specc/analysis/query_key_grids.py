@@ -1,14 +1,14 @@
-"""View a value as a grid over query and key positions, through views and broadcasts.
+"""Interpret values as functions of query and key position (attention scores, masks and weights),
+through views and broadcasts.
 
-Input: a value and its query and key axes. A view moves axes, so its operand is the same grid
-with other axis indices: a value `[n, n]` before an `insert` at 0 is viewed along its axes 0 and 1,
-the result along 1 and 2.
+A value is described by its query axis and its key axis. A view moves axes, so its operand has the
+same elements with other axis indices: if the axes of a value [n, n] are 0 and 1, they are 1 and 2
+after an `insert` at 0.
 
-Recursive rules over grids are generators: a rule yields the queries whose results it needs,
-receives the results, and returns its own result. `solve_memoized` evaluates the rules on an
-explicit stack, so that graphs may be arbitrarily deep, and evaluates each query once, within a
-budget. A chain of thirty `where` nodes, each reading its predecessor twice, needs thirty
-evaluations instead of 2^30.
+Recursive rules are generators: a rule yields the subproblems whose results it needs, receives the
+results, and returns its own. `solve_memoized` evaluates the rules on an explicit stack, so that
+graphs may be arbitrarily deep, and evaluates each subproblem once, within a budget. A chain of
+thirty `where` nodes, each reading its predecessor twice, needs thirty evaluations instead of 2^30.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -22,15 +22,15 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 
 GridSide: TypeAlias = Literal["keys", "queries"]
-"""The side, queries or keys, whose prefix positions are excluded."""
+"""The side, queries or keys, of which only times >= 0 are considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryKeyGrid:
-    """A value viewed as a grid, with its query and key axes if it has them.
+    """A value with its query axis and key axis; each is None if the value lacks it.
 
     With a `time_axis`, positions are counted in time, from the end of the prefix. Positions before
-    time 0 on one `side` are ignored.
+    time 0 of `side` are ignored.
     """
 
     value: Value
@@ -40,9 +40,7 @@ class QueryKeyGrid:
     side: GridSide = field(default="keys", compare=False)
 
     def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
-        """Return the grid of an operand with these axes; an axis of length 1 is broadcast and
-        dropped.
-        """
+        """Return an operand with these axes; an axis of length 1 is broadcast and dropped."""
         return replace(
             self,
             value=operand,
@@ -51,7 +49,7 @@ class QueryKeyGrid:
         )
 
     def align_operands(self) -> list["QueryKeyGrid"]:
-        """Return the operands of the op as grids, aligned from the right (broadcasting)."""
+        """Return the operands of the op, with axes aligned from the right (broadcasting)."""
         node = self.value.node
         return [align_operand(self, a) for a in node.operands] if node else []
 
@@ -63,7 +61,7 @@ class QueryKeyGrid:
 
 
 def has_equal_rates(grid: QueryKeyGrid) -> bool:
-    """Return True if both axes gain the same number of positions per chunk, so that `q - k` is
+    """Return True if both axes have the same number of positions per chunk, so that `q - k` is
     defined.
     """
     if grid.time_axis is None:
@@ -76,7 +74,7 @@ def has_equal_rates(grid: QueryKeyGrid) -> bool:
 def make_grid(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> QueryKeyGrid:
-    """Return a value as a grid over a query axis and a key axis."""
+    """Return a value with its query axis and its key axis."""
     return QueryKeyGrid(
         value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
     )
@@ -89,7 +87,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 
 def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
-    """Return the operand of an op that moves axes or works along a different axis, or None."""
+    """Return the operand of an op that moves axes or works along another axis, or None."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
     if node is None or operand is None:
@@ -106,7 +104,7 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             query, key = (None if a is None else order[a] for a in (q, k))
             return grid.view_operand(operand, query, key)
         case ops.Expand(axis):
-            # A broadcast axis has one position, which is the same for all positions of the result.
+            # A broadcast axis has one position for all positions of the result.
             return _view_without_axis(grid, operand, axis)
         case ops.Split(axis, sizes):
             return _follow_reshape(grid, operand, axis, len(sizes), 1)
@@ -116,14 +114,14 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
 
 
 def _view_without_axis(grid: QueryKeyGrid, operand: Value, axis: int) -> QueryKeyGrid:
-    """Return the grid of an operand whose `axis` is neither the query nor the key axis."""
+    """Return an operand whose `axis` is neither the query axis nor the key axis."""
     query, key = (None if a == axis else a for a in (grid.query_axis, grid.key_axis))
     return grid.view_operand(operand, query, key)
 
 
 def is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
-    """Return True if both sides are the same value, once at the query position and once at the key
-    position, as in `segment[:, i] == segment[:, j]`; they are equal if both positions are equal.
+    """Return True if both sides are the same value, at the query and at the key position, as in
+    `segment[:, i] == segment[:, j]`. They are equal if the positions are equal.
     """
     a, b = _skip_grid_views(left), _skip_grid_views(right)
     apart = (a.query_axis is None) != (a.key_axis is None)
@@ -139,8 +137,8 @@ def _skip_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
 def _follow_reshape(
     grid: QueryKeyGrid, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyGrid | None:
-    """Return the grid of `operand` if a reshape at `axis` turns `operand_count` of its axes into
-    `result_count`, or None if one of these is the query or key axis.
+    """Return `operand` if a reshape at `axis` converts `operand_count` of its axes to
+    `result_count` axes, or None if one of these is the query or key axis.
     """
     rows = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
     if any(axis <= a < axis + result_count for a in rows):
@@ -156,7 +154,7 @@ def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
 
 
 def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool:
-    """Return True if a node keeps the axes of the grid and its values."""
+    """Return True if a node preserves the query and key axes and the elements."""
     match node.op:
         case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (
             grid.query_axis,
@@ -171,7 +169,7 @@ def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool
 
 
 def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
-    """Return True if a slice drops prefix positions only, so that time `t` stays time `t`."""
+    """Return True if a slice drops only prefix positions, so that time `t` remains time `t`."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
     if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
@@ -182,10 +180,10 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
 
 
 def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """Return the parts of a concatenation along the query or key axis, or None for other ops.
+    """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
-    The part with the time axis keeps its times. Prefix parts get no query or key axis, since they
-    have no time; they are omitted on the side that does not read prefix positions.
+    The operand with the time axis keeps its times. Prefix operands get no query or key axis,
+    because they have no time; they are omitted on the side that ignores prefix positions.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, ops.Concat) or grid.time_axis is None:
@@ -205,7 +203,7 @@ def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _is_rounding_cast(answer: Type, to: Type) -> bool:
-    """Return True for a cast from float to integer: 0.5 becomes 0, which is false."""
+    """Return True if a cast is from float to integer: 0.5 becomes 0, which is false."""
     return answer.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
 
 
@@ -219,7 +217,7 @@ def shift_axis(axis: int | None, removed_axis: int) -> int | None:
 
 
 def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
-    """Return an operand with its axes aligned with the result's axes from the right
+    """Return an operand with its axes aligned from the right with those of the result
     (broadcasting).
     """
     shift = grid.value.rank - operand.rank
@@ -229,7 +227,7 @@ def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
 
 
 MAX_TRAVERSAL_STEPS = 50_000
-"""Maximum number of queries about one grid; beyond it, the analysis returns the default."""
+"""Maximum number of subproblems per analyzed value; beyond it, the analysis returns the default."""
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -244,11 +242,11 @@ class TraversalBudget:
 
     @property
     def is_spent(self) -> bool:
-        """True if more values were requested than the budget allows."""
+        """True if more values were requested than the limit allows."""
         return self.remaining_steps < 0
 
     def spend_step(self) -> bool:
-        """Count a query against the budget; return True if it may be evaluated."""
+        """Count a subproblem against the limit; return True if it may be evaluated."""
         self.remaining_steps -= 1
         return not self.is_spent
 
@@ -256,15 +254,14 @@ class TraversalBudget:
 def solve_memoized(
     question: Q, rule: TraversalRule[Q, A], answers: dict[Q, A], budget: TraversalBudget, default: A
 ) -> A:
-    """Return the result of a query (`question`), and store the results of all queries that it
-    depends on in `answers`. If the budget is exhausted, return `default`, which must hold for every
-    value.
+    """Solve `question`, and store the results of all subproblems in `answers`. If the budget is
+    exhausted, return `default`, which must be valid for every value.
     """
     if question in answers:
         return answers[question]
     if not budget.spend_step():
         return default
-    # A stack of open queries, each above the query that needs its result. `given` is sent to the
+    # A stack of open subproblems, each above the one that needs its result. `given` is sent to the
     # generator at the top; a new generator is sent None.
     open_ = [(question, rule(question))]
     answer, fresh = default, True
@@ -286,7 +283,7 @@ def solve_memoized(
 
 
 def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
-    """Return the results of several queries, for a rule that needs all of them."""
+    """Return the results of several subproblems, for a rule that needs all of them."""
     answers: list[A] = []
     for question in questions:
         answers.append((yield question))
@@ -294,7 +291,7 @@ def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
 
 
 def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the result of any query is True; stop at the first True."""
+    """Return True if the result of any subproblem is True; stop at the first True."""
     for question in questions:
         if (yield question):
             return True
@@ -302,9 +299,7 @@ def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
 
 
 def solve_all(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the results of all queries are True; stop at the first result that is not
-    True.
-    """
+    """Return True if the results of all subproblems are True; stop at the first that is not."""
     for question in questions:
         if not (yield question):
             return False

@@ -5,9 +5,9 @@ and the number of positions that each chunk adds.
     3 + seq        prefix 3: three learned positions before it
     m + 2 + seq    prefix m + 2: a memory of `m` positions, two more, the sequence
 
-Position `r` of such an axis is *time* `r - h`; prefix positions have negative times, so a prefix
-needs no separate rule. After strided windows `g` counts *chunks* of the input, and an axis has as
-many positions per chunk as its *rate*:
+Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`; prefix positions have
+negative times, so they need no separate rule. After strided windows, the symbol counts *chunks* of
+the input, and the number of positions per chunk is the *rate* of an axis:
 
     6 seq          six per chunk: samples
     2 seq          two, after a window of stride 3
@@ -31,16 +31,16 @@ chunk is complete.
     output positions      0       | 1       | 2
     output 1 may read     x  x  x   x  x  x
 
-Dependences are counted from there, so that the interval of an output that reads nothing after its
+Dependences are relative to this position, so the interval of an output that reads nothing after its
 chunk begins at 0 or above.
 
     x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 positions
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
     max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
-Input: a graph and the length of its streamed input. Output: the same graph, in which that length is
-a number of chunks. Lengths after strides are then not quotients, and the length of each axis
-contains its number of positions per chunk.
+The input is a graph and the length of its streamed input. The output is the same graph with this
+length as a number of chunks. Lengths after strides are then not quotients, and the length of each
+axis contains its rate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,9 +68,9 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a graph: its `length`, which is one symbol, and the `dependent_symbols`,
-    including the symbol itself. `min_lengths` are lower bounds of lengths. The autoregressive input
-    has `chunk_size` positions per unit of `length`.
+    """The time axis of a graph: its `length` (a single symbol) and the `dependent_symbols`,
+    including this symbol. `min_lengths` are lower bounds of symbols. The generated input has
+    `chunk_size` positions per unit of `length`.
     """
 
     length: Dim
@@ -91,7 +91,7 @@ class TimeAxis:
         return None if track is None else track.prefix_length
 
     def get_rate(self, length: Dim) -> int:
-        """Return the number of positions that an axis of this length gains per chunk, or 0."""
+        """Return the number of positions per chunk of an axis of this length, or 0."""
         track = self.get_layout(length)
         return 0 if track is None else track.rate
 
@@ -117,8 +117,7 @@ class TimeAxis:
 def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
-    # The symbol must occur once, without other time symbols: with length `2 g`, `r - g` identifies
-    # no position unless the rate 2 divides the chunk size.
+    # The symbol must occur once, without other time symbols.
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
@@ -147,15 +146,15 @@ TimeRead: TypeAlias = tuple[int | None, Interval]
 """The result axis along which time positions are read, and the interval that is read."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
-"""No position of the operand moves along time."""
+"""No position of the operand moves in time."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
-"""Only the first position is read, which is never in the future."""
+"""Only the first position is read, which is never a later position."""
 
 
 def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
-    """Return how an op that concatenates positions or selects them by index reads the time axis.
-    Return None for other ops, or if the result has no time axis.
+    """Return the positions of the time axis that an op reads if it concatenates positions or
+    selects them by index. Return None for other ops, or if the result has no time axis.
     """
     length = get_read_length(node, dependence)
     prefix_length = time_axis.get_prefix_length(length)
@@ -194,7 +193,7 @@ def _resolve_slice(
 
 
 def is_first_position_slice(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if a node selects time 0 of a value with one time axis."""
+    """Return True if a node selects time 0 of a value with a single time axis."""
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
         return False
@@ -224,7 +223,7 @@ def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxi
     read = time_axis.get_layout(get_read_length(node, dependence))
     if made is None or read is None or read.rate != made.rate * dependence.stride:
         return None
-    # Positions that a window consumes before its first output are a separate case.
+    # Positions that a window consumes before its first output are handled separately.
     return read.prefix_length.number if made.prefix_length == 0 else None
 
 
@@ -239,12 +238,12 @@ def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> T
 
 
 CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
-"""Ops that prepend or remove positions at the start of the time axis."""
+"""Ops that add or remove positions at the start of the time axis."""
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
-    """Return how many positions of `symbol` correspond to one position after all strides before
-    these outputs, or 1 without strides.
+    """Return the number of positions of `symbol` that correspond to one position after all strides,
+    or 1 without strides.
     """
     time_axis = find_time_axis(graph, symbol)
     parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
@@ -294,8 +293,8 @@ def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Map padding masks to the number of their positions that correspond to one position after all
-    strides, if this number exceeds 1.
+    """Return the total stride of each padding mask (the number of positions per position after all
+    strides) if it exceeds 1.
     """
     keeps = {
         n: graph.inputs[n]

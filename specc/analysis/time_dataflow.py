@@ -1,8 +1,9 @@
-"""Trace the time axis forward through a graph and find ops that read later positions.
+"""Forward dataflow analysis of the time axis: traces it through a graph and finds ops that read
+later positions.
 
-Input: any valid graph, and the symbol of a time axis, such as the sequence length. Output: the
-lattice value (`TimeState`) of every value, and the ops that leak. This module never rejects a
-graph; `causality` decides which leaks are errors.
+The input is any valid graph, and the symbol of a time axis, such as the sequence length. The output
+is the lattice value (`TimeState`) of every value, and the ops that leak. `causality` decides which
+leaks are errors.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
 value is constant (it depends on no value with the time axis, or on prefix positions only), or it is
@@ -10,12 +11,12 @@ time-dependent. A time-dependent value has time axes, with or without a prefix, 
 accumulated receptive field: the interval of `t - u` for the positions `u` that its position `t`
 depends on. Without a time axis it holds the newest position, or a reduction over all positions.
 
-Each op is checked by itself: `causality_messages` reports each op that lets position t of its
-result read a position after t of its operand, independent of later ops.
+Each op is checked by itself, independent of later ops: an op leaks if position t of its result
+reads a position after t of its operand.
 
-A centered convolution reads the previous, the current and the next position; the last one leaks.
-The delay after it shifts this by one: each position depends on itself and the two positions before
-it. `last` holds the newest position and has no time axis:
+A centered convolution reads the previous, the current and the next position; the next position is a
+leak. After the delay, each position depends on itself and the two positions before it. `last`
+contains the last position and has no time axis:
 
     $ flow n
     graph "g"
@@ -76,8 +77,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeF
     """
     flow = TimeFlow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # For an input of `n + 1` positions, no rule determines which position belongs to a new
-        # position.
+        # For an input of `n + 1` positions, no rule assigns positions to time steps.
         shape = value.shape
         axes = {
             n: SAME_POSITION
@@ -93,7 +93,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeF
 
 @dataclass
 class _TimeReads:
-    """The positions that a result reads along each time axis: an interval, the newest position, all
+    """The positions that a result reads along each time axis: an interval, the last position, all
     positions, or the first position.
     """
 
@@ -110,7 +110,7 @@ class _TimeReads:
     def make_state(self) -> TimeState:
         """Return the lattice value of the result."""
         newest = self.is_newest and not self.is_mixed
-        # A value that depends on the first position is read at every position.
+        # Every position reads a value that depends on the first position.
         axes = {axis: reach | self.first_offsets for axis, reach in self.intervals.items()}
         first = EMPTY_INTERVAL if axes else self.first_offsets
         return TimeState(axes, newest, self.is_all or self.is_mixed, first)
@@ -121,7 +121,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeFlow) -> None:
     judge = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, found = judge(node, results, flow)
     if found:
-        # the most informative leak of the op
+        # only the most informative leak of an op is recorded
         flow.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.offsets.low)))
     flow.states.update(zip(results, states, strict=True))
 
@@ -175,7 +175,7 @@ def _follow_dependence(
     leaks.
     """
     if dependence.kind == "extent":
-        return []  # only a length is read, not positions
+        return []  # only a length is read, no positions
     if dependence.kind == "newest":
         time_reads.is_newest = True
         return []
@@ -189,10 +189,11 @@ def _follow_dependence(
         return []
     unmasked = dependence.kind == "band" and not dependence.gates
     if to is None or to not in time_reads.intervals or unmasked:
-        # The axis is removed, or every position of the result depends on every input position.
+        # The axis is removed, or every position of the result depends on every position of the
+        # input.
         time_reads.is_all = True
         return [Leak(node, "all", dependence.operand)]
-    # Dependences add up along a path, and dependences of several paths are merged. They are counted
+    # Dependences are added along a path, and those of several paths are merged. They are measured
     # in input positions; one position after a stride corresponds to several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
     rows = reach.scale(time_axis.chunk_size // max(rate, 1))
@@ -215,12 +216,12 @@ def _find_mixing_leaks(
     states: list[TimeState],
     flow: TimeFlow,
 ) -> list[Leak]:
-    """Return the leaks of a node that no single dependence reveals."""
+    """Return the leaks of a node that result from several dependences."""
     found: list[Leak] = []
     if has_time_axis_length(node, flow.time_axis):
         found.append(Leak(node, "length"))
     elif not any(flow.has_composite_axis(a) for a in node.operands):
-        # In this case positions are first merged with another axis.
+        # positions were merged with another axis
         made_here = any(flow.has_composite_axis(r) for r in results)
         if made_here and not any(s.is_all for s in states):
             found.append(Leak(node, "shape"))
@@ -258,7 +259,7 @@ def _visit_loop(
 
 
 def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFlow:
-    """Return the lattice values in a loop body, for any number of iterations (a fixed point)."""
+    """Return the lattice values in a loop body, for any number of iterations (a fixpoint)."""
     outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     start = {
         v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
@@ -270,8 +271,8 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFl
         body_flow = TimeFlow(flow.time_axis, states)
         for each, results in body.nodes:
             _visit_node(each, results, body_flow)
-        # A carry's lattice value after an iteration is joined with its value before the iteration,
-        # until a fixed point is reached. Lattice values only increase, so this terminates.
+        # The lattice value of a carry after an iteration is joined with its value before, up to a
+        # fixpoint. Lattice values only increase, so this terminates.
         grown = {
             before: _merge_carry_states(start[before], body_flow.get_state(next_state), iteration)
             for before, next_state in zip(inner.initial_carries, outputs, strict=False)
@@ -301,9 +302,8 @@ def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[Ti
 
 
 MAX_FOLLOWED_ITERATIONS = 3
-"""Number of loop iterations that are analyzed. A dependence that still increases after them is
-unbounded.
-"""
+"""Number of analyzed loop iterations. A dependence that still increases after them is considered
+unbounded."""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
@@ -327,9 +327,9 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
 def resolve_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
-    """Return the result axis and the interval of a dependence, in time if `time_axis` is given. The
-    tightest of several gates is used. A reduction over all keys is elementwise if masked keys have
-    no effect. Return `PREFIX_READ` if no position on the time axis is read.
+    """Return the result axis and the interval of a dependence, in time if `time_axis` is given. Of
+    several masks, the tightest is used. A reduction over all keys is elementwise if masked keys
+    have no effect. Return `PREFIX_READ` if no position on the time axis is read.
     """
     if (
         dependence.kind == "all"
@@ -352,7 +352,7 @@ def resolve_dependence(
 def _iterate_gate_reads(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
-    """Yield the result axis and interval that each gate of a dependence leaves visible."""
+    """Yield the result axis and interval that remain visible under each mask of a dependence."""
     for gate in dependence.gates:
         mask = node.get_operand(gate.operand)
         yield (
@@ -368,6 +368,6 @@ def _iterate_gate_reads(
 
 def _is_preferred_interval(a: Interval, b: Interval) -> bool:
     """Return True if interval `a` is preferred to `b`: causal intervals first, then shorter
-    intervals, then intervals with less lookahead.
+    intervals, then intervals with less look-ahead.
     """
     return (a.low >= 0, -(a.high - a.low), a.low) > (b.low >= 0, -(b.high - b.low), b.low)

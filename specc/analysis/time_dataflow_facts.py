@@ -1,9 +1,9 @@
-"""Facts of the time dataflow: lattice values, causality leaks, captures of loops, and loops over
-axes other than the time axis for which no decode step can be derived.
+"""Data types of the time dataflow analysis: lattice values, causality leaks, captures of loops, and
+loops over other axes for which no decode step can be derived.
 
-A mask computed before a loop is an input of its body, where its definition is not visible. Captures
+In a loop body, a mask that is computed before the loop is an input without a definition. Captures
 are therefore replaced by the outer values, so that the analysis of the body sees the definition of
-`causal`.
+the mask.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +25,8 @@ class TimeState:
     """The lattice value of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
-    A value without time axes may contain the newest position (`is_newest`), a reduction over all
-    positions (`is_all`), or only the first position (`first_offsets`); every position that reads it
-    then depends on these.
+    A value without time axes may contain the last position (`is_newest`), a reduction over all
+    positions (`is_all`), or only the first position (`first_offsets`).
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
@@ -53,10 +52,10 @@ class Leak:
     """A node that reads positions after the position that it computes.
 
     `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, it reads every
-    position; `newest`, it combines the newest position with earlier positions; `length`, it needs
-    the final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions
-    read the first position after them; `shape`, the result has an axis whose positions are not
-    those of the time axis. `body_leak`: the body of the loop `node` and the leak in it.
+    position; `newest`, it combines the last position with earlier positions; `length`, it needs the
+    final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read
+    the first position after them; `shape`, the result has an axis whose positions are not those of
+    the time axis. `body_leak`: the body of the loop `node` and the leak in it.
     """
 
     node: Node
@@ -129,9 +128,9 @@ def _iterate_loop_leaks(
 ) -> Iterator[Leak]:
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
-    # Carries and captures are the same at all positions of a loop. If they depend on time, a
-    # position depends on later positions. A value that the first position determines is available
-    # at every position, but not before the first position.
+    # Initial carries and captures are the same for all iterations. If they depend on time, a
+    # position may depend on later positions. A value determined by the first position is available
+    # from that position on.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
             yield Leak(node, "captured", n)
@@ -200,8 +199,8 @@ def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | No
 
 
 def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if an op uses the length of the time axis for anything but creating an axis of
-    this length or dropping prefix positions.
+    """Return True if an op uses the length of the time axis other than to create an axis of this
+    length or to drop prefix positions.
     """
     match node.op:
         case ops.Range(dim) | ops.Expand(length=dim):
@@ -266,7 +265,7 @@ def iterate_unsupported_loops(
 
 
 def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
-    """Return the reason why a running sum has no state of fixed shape, or "" if it has one."""
+    """Return the reason why a cumulative sum has no state of fixed shape, or "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -276,8 +275,8 @@ def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
 
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
-    """Return True if a running sum has one time axis, or runs over grid keys and no key after the
-    query is visible. Such a running sum is recomputed in each step.
+    """Return True if a cumulative sum has a single time axis, or runs over keys and all later keys
+    are masked out. It is then recomputed in each step.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())

@@ -1,11 +1,11 @@
 """Value ranges and constants that hold for all inputs.
 
-Input: any value. Output: its minimum and maximum, which are infinite if unknown. Softmax weights
+The result for a value is its minimum and maximum, which are infinite if unknown. Softmax weights
 are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
 integer overflow are not considered.
 
-Masks are applied to scores by constants after casts, expansions and inserted axes; the analysis
-skips these ops to find the constant.
+The constant added by a mask may reach the scores through Cast, Expand and Unsqueeze; the analysis
+looks through these ops.
 """
 
 import operator
@@ -68,7 +68,7 @@ COMPUTED_RANGE_OPS = (
 """Ops whose range is computed from the ranges of their operands."""
 
 MAX_RANGE_VALUES = 5_000
-"""Maximum number of values that are analyzed; beyond it the range is unknown."""
+"""Maximum number of values that are analyzed; beyond it, the range is unknown."""
 
 
 def find_value_range(value: Value | None) -> ValueRange:
@@ -76,7 +76,7 @@ def find_value_range(value: Value | None) -> ValueRange:
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack, because each layer doubles the number of
-    # paths to a residual stream.
+    # paths through the residual connections.
     known_ranges: dict[Value, ValueRange] = {}
     todo = [value]
     while todo:
@@ -98,7 +98,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if isinstance(node.op, SELECTION_OPS):
-        # the second result contains indices, independent of the first result
+        # the second result is indices, which do not depend on the values
         return [] if value.index or node.first_operand is None else [node.first_operand]
     is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
@@ -112,7 +112,7 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
         return UNBOUNDED_RANGE
     picked = isinstance(node.op, SELECTION_OPS)
     if isinstance(node.op, INDEX_RESULT_OPS) or (picked and value.index):
-        return NONNEGATIVE_RANGE  # indices, including the second result of selecting ops
+        return NONNEGATIVE_RANGE  # indices, including the second result of sort and top-k
     operand_range = [known_ranges[a] for a in _list_range_operands(value)]
     return operand_range[0] if picked else _compute_op_range(node, value, operand_range)
 
@@ -188,8 +188,8 @@ def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange
 
 
 def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
-    """Bound one branch of a `where` whose condition compares the branch with a constant. The branch
-    may add a constant to the compared value: `where(x > 0, x + 1, …)`.
+    """Bound a branch of a `where` whose condition compares it with a constant. The branch may add a
+    constant to the compared value: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
@@ -299,8 +299,8 @@ def _make_range(low: float, high: float) -> ValueRange:
 
 
 def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
-    """Return the value before views and before the one-operand ops `skipped_ops`. An `extent`
-    computes new position ids and is not skipped.
+    """Return the value before views and before the unary ops `skipped_ops`. An `extent` computes
+    new position ids and is not skipped.
     """
     while value and value.node and value.node.args:
         op = value.node.op
@@ -317,19 +317,19 @@ def get_viewed_op(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
 
 
 def find_constant_fraction(value: Value | None) -> Fraction | None:
-    """Return the finite constant that a value equals everywhere, or None."""
+    """Return the finite constant to which a value is equal everywhere, or None."""
     number = find_constant_value(value)
     return None if number is None or not isfinite(number) else Fraction(number)
 
 
 def find_constant_value(value: Value | None) -> float | None:
-    """Return the constant that a value equals everywhere, including infinity, or None."""
-    # True is a number in Python, but not a score.
+    """Return the constant to which a value is equal everywhere, including infinity, or None."""
+    # in Python, True is a number
     return None if value is None or value.dtype == "bool" else find_uniform_value(value)
 
 
 def find_uniform_value(value: Value | None) -> float | None:
-    """Return the number or boolean that a value equals at every position, or None."""
+    """Return the number or boolean to which a value is equal at every position, or None."""
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.dtype)

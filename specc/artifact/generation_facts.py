@@ -1,5 +1,5 @@
-"""Generation metadata of a package (`specc.json`): inputs, states, length bounds, chunks of a
-stream.
+"""Generation metadata of a package (`specc.json`): inputs, states, length bounds, chunk sizes of
+streaming models.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,9 +33,9 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 @dataclass(frozen=True)
 class StreamChunks:
-    """The chunks of a streaming step. A step takes a multiple of `step_length` time steps;
+    """The chunk size of a streaming model. Each step takes a multiple of `step_length` time steps.
     `output_lengths` are the output lengths for the whole stream. `per_step_inputs` are inputs whose
-    default at a position depends only on the other inputs at this position.
+    default value at a position depends only on other inputs at the same position.
     """
 
     step_length: int
@@ -47,13 +47,13 @@ class StreamChunks:
 class GenerationMetadata:
     """Generation metadata of a package.
 
-    `signature` has exactly the inputs of the spec. `max_context` is the maximum sequence length,
-    limited by `limiting_table`. `stream_chunks` are the chunks of a streaming model.
-    `first_token_output` names the output of `encode` from which the first token of an empty
-    sequence is sampled. `length_bounds` are the bounds on other lengths. `in_place_states` are
-    states in buffers that a step updates in place (`specc.runtime.steppers`). If
-    `allows_mixed_lengths`, a batch of a step may have sequences of different lengths
-    (`specc.runtime.batch_slots`).
+    `signature` is a graph with exactly the inputs of the spec. `max_context` is the maximum
+    sequence length, and `limiting_table` the position embedding that limits it. `stream_chunks` are
+    the chunks of a streaming model. `first_token_output` names the output of `encode` from which
+    the first token is sampled if the prompt is empty. `length_bounds` are the bounds on other
+    lengths. `in_place_states` are the states whose buffers a step updates in place
+    (`specc.runtime.steppers`). If `allows_mixed_lengths`, a batch may contain sequences of
+    different lengths (`specc.runtime.batch_slots`).
     """
 
     generation: GenerateSection
@@ -111,23 +111,25 @@ def is_stream(metadata: Mapping[str, object]) -> bool:
 
 
 def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
-    """Return bounds as JSON data."""
+    """Convert length bounds to JSON data."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
 def parse_length_bounds(data: object) -> dict[str, LengthBound]:
-    """Return bounds from JSON data; invalid bounds are ignored."""
+    """Parse length bounds from JSON data; ignore invalid bounds."""
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
-            # A missing bound only delays an error, because the graph checks its own lengths.
+            # Without a bound, an invalid length is reported later, by the graph.
             case [int() as low, None | int() as high, str() as reason]:
                 found[str(name)] = LengthBound(low, high, reason[:300])
     return found
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Return a state as JSON data. Its type is omitted, because the step graph declares it."""
+    """Convert a state to JSON data. The type of the state is omitted, because the step graph
+    declares it.
+    """
     return {
         "name": state.name,
         "next": state.next_output,
@@ -143,7 +145,7 @@ def _convert_state(state: DecodeState) -> Json:
 def parse_generation_metadata(
     metadata: Mapping[str, object], step: Graph, path: str
 ) -> GenerationMetadata:
-    """Return the metadata of a package with this step graph. Raise E0831 if metadata and graph do
+    """Parse the metadata of a package with this step graph. Raise E0831 if metadata and graph do
     not match.
     """
     data = metadata.get(METADATA_KEY)
@@ -183,7 +185,7 @@ def parse_generation_metadata(
 
 
 def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
-    """Return the chunks of a streaming model, or None for a generative model."""
+    """Parse the chunk size of a streaming model, or return None for a generative model."""
     told = fields.get_optional("chunks")
     if told is None:
         return None
@@ -199,7 +201,7 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
 def _read_chunk_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Return the length of each output for a chunk."""
+    """Parse the length of each output for a chunk."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -217,8 +219,8 @@ def _read_signature(
     *,
     tokens: bool,
 ) -> Graph:
-    """Return the graph with the inputs of the spec. Raise E0831 if this graph or the step lacks the
-    generated input, or the step lacks the output that tokens are sampled from.
+    """Parse the graph with the inputs of the spec. Raise E0831 if this graph or the step lacks the
+    generated input, or if the step lacks the output that tokens are sampled from.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.sequence_input
@@ -245,15 +247,15 @@ def check_encoder_outputs(
     encoder_outputs: Collection[str],
     path: str,
 ) -> None:
-    """Raise E0831 if a step needs a static input or an initial state that `encode` does not return,
-    or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are the inputs and
-    outputs of `encode`; they are empty if there is no `encode` graph.
+    """Raise E0831 if a step needs an input without the time axis or an initial state that `encode`
+    does not return, or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are
+    the inputs and outputs of `encode`; they are empty if there is no `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     static_inputs = {name for name in metadata.static_inputs if name not in inputs}
     initial = {state.initial_output for state in metadata.states if state.initial_output}
     initial |= {metadata.first_token_output} - {""}
-    # Both values that the step reads and inputs of `encode` are checked.
+    # check both the values that the step reads and the inputs of `encode`
     missing = [
         *sorted((static_inputs | initial) - set(encoder_outputs)),
         *sorted(set(encoder_inputs) - inputs),
@@ -267,15 +269,15 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonFields, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Return the states of a step, which are pairs of an input and an output with known lengths."""
-    # Two states with the same name would share a buffer, and one state would be lost.
+    """Parse the states of a step: pairs of an input and an output whose lengths are known."""
+    # Two states with the same name would share a buffer, so that one state would be overwritten.
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
         _fail_invalid_package(path, "duplicate state")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        # the size of a state that `encode` returns is known at run time
+        # the size of a state that `encode` returns is known only at run time
         if not state.initial_output and not _collect_fixed_symbols(state) <= told:
             _fail_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
@@ -284,13 +286,13 @@ def _read_states(
 
 
 def _collect_fixed_symbols(state: DecodeState) -> set[str]:
-    """Return the symbols in the fixed lengths of a state."""
+    """Return the symbols in the lengths of a state that do not grow."""
     fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
     return {s for d in fixed for s in d.symbols()}
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
-    """Return one state, checked against the ports and types of the step."""
+    """Parse one state, and check it against the inputs, outputs and types of the step."""
     if not isinstance(data, dict):
         _fail_invalid_package(path, "a state is invalid")
     name, after = data.get("name"), data.get("next")
@@ -320,12 +322,12 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
 
 
 def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
-    """Return an axis of a state, or None if the state has no such axis."""
+    """Parse an axis of a state, or return None if the state has no such axis."""
     return data.read_int(key, 0, type_.rank - 1) if data.has_field(key) else None
 
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
-    """Return the input names that a field of the metadata lists."""
+    """Parse the input names that a metadata field lists."""
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
@@ -343,11 +345,12 @@ def _fail_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each length, which result from `dims`, from minimum lengths that ops
-    require, and from position embeddings. Position embeddings may also bound sums of lengths.
+    """Return the bounds of each symbolic length, derived from the `dims` section, from minimum
+    lengths of ops, and from position embedding sizes. A position embedding may also limit a sum of
+    lengths.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
-    # The key of a bound on a sum of lengths is the text of the sum.
+    # The key of a sum of lengths is its text.
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()
@@ -379,7 +382,7 @@ def compute_max_context_length(
     for text, bound in bounds.items():
         try:
             length = parse_dim(text)
-        except DimError:  # a package may come from an untrusted source
+        except DimError:  # packages may come from untrusted sources
             continue
         told = length.symbols() - {symbol} <= known.keys()
         if symbol in length.symbols() and bound.high is not None and told:

@@ -1,4 +1,4 @@
-"""`specc.json`: the files of a package with sizes and hashes."""
+"""`specc.json`, the index of a package: its files with their sizes and hashes."""
 
 import hashlib
 import json
@@ -35,8 +35,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
-    """Metadata of a weight file: its size, its hash, and the hash of its first mebibyte if
-    known.
+    """Metadata of a weight file: its size, its hash, and, if known, the hash of its first
+    mebibyte.
     """
 
     bytes: int
@@ -74,7 +74,7 @@ def is_sha256(text: str) -> bool:
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Return the metadata of a checkpoint with this content hash."""
+    """Return the metadata of a weight file, whose content hash is `sha256`."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -90,11 +90,11 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
     try:
         if os.path.realpath(path) != straight:
             return "a link leads to it"
-        # Writing to the file by a different hard link would change these weights.
+        # A write through another hard link to the file would change the weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} hard links, which ONNX rejects"
     except (OSError, RuntimeError, ValueError):
-        # the path is a cycle of links, or contains an invalid name
+        # the path contains a cycle of symbolic links or an invalid name
         return "it cannot be read"
     return ""
 
@@ -102,8 +102,8 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
 def explain_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
-    """Return a description of how a file differs from its recorded metadata, or "" if it does not
-    differ.
+    """Return a description of the difference between a file and its recorded metadata, or "" if
+    they match.
     """
     path = directory / location
     if not is_path_below(location):
@@ -114,7 +114,7 @@ def explain_mismatch(
         return reason
     if size != metadata.bytes:
         return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
-    # A checkpoint begins with its header: names, shapes and offsets.
+    # The first bytes of a checkpoint are its header: tensor names, shapes and offsets.
     if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
         return "the weights file has changed since the model was compiled"
     if verifies_contents and compute_file_sha256(path) != metadata.sha256:
@@ -123,20 +123,20 @@ def explain_mismatch(
 
 
 def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Return a description of tensors outside the recorded files or past the end of their file, or
-    "" if there are none.
+    """Return a description of tensors that lie outside the recorded files or extend past the end of
+    their file, or "" if there are none.
     """
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
-        # Offsets in damaged files may be negative, so that a tensor ends before the first byte.
+        # Offsets in corrupted files may be negative, so a tensor may end before the first byte.
         if not 0 < end <= sizes[location]:
             return f"it reads weights past the end of `{escape_text(location)[:200]}`"
     return ""
 
 
 def is_path_below(path: str) -> bool:
-    """Return True if a relative path with `/` separators stays inside its directory."""
+    """Return True if a relative path with `/` separators does not leave its directory."""
     parts = path.split("/")
     # On Windows, drives and alternate streams contain a colon, and paths contain backslashes.
     return bool(path) and not any(
@@ -168,10 +168,11 @@ class PackageIndex:
     """The index of a package.
 
     `graphs` and `extras` map roles to files; `files` are the files of the package. `preexisting`
-    files already had the same content before the package was written; a later package does not
-    delete them. `linked_files` maps paths relative to the directory to checkpoints. `metadata` is
-    JSON for the program that opens the package; `sources` are the spec files by name. With
-    `checks_hashes_on_open`, weights are hashed each time the package is opened.
+    are files that existed with the same content before the package was written; replacing the
+    package does not delete them. `linked_files` maps relative paths to the metadata of checkpoints.
+    `metadata` is JSON for the program that opens the package; `sources` are the spec files by name.
+    If `checks_hashes_on_open`, the hashes of weight files are verified each time the package is
+    opened.
     """
 
     model: str
@@ -189,7 +190,7 @@ class PackageIndex:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def dump(self) -> bytes:
-        """Return the index as deterministic JSON with its own hash."""
+        """Return the index as JSON, including its own hash; equal indices produce equal bytes."""
         data = {
             "format": FORMAT_VERSION,
             "specc": self.version,
@@ -204,14 +205,15 @@ class PackageIndex:
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
-        # The index is sorted and has no dates, so compiling twice produces the same bytes.
+        # The index is sorted and contains no dates, so a second compilation produces the same
+        # bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _add_index_hash(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _add_index_hash(data: bytes) -> bytes:
-    """Return the bytes of an index including their hash, which is computed with zeros in its
-    place.
+    """Return the bytes of an index including their hash, which is computed with zeros in place of
+    the hash.
     """
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
@@ -222,7 +224,7 @@ def is_unmodified(data: bytes) -> bool:
         found = parse_strict_json(data.decode("utf-8"))
     except ValueError:
         return False
-    # The hash was computed with zeros in its place.
+    # The hash is computed with zeros in place of the hash.
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
@@ -287,7 +289,9 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
 
 
 def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
-    """Return the package's own files, which have plain names."""
+    """Parse the list of the package's own files. Raise E0831 unless the names are plain file
+    names.
+    """
     found = {}
     for name, facts in _limit_files(data.read_table("files"), where).items():
         match facts:
@@ -297,7 +301,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
                 found[name] = FileDigest(size, digest)
             case _:
                 _fail_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
-    # Names are joined to the directory later, so none may refer to a file outside the directory.
+    # Names are joined to the directory later, so no name may point outside the directory.
     for name in found:
         if not is_plain_file_name(name):
             _fail_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
@@ -305,7 +309,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
 
 
 def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the files that a later package does not delete."""
+    """Return the files that replacing the package does not delete."""
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
@@ -314,7 +318,9 @@ def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tu
 
 
 def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileMetadata]:
-    """Return the checkpoints that weights are read from, in or below the directory."""
+    """Return the checkpoints that weights are read from; their paths must be inside the
+    directory.
+    """
     found = parse_weight_files(_limit_files(data.read_table("linked"), where))
     if found is None:
         _fail_invalid_index(where, "`linked` contains a file without size or hashes")
@@ -331,7 +337,7 @@ def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _check_roles(index: PackageIndex, where: str) -> None:
-    """Raise E0831 unless every role has its own file."""
+    """Raise E0831 if two roles have the same file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _fail_invalid_index(where, f"`{escape_text(role)[:200]}` is not a file of the package")
@@ -344,7 +350,9 @@ def _check_roles(index: PackageIndex, where: str) -> None:
 
 
 def read_former_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that is replaced, or None if there is no valid index."""
+    """Return the index of the package that is being replaced, or None if there is no valid
+    index.
+    """
     try:
         return read_index(directory)
     except Failed:
@@ -352,13 +360,12 @@ def read_former_index(directory: Path) -> PackageIndex | None:
 
 
 def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package, which its replacement may delete. Files
+    """Return the unmodified files of a previous package, which a new package may delete. Files
     named by their hash are identified by name and size, other files by content.
     """
     found = []
     for name, facts in index.files.items():
-        # Files that existed before the package was written, or changed since, do not belong to the
-        # package.
+        # Files that existed before the package was written, or have changed since, are kept.
         if name in index.preexisting or get_regular_file_size(directory / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

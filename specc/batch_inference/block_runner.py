@@ -1,4 +1,4 @@
-"""Compute one block of rows and write it to a part file."""
+"""Run inference on one block of rows and write the results to a part file."""
 
 import json
 import os
@@ -41,9 +41,9 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """A journal of crashes by the rows of a block; `current_key` identifies the rows in progress.
-    `is_read_only` is true if another live process has locked the journal. `lock_descriptor` is the
-    file descriptor of the lock.
+    """A journal that counts crashes per group of rows in a block. `current_key` identifies the rows
+    in progress. `is_read_only` is true if another process has locked the journal. `lock_descriptor`
+    is the file descriptor of the lock.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """Open the journal of a block and count the crash that it records."""
+        """Open the journal of a block, and count the crash that it records if any."""
         try:
             journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
@@ -64,13 +64,13 @@ class CrashJournal:
             died, now = found.get("died"), found.get("now")
             counts = died.items() if isinstance(died, dict) else ()
             journal.crash_counts = {k: n for k, n in counts if isinstance(n, int)}
-            # the lock was free, so the process that started these rows has crashed
+            # the lock was free, so the process that started these rows has terminated abnormally
             if isinstance(now, str) and now:
                 journal.crash_counts[now] = journal.crash_counts.get(now, 0) + 1
         return journal
 
     def record_started_rows(self, row_numbers: Sequence[int]) -> None:
-        """Record the rows in progress."""
+        """Record that these rows are in progress."""
         self.current_key = format_journal_key(row_numbers)
         if self.is_read_only:
             return
@@ -78,11 +78,11 @@ class CrashJournal:
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def have_crashed_repeatedly(self, row_numbers: Sequence[int]) -> bool:
-        """Return True if these rows crashed a process twice."""
+        """Return True if these rows have crashed a process twice."""
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
-        """Return the rows that crashed processes twice, alone or in a group."""
+        """Return the rows that have crashed a process twice, alone or in a batch."""
         keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -118,7 +118,7 @@ def lock_journal(path: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_file_at_path(descriptor, path):
                 return descriptor
-            os.close(descriptor)  # the owner of the lock has exited and removed the file
+            os.close(descriptor)  # the previous owner of the lock has exited and removed the file
         except BlockingIOError:
             os.close(descriptor)
             raise
@@ -156,7 +156,7 @@ def _read_last_line(path: Path) -> object:
 
 
 def format_journal_key(row_numbers: Sequence[int]) -> str:
-    """Format the indices of rows as a key of the journal."""
+    """Format row indices as a key of the journal."""
     return " ".join(map(str, row_numbers))
 
 
@@ -164,15 +164,15 @@ CRASHED_ROW_CODE = "E0882"
 """The error code of a row that crashed its worker process."""
 
 MAX_TEXT = 500
-"""Maximum number of characters of a message in a table."""
+"""Maximum length of an error message in a part file."""
 
 Report = Callable[[int], None]
-"""Callback that receives the number of rows completed since the last call."""
+"""A callback that receives the number of rows completed since its last call."""
 
 
 @dataclass
 class BlockRunner:
-    """A runner that computes the blocks of one plan with a model that is opened once."""
+    """Runs the blocks of a job plan with a model that is opened once."""
 
     plan: JobPlan
     out: Path
@@ -197,11 +197,11 @@ class BlockRunner:
         changed.
         """
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
-        if existing_statistics is not None:  # computed by a different process
+        if existing_statistics is not None:  # another process has already computed this block
             report(existing_statistics.row_count)
             return existing_statistics
-        # the journal records the started rows, so that the next worker can identify the row that
-        # crashed this worker
+        # the journal records the rows in progress, so that the next worker can identify a row that
+        # crashes the process
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{block_number:06}.now") as journal:
             with translate_os_errors(
                 Path(self.plan.files[self.plan.blocks[block_number].file_index].path)
@@ -223,7 +223,7 @@ class BlockRunner:
         return block.statistics
 
     def _read_columns(self, block_number: int) -> ColumnValues:
-        """Return the required columns. Raise E0881 if the file has changed."""
+        """Read the required columns. Raise E0881 if the file has changed."""
         block = self.plan.blocks[block_number]
         file = self.plan.files[block.file_index]
         path = Path(file.path)
@@ -232,7 +232,7 @@ class BlockRunner:
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
         copied = [c.name for c in self.plan.copied_columns]
-        # one column may be used for two inputs and also be copied to the output
+        # one column may be used for two inputs and may also be copied to the output
         column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
@@ -243,7 +243,7 @@ class BlockRunner:
 @dataclass(kw_only=True)
 class BlockComputation:
     """A block in progress and the results of its rows. `first_row_number` is the index of its first
-    row in the data set, which seeds sampling.
+    row in the data set, from which sampling seeds are derived.
     """
 
     model: RowModel
@@ -270,7 +270,7 @@ class BlockComputation:
             else:
                 self._record_error(number, row)
         self.report(self.statistics.row_count - len(readable_rows))
-        # sequences end at different times, so their batches are not fixed in advance
+        # sequences end at different times, so there are no fixed batches
         if self.model.uses_continuous_batching:
             readable_rows = self._generate_continuously(readable_rows)
         memory = self.model.cost_formulas.estimate_bytes
@@ -278,7 +278,7 @@ class BlockComputation:
             self._count_positions(*count_padding(batch, self.padded_inputs))
             self._compute_batch(batch)
             self.report(len(batch))
-        # batches are sorted by length, but the list of errors is sorted by row
+        # batches are processed in order of length, but errors are listed in row order
         self.statistics.errors.sort()
 
     def _count_positions(self, positions: int, padding: int) -> None:
@@ -286,8 +286,8 @@ class BlockComputation:
         self.statistics.padding_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
-        """Generate texts by continuous batching, grouped by shape, the shortest first. Return the
-        rows that crashed a process.
+        """Generate texts by continuous batching, grouped by shape, from short to long prompts.
+        Return the rows that crashed a process.
         """
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
@@ -300,7 +300,7 @@ class BlockComputation:
         texts, first = self.model.row_generator, self.first_row_number
         lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
-        # sequence indices are global, but journal indices are relative to the block
+        # sequence indices are global, whereas journal indices are relative to the block
         def record_begun_rows(numbers: Sequence[int]) -> None:
             self.journal.record_started_rows([number - first for number in numbers])
 
@@ -322,27 +322,27 @@ class BlockComputation:
     def _count_generation_multiply_adds(
         self, input_length: int, generated: Sequence[GenerationResult]
     ) -> int:
-        """Return the multiply-adds of a generated text with its prompt."""
+        """Return the multiply-adds of generating a sequence, including its prompt."""
         taking, count = self.model.row_reader, len(generated[0].tokens)
-        # prompt and generated tokens are one sequence of the same input
+        # prompt and generated tokens count as one sequence
         is_prompt = taking.input_signature.sequence_input in taking.input_columns
         return self.model.cost_formulas.estimate_multiply_adds(
             1, input_length + count if is_prompt else max(input_length, count)
         )
 
     def _choose_batch_size(self, max_length: int) -> int:
-        """Return the batch size for texts of this length."""
+        """Return the batch size for sequences of this length."""
         memory, limits = self.model.cost_formulas.estimate_bytes, self.limits
-        # a batch has at least one sequence, regardless of the memory limit
+        # a batch has at least one sequence, even if it exceeds the memory limit
         count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
         while count > 1 and memory(count, max_length) > limits.max_bytes:
             count -= 1
         return count
 
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
-        """Compute a batch, or its rows one by one if a row fails."""
+        """Compute a batch, or its rows one at a time if a row fails."""
         row_numbers = [row.row_number for row in batch]
-        # a process crashed in this batch, so rows are computed one by one to identify the row
+        # a process crashed in this batch: compute its rows one at a time to identify the row
         if self.journal.have_crashed_repeatedly(row_numbers):
             title = "the process crashed twice while computing this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))
@@ -362,7 +362,7 @@ class BlockComputation:
         return None
 
     def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
-        """Compute the rows of a failed batch one by one; if there is only one row, record the
+        """Compute the rows of a failed batch one at a time; if there is only one row, record the
         error.
         """
         if len(batch) == 1:
@@ -372,7 +372,7 @@ class BlockComputation:
         return None
 
     def _record_error(self, row_number: int, error: Diagnostic) -> None:
-        """Store an error in place of the results of a row."""
+        """Record an error as the result of a row."""
         notes = f": {error.notes[0]}" if error.notes and error.code != UNREADABLE_ROW_CODE else ""
         text = escape_text(f"{error.title}{notes}")[:MAX_TEXT]
         self.results[row_number] = {ERROR_COLUMN.name: f"{error.code} {text}"}

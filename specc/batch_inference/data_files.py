@@ -1,4 +1,4 @@
-"""Data files by extension: text lines, JSON Lines, CSV, image directories."""
+"""Readers of data files: text lines, JSON Lines, CSV, image directories."""
 
 import csv
 import io
@@ -27,13 +27,13 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row in bytes, so that a file without line ends cannot exhaust the memory."""
+"""Maximum size of a row in bytes. Without it, a file without line breaks would exhaust memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, integer_bound=None)
-"""Limits on the nesting of values in a row, which may be copied to the output."""
+"""Limits on the nesting of values in a row, because rows may be copied to the output."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""Pattern of a quoted value; the group is the closing quote, or "" if it is missing."""
+"""Pattern of a quoted value; the group matches the closing quote, or "" if it is missing."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The UTF-8 byte order mark."""
@@ -68,8 +68,8 @@ def split_blocks(
     start_offset: int = 0,
     is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Return blocks of at most `max_rows` rows from byte `start_offset`; `is_row` returns True if a
-    line is a row.
+    """Split lines into blocks of at most `max_rows` rows, from byte `start_offset` on. `is_row`
+    returns True if a line contains a row.
     """
     blocks, start, at, after = list[RowBlock](), 0, start_offset, start_offset
     count = row_count = 0
@@ -104,12 +104,14 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
-    """Return the lines of a block without line ends; a final line end does not start a line."""
+    """Read the lines of a block without line ends. The last line end does not start another
+    line.
+    """
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
 class TextLinesFile(DataFile):
-    """A text file with one text per line, in the column `text`."""
+    """A text file with one row per line, in the column `text`."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the column `text`."""
@@ -135,15 +137,15 @@ class JsonLinesFile(DataFile):
     """A JSON Lines file; blank lines are skipped."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the union of the objects' keys, each with a type that represents all its
-        values.
+        """Return the columns: the union of the keys of all objects. The type of a column can
+        represent all its values.
         """
         found: dict[str, str] = {}
         before: dict[str, type] = {}
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
-                # most values have the type of the previous row; integers are excluded, since large
+                # most values have the type of the previous row; except integers, because large
                 # integers have a different type
                 if before.get(name) is type(item) is not int:
                     continue
@@ -152,11 +154,11 @@ class JsonLinesFile(DataFile):
         return tuple(TableColumn(n, ColumnType(k or NULL_TYPE)) for n, k in found.items())
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Split the file into blocks of objects; blank lines belong to the block before them."""
+        """Split the file into blocks of objects; blank lines belong to the preceding block."""
         return split_blocks(read_lines(self.path), file_index, max_rows, is_row=bytes.strip)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Return the objects of a block as columns; missing keys are null."""
+        """Read the objects of a block as columns; missing keys become null."""
         lines = _read_block_lines(self.path, block)
         rows = [_parse_object(line) for line in lines if line.strip()]
         return {
@@ -182,13 +184,13 @@ class CsvFile(DataFile):
     """A CSV file with column names in the first row; quoted texts may span several lines."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the column names in the first row."""
+        """Read the column names from the first row."""
         names, _ = self._read_header()
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the names and the offset of the next row. Raise E0872 if the first row has no
-        names.
+        """Return the column names and the offset of the first data row. Raise E0872 if the first
+        row has no names.
         """
         record = next(_join_lines(read_lines(self.path)), None)
         try:
@@ -213,7 +215,7 @@ class CsvFile(DataFile):
         return split_blocks(records, file_index, max_rows, begin)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Return the records of a block as columns."""
+        """Read the records of a block as columns."""
         names, _ = self._read_header()
         lines = io.BytesIO(read_block_bytes(self.path, block))
         records = _join_lines(FileLine(line, 0) for line in lines)
@@ -226,7 +228,7 @@ class CsvFile(DataFile):
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
-    """Yield lines, joined until every quote is closed; skip blank lines."""
+    """Yield records, which span several lines while a quote is open; skip blank lines."""
     record, after, size, inside = list[bytes](), 0, 0, False
     for line in lines:
         if not inside and not line.data.strip(b"\r\n"):
@@ -238,7 +240,7 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             yield FileLine(b"".join(record), after)
             record, size = [], 0
         elif size > MAX_ROW_BYTES:
-            break  # a quote is not closed, so the rest of the file is one damaged row
+            break  # the quote is never closed, so the rest of the file is one invalid row
     if record:
         yield FileLine(b"".join(record), after)
 
@@ -277,16 +279,16 @@ def find_image_files(directory: Path) -> list[Path]:
 
 
 class ImageDirectory(DataFile):
-    """A directory of images as a table: column `image` is the file, column `path` its path relative
-    to the directory.
+    """A directory of images as a table: the column `image` contains the file, and `path` its path
+    relative to the directory.
     """
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns `image` and `path` of every image directory."""
+        """Return the columns `image` and `path`."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Return the blocks of consecutive images."""
+        """Split the images into blocks of consecutive files."""
         count = len(find_image_files(self.path))
         return [
             RowBlock(file_index=file_index, first_row=start, row_count=min(max_rows, count - start))
@@ -327,21 +329,21 @@ def open_data_file(path: Path) -> DataFile:
 
 
 def find_data_files(paths: Sequence[str]) -> list[Path]:
-    """Return the files and image directories to read, in order. Raise E0802 if one is not readable,
-    and E0873 for a directory without tables and images.
+    """Return the files and image directories to read, in order. Raise E0802 if a file is not
+    readable, and E0873 if a directory contains neither tables nor images.
     """
     found: list[Path] = []
     for name in paths:
         path = Path(name)
         with translate_os_errors(path):
-            # an empty name is not a path, although `Path` interprets it as the working directory
+            # an empty name is not a path, although `Path("")` is the working directory
             if not name or not path.exists():
                 fix = "pass the path of a table, or of a directory of tables or images"
                 raise_unreadable(name, "no such file or directory", fix)
             files = _list_directory_files(path) if path.is_dir() else [path]
         for file in files:
             if not file.is_dir():
-                open_data_file(file)  # an unsupported suffix is reported first
+                open_data_file(file)  # report an unsupported suffix first
                 check_readable(file)
         found += files
     return found

@@ -32,8 +32,8 @@ PROGRESS_INTERVAL = 0.1
 
 
 def run_worker(directory: str) -> None:
-    """Run a worker process that computes the blocks it receives."""
-    # The output of libraries must not be mixed with the messages of the protocol.
+    """Run the main loop of a worker process, which computes the blocks that it receives."""
+    # Output of libraries must not be mixed with protocol messages.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     out = Path(directory)
@@ -50,16 +50,16 @@ def run_worker(directory: str) -> None:
     except Failed as failed:
         _send_report(answers, failed=_encode_failure(failed))
     except BrokenPipeError:
-        os._exit(1)  # the parent process was killed
+        os._exit(1)  # the parent process has terminated
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # the listening thread would delay an orderly exit
+        os._exit(1)  # skips the cleanup, which would wait for the listening thread
 
 
 @dataclass
 class _ProgressReporter:
-    """A reporter that counts completed rows and reports them at intervals, because a message per
-    row would be slow.
+    """Counts completed rows and reports them at intervals, because one message per row would be
+    slow.
     """
 
     output: TextIO
@@ -73,7 +73,7 @@ class _ProgressReporter:
             self.report_counted_rows()
 
     def report_counted_rows(self) -> None:
-        """Report the rows that have not been reported."""
+        """Report the rows counted since the last report."""
         if self.unreported_rows:
             _send_report(self.output, rows=self.unreported_rows)
         self.unreported_rows, self.last_report_time = 0, time.monotonic()
@@ -112,12 +112,12 @@ def _send_report(output: TextIO, **what: object) -> None:
 
 
 MAX_CRASHES = 3
-"""Maximum number of consecutive crashes without a row in progress before the job fails."""
+"""Maximum number of consecutive crashes with no row in progress; then the job fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """Progress of a worker: completed rows, a completed block, or the start of the worker."""
+    """A progress message of a worker: completed rows, a completed block, or its start."""
 
     rows: int = 0
     statistics: BlockStatistics | None = None
@@ -126,7 +126,7 @@ class BlockProgress:
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A worker process and the block that it computes."""
+    """A worker process and its current block."""
 
     process: subprocess.Popen[bytes]
     block_number: int | None = None
@@ -134,11 +134,11 @@ class _Worker:
     partial_line: bytes = b""
     reported_rows: int = 0
     initial_journal: bytes = b""
-    """The block's journal when the block was assigned."""
+    """The content of the block's journal when the block was assigned."""
 
     @property
     def output(self) -> IO[bytes]:
-        """Return the pipe of messages from the worker."""
+        """Return the pipe that receives messages of the worker."""
         assert self.process.stdout is not None
         return self.process.stdout
 
@@ -154,14 +154,14 @@ class _Worker:
     def send_block(self, block_number: int) -> None:
         """Send the worker a block number, or `END_MARKER`."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the worker has exited; `_handle_exit` handles this case
+        with suppress(BrokenPipeError):  # the worker has exited, which `_handle_exit` handles
             self.process.stdin.write(f"{block_number}\n".encode())
             self.process.stdin.flush()
 
 
 @dataclass(kw_only=True)
 class LocalEngine:
-    """An engine that computes the blocks of a plan in worker processes."""
+    """Computes the blocks of a plan in worker processes on this machine."""
 
     out: Path
     worker_count: int
@@ -171,7 +171,7 @@ class LocalEngine:
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def run(self, block_numbers: Iterable[int]) -> Iterator[BlockProgress]:
-        """Compute blocks in any order. Raise the error of a worker."""
+        """Compute blocks in any order. Raise the first error of a worker."""
         self.pending_blocks.extend(block_numbers)
         with self.selector:
             try:
@@ -184,7 +184,7 @@ class LocalEngine:
                 self._stop_workers()
 
     def _start_worker(self) -> None:
-        # the current `sys.path`, even if it was only changed at run time
+        # the current `sys.path`, including changes at run time
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         process = subprocess.Popen(
@@ -199,7 +199,7 @@ class LocalEngine:
         self._assign_block(worker)
 
     def _assign_block(self, worker: _Worker) -> None:
-        """Assign the next block to a worker, or tell it to exit."""
+        """Assign the next block to a worker, or send it the end marker."""
         worker.block_number = self.pending_blocks.popleft() if self.pending_blocks else None
         worker.reported_rows, worker.initial_journal = 0, self._read_journal(worker.block_number)
         worker.send_block(END_MARKER if worker.block_number is None else worker.block_number)
@@ -211,7 +211,7 @@ class LocalEngine:
         return b""
 
     def _handle_message(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle a message of a worker; an empty message means that the worker exited."""
+        """Handle a message of a worker; an empty message means that the worker has exited."""
         data = os.read(worker.output.fileno(), 1 << 16)
         *lines, worker.partial_line = (worker.partial_line + data).split(b"\n")
         for line in lines:
@@ -238,7 +238,7 @@ class LocalEngine:
                 raise _decode_failure(failure)
 
     def _handle_exit(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle the exit of a worker, whose block is assigned to a different worker."""
+        """Handle the exit of a worker, and assign its block to another worker."""
         status = worker.wait_for_exit()
         self.live_workers.remove(worker)
         if worker.block_number is None:
@@ -262,7 +262,7 @@ class LocalEngine:
 
 
 def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
-    """Raise E0883 because workers crash repeatedly without completing a row."""
+    """Raise E0883 because workers keep crashing without completing a row."""
     work, see = "exit before they start", "to run one row: specc run MODEL …"
     if worker.is_ready:
         work, see = f"exit in block {worker.block_number} before its first row", "--engine serial"
@@ -279,10 +279,10 @@ RAY_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment variables for Ray that disable usage statistics and progress bars."""
+"""Environment variables that disable usage statistics and progress bars of Ray."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Size of Ray's object store, which holds block numbers but no rows."""
+"""Size of Ray's object store. It holds block numbers, not rows."""
 
 CONNECT_TIMEOUT = 5
 """Timeout in seconds for connecting to a cluster."""
@@ -300,7 +300,7 @@ class RayActor:
         self.blocks: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute these blocks; return the statistics or the error of each block as JSON."""
+        """Compute blocks; return the statistics or the error of each block as JSON."""
         results = []
         for number in batch["id"]:
             try:
@@ -313,8 +313,8 @@ class RayActor:
 
 @dataclass
 class RayEngine:
-    """An engine that uses Ray actors on this machine or on the cluster at `address`; each actor has
-    `gpus_per_worker` GPUs.
+    """Computes the blocks of a plan with Ray actors on this machine, or on the cluster at
+    `address`. Each actor has `gpus_per_worker` GPUs.
     """
 
     out: Path
@@ -359,7 +359,7 @@ class RayEngine:
         return ray
 
     def import_ray(self) -> Any:
-        """Return the module `ray`, connected to a cluster. Raise E0888 on failure."""
+        """Import `ray` and connect to a cluster. Raise E0888 on failure."""
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray
@@ -378,10 +378,10 @@ class RayEngine:
         return ray
 
     def _check_reachable(self) -> None:
-        """Raise E0888 if no process listens at the address, because Ray would wait for minutes."""
+        """Raise E0888 if no process listens at the address; Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():
-            return  # a name that Ray resolves, such as `auto`
+            return  # a name that Ray resolves, e.g. `auto`
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as fault:

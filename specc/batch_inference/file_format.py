@@ -1,4 +1,4 @@
-"""Types of columns and their values, and the interface of a data set format."""
+"""Column types, conversions of values, and the interface of data file formats."""
 
 import os
 from abc import ABC, abstractmethod
@@ -19,13 +19,13 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 
 NULL_TYPE = "null"
-"""The type of a column whose values so far are all missing."""
+"""The type of a column that has only null values so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column type: values of `element_type` in nested lists of sizes `list_sizes`; None allows
-    any size. Example: `ColumnType("f32", (None, 8))`.
+    """A column type: the element type, and the sizes of nested lists from the outside in; None is a
+    variable size. Example: `ColumnType("f32", (None, 8))`.
     """
 
     element_type: str
@@ -37,7 +37,7 @@ class ColumnType:
 
     @staticmethod
     def parse(text: str) -> "ColumnType":
-        """Parse the text that `str` of a column type returns."""
+        """Parse the string representation of a column type."""
         of, _, rest = text.partition("[")
         sizes = rest.removesuffix("]").split(", ") if rest else []
         return ColumnType(of, tuple(None if s == "n" else int(s) for s in sizes))
@@ -57,8 +57,8 @@ def to_python_value(value: object) -> Any:
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the element type of a column that contains both types; "" is the type of a column
-    without values.
+    """Return the element type that can represent both types; "" is the type of a column that has
+    only null values.
     """
     if not first or first == second:
         return second
@@ -68,7 +68,7 @@ def merge_element_types(first: str, second: str) -> str:
 
 
 def infer_element_type(value: object) -> str:
-    """Return the element type of a JSON or table value, or "" for a missing value."""
+    """Return the element type of a JSON or table value, or "" for null."""
     match value:
         case None:
             return ""
@@ -92,20 +92,21 @@ def cast_to_element_type(value: Array, element_type: str) -> Array:
 
 
 ColumnValues: TypeAlias = Mapping[str, Sequence[object]]
-"""Columns by name, with one value per row. An unreadable value is a `UnreadableRow`."""
+"""Columns by name, with one value per row. An `UnreadableRow` replaces a value that cannot be
+read."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that cannot be read, with the reason."""
+    """The reason why a row cannot be read."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """A block of `row_count` consecutive rows from `first_row`: `offset` and `byte_count` locate
-    them in a text file, `row_group` is the Parquet row group.
+    """A block of `row_count` consecutive rows from `first_row`: `offset` and `byte_count` are its
+    location in a text file; `row_group` is its row group in a Parquet file.
     """
 
     file_index: int
@@ -118,7 +119,7 @@ class RowBlock:
 
 @dataclass
 class DataFile(ABC):
-    """A file or directory of rows; a subclass reads the columns and rows of its format."""
+    """A file or directory of rows; subclasses implement the file formats."""
 
     path: Path
 
@@ -128,7 +129,9 @@ class DataFile(ABC):
 
     @abstractmethod
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Return the blocks of at most `max_rows` rows; `file_index` is the index of the file."""
+        """Split the rows into blocks of at most `max_rows` rows. `file_index` is the index of this
+        file.
+        """
 
     @abstractmethod
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
@@ -140,7 +143,7 @@ READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files
 
 @contextmanager
 def translate_os_errors(path: Path) -> Iterator[None]:
-    """Convert operating system errors of a file or directory to E0802."""
+    """A context that converts operating system errors for a file or directory to E0802."""
     try:
         yield
     except OSError as error:

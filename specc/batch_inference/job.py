@@ -1,4 +1,4 @@
-"""A batch inference job: check it, plan it, run it on an engine, and report."""
+"""A batch inference job: check, plan and run it, and report the result."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ class JobReport:
     """Number of rows that an earlier run completed."""
     errors: int = 0
     null_rows: int = 0
-    """Number of rows with NaN or infinity that JSON Lines store as null."""
+    """Number of rows with NaN or infinity, which JSON Lines files store as null."""
     positions: int = 0
     padding: int = 0
     start_time: float = field(default_factory=time.monotonic)
@@ -68,8 +68,8 @@ class JobReport:
 
     @property
     def rows_per_second(self) -> float:
-        """Return the number of rows per second of this run since the first worker started."""
-        # blocks that an earlier run completed are not counted
+        """Return the throughput of this run in rows per second, excluding startup."""
+        # excludes blocks that an earlier run completed
         done = self.rows - self.resumed_rows
         return done / max(self.seconds - self.startup_seconds, 1e-9)
 
@@ -80,7 +80,7 @@ class JobReport:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Return the compute time predicted from the first block and the cost formulas, or None if
+        """Return the compute time predicted from the first block and the cost model, or None if
         there is only one block.
         """
         seconds, work = self.block_costs[0] if self.block_costs else (0.0, 0)
@@ -91,7 +91,7 @@ class JobReport:
 
     @property
     def padding_ratio(self) -> float:
-        """Return the ratio of padding to valid positions."""
+        """Return the ratio of padding positions to valid positions."""
         return self.padding / max(self.positions - self.padding, 1)
 
     def add_block(self, statistics: BlockStatistics) -> None:
@@ -107,11 +107,11 @@ ProgressCallback = Callable[[JobReport], None]
 
 
 def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: None) -> JobReport:
-    """Compute the remaining blocks and return the result of the whole job."""
+    """Compute the remaining blocks and return the report of the whole job."""
     start_time = time.monotonic()
     out, plan = Path(request.out), plan_job(request)
     if request.engine == "ray":
-        _make_ray_engine(request, out).import_ray()  # checked before files are written
+        _make_ray_engine(request, out).import_ray()  # check before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
         check_same_plan(existing_plan, plan, out)
@@ -129,7 +129,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
             report.add_block(done)
             report.resumed_rows += block.row_count
     report.rows = report.resumed_rows
-    # an earlier run may have had more errors than this run allows
+    # an earlier run may have allowed more errors than this run
     _check_errors(request, report)
     on_progress(report)
     with _note_complete_parts(report):
@@ -145,7 +145,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # journals of killed processes
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # remove journals of killed processes
         left.unlink(missing_ok=True)
     report.end_time = time.monotonic()
     return report
@@ -153,7 +153,9 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """After an error, replace the note that no file was written by the number of complete parts."""
+    """After an error, replace the note that no file was written by the number of completed
+    parts.
+    """
     try:
         yield
     except Failed as failed:
@@ -178,7 +180,7 @@ def _check_writable(out: Path) -> None:
 
 
 def _check_empty(out: Path) -> None:
-    """Raise E0875 for a directory with parts but without a plan."""
+    """Raise E0875 if a directory contains parts but no plan."""
     if out.is_dir() and any(out.glob("part-*")):
         raise_error(
             "E0875",
@@ -190,7 +192,7 @@ def _check_empty(out: Path) -> None:
 def _run_engine(
     request: JobRequest, plan: JobPlan, out: Path, block_numbers: Sequence[int]
 ) -> Iterator[BlockProgress]:
-    """Run the job with the requested engine."""
+    """Run the job on the requested engine."""
     if not block_numbers:
         return
     if request.engine == "ray":
@@ -210,13 +212,13 @@ def _run_engine(
 def count_available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     count = os.cpu_count()
-    with suppress(AttributeError):  # some systems do not report which CPUs the process may use
+    with suppress(AttributeError):  # not available on every system
         count = len(os.sched_getaffinity(0))
     return count or 1
 
 
 def _check_errors(request: JobRequest, report: JobReport) -> None:
-    """Raise E0887 if more rows failed than allowed."""
+    """Raise E0887 if more rows failed than the user allows."""
     if request.max_errors is not None and report.errors > request.max_errors:
         _write_errors(report)
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
@@ -229,7 +231,7 @@ def _check_errors(request: JobRequest, report: JobReport) -> None:
 
 
 def _write_errors(report: JobReport) -> None:
-    """Write the rows without results, in order."""
+    """Write the list of failed rows, in row order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
         done = read_block_statistics(plan, report.out, number)

@@ -1,4 +1,4 @@
-"""Files of a job: its plan (files, blocks, columns, settings), and one part file per block."""
+"""Files of a job: its plan (files, blocks, columns, settings), and one output part per block."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 @dataclass(frozen=True, slots=True)
 class InputFileState:
-    """A file of rows, with its size and hash to detect changes."""
+    """An input file, with its size and hash to detect changes."""
 
     path: str
     size: int
@@ -45,7 +45,9 @@ class InputFileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of a batch: rows, rows times length, bytes of live values."""
+    """Limits of a batch: number of rows, number of tokens (rows × padded length), and bytes of live
+    activations.
+    """
 
     max_rows: int = 64
     max_tokens: int = 16384
@@ -54,9 +56,10 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """The plan of a job. `input_columns` maps inputs to columns, `copied_columns` are copied,
-    `result_columns` are computed; `settings` are the generation settings. `static_batching_reason`
-    (the reason for static batches) and `has_batch_shared_scales` are not stored.
+    """The plan of a job. `input_columns` maps inputs to columns, `copied_columns` are copied to the
+    output, and `result_columns` are computed. `settings` are the generation settings.
+    `static_batching_reason` (why static batching is used) and `has_batch_shared_scales` are not
+    stored.
     """
 
     model: str
@@ -78,7 +81,7 @@ class JobPlan:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
+        """Return the total number of rows."""
         return sum(b.row_count for b in self.blocks)
 
     @cached_property
@@ -87,11 +90,11 @@ class JobPlan:
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file(self, block_number: int) -> str:
-        """Return the part file of a block. Names sort in row order."""
+        """Return the part file of a block. File names sort in row order."""
         return f"part-{block_number:06}.{self.output_format}"
 
     def to_json(self) -> dict[str, object]:
-        """Return the plan as deterministic JSON data."""
+        """Convert the plan to JSON data; equal plans produce equal bytes."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         del data["static_batching_reason"], data["has_batch_shared_scales"]
         # compact JSON, because a plan may have millions of blocks
@@ -102,8 +105,8 @@ class JobPlan:
         return {name: to_json_value(value) for name, value in data.items()}
 
     def write(self, out: Path) -> None:
-        """Write the plan to the directory of the parts."""
-        # file names may contain undecodable bytes, which round-trip
+        """Write the plan to the output directory."""
+        # file names may contain undecodable bytes, which are preserved
         text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
             out / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
@@ -111,8 +114,8 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Return the plan in a directory, or None. Raise E0802 if it is unreadable, and E0876 if it is
-    invalid.
+    """Read the plan in a directory; return None if there is none. Raise E0802 if it cannot be read,
+    and E0876 if it is invalid.
     """
     path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
@@ -139,7 +142,7 @@ def _fail_damaged(path: Path) -> NoReturn:
 
 
 def _parse_plan(data: object) -> JobPlan:
-    """Parse a plan from JSON data. Invalid data raises various exception types."""
+    """Parse a plan from JSON data. Invalid data raises exceptions of various types."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
     return JobPlan(
@@ -173,7 +176,7 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
     """
     a, b, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in a:
-        # the model's path may differ if its content is the same
+        # a model at a different path with the same content is the same model
         if key != "model" and a[key] != b[key]:
             old, new = (json.dumps(data[key], ensure_ascii=False) for data in (a, b))
             values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
@@ -188,8 +191,8 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
 
 
 def hash_model(path: Path) -> str:
-    """Return the SHA-256 of a model file or package index, which contain the hashes of all other
-    files.
+    """Return the SHA-256 of a model file, or of a package index, which contains the hashes of the
+    other files.
     """
     file = path / INDEX_FILE if is_package_directory(path) else path
     with file.open("rb") as data:
@@ -197,7 +200,7 @@ def hash_model(path: Path) -> str:
 
 
 def record_file_state(path: Path) -> InputFileState:
-    """Describe the current state of a file, or of the images in a directory."""
+    """Return the size and hash of a file, or of the images in a directory."""
     if not path.is_dir():
         facts = path.stat()
         return InputFileState(str(path), facts.st_size, facts.st_mtime_ns)
@@ -249,8 +252,8 @@ def write_part(
     values: Sequence[Mapping[str, object]],
     statistics: BlockStatistics,
 ) -> None:
-    """Write the copied columns and results of a block. If the part file exists, the block is
-    complete.
+    """Write the copied columns and results of a block. The existence of the part file means that
+    the block is complete.
     """
     kept = {
         c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
@@ -261,7 +264,7 @@ def write_part(
         plan.output_format, (*plan.copied_columns, *plan.result_columns), kept | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
-    # the part file is written last, so its statistics exist if it exists
+    # written last, so if the part file exists, its statistics exist, too
     description = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(description, [text.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.get_part_file(statistics.block_number), [data])
@@ -274,7 +277,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
     try:
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
-    # if the statistics are invalid, the block is recomputed
+    # invalid statistics: recompute the block
     except (OSError, ValueError, Failed):
         return None
 
@@ -282,8 +285,8 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
 def encode_part(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
-    """Return a part file of these columns, and the number of rows in which NaN or infinity became
-    null.
+    """Encode columns as a part file. Return its bytes, and the number of rows in which NaN or
+    infinity became null.
     """
     if output_format == "parquet":
         convert_json_columns_to_text(columns, values)
@@ -304,7 +307,7 @@ def encode_part(
 def convert_json_columns_to_text(
     columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> None:
-    """Convert values without a column type to JSON text."""
+    """Convert the values of columns without a type to JSON text."""
     for column in columns:
         if column.type.element_type == "json" and not column.type.list_sizes:
             values[column.name] = [
@@ -316,7 +319,7 @@ def convert_json_columns_to_text(
 def _to_json_text(value: object) -> object:
     """Convert a value to JSON text; NaN and infinity become null, and bytes become base64."""
     match value:
-        # table readers do not treat NaN as missing
+        # programs that read tables do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():
@@ -329,7 +332,9 @@ def _to_json_text(value: object) -> object:
 
 
 def _to_json_fallback(value: object) -> object:
-    """Convert a value that JSON lacks: arrays to lists, bytes to base64, other values to text."""
+    """Convert a value that the JSON encoder does not support: arrays to lists, bytes to base64,
+    other values to text.
+    """
     value = to_python_value(value)
     match value:
         case bytes():
@@ -342,4 +347,4 @@ def _to_json_fallback(value: object) -> object:
 JSON_ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, default=_to_json_fallback
 )
-"""Shared encoder; it raises ValueError for NaN and infinity."""
+"""The JSON encoder of all functions; it raises ValueError for NaN and infinity."""

@@ -1,4 +1,4 @@
-"""Plan a job: choose its files, columns and results."""
+"""Plan a batch inference job: its files, columns and results."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,16 +33,17 @@ from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.open_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Number of rows per block, large enough that batches sorted by length have little padding."""
+"""Number of rows per block. It is large enough that batches sorted by length need little
+padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
-"""Column names that are mapped by default to the only text or image input."""
+"""Names of the columns that are mapped by default to a single text or image input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A requested job. `input_columns` maps each input to its column; `copied_columns` are the
-    copied columns, or None for all columns.
+    """A request for a batch inference job. `input_columns` maps inputs to columns; `copied_columns`
+    are copied to the output, or all columns if it is None.
     """
 
     model: str
@@ -65,7 +66,7 @@ class JobRequest:
 
 
 def plan_job(request: JobRequest) -> JobPlan:
-    """Plan a job. Raise E0870 to E0885 for data that cannot be read, mapped or written."""
+    """Plan a job. Raise E0870 to E0885 if data cannot be read, mapped or written."""
     files = _list_files(request)
     columns = _read_table_columns(files)
     to = _choose_output_format(request, files)
@@ -110,7 +111,7 @@ def plan_job(request: JobRequest) -> JobPlan:
 
 
 def _check_csv_columns(model: RowModel, columns: Mapping[str, str], files: Sequence[Path]) -> None:
-    """Raise E0906 for a numeric input from a CSV file, since CSV values are text."""
+    """Raise E0906 if a numeric input is mapped to a CSV column, because CSV values are text."""
     reading = model.input_signature.reading
     records = {name: reading.get_input_reading(name) for name in columns}
     numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]
@@ -124,20 +125,20 @@ def _check_csv_columns(model: RowModel, columns: Mapping[str, str], files: Seque
 
 
 def _list_files(request: JobRequest) -> list[Path]:
-    """Return the input files, without parts that this job wrote to the same directory."""
+    """Return the input files, excluding parts that this job wrote to the same directory."""
     files, out = find_data_files(request.data), Path(request.out).resolve()
-    # a directory without a plan contains no output of a job
+    # without a plan, the directory contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
 
 
 def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
-    """Return the columns of all files. Raise E0884 if columns differ between files, except that
-    JSON Lines files may lack columns.
+    """Return the columns of all files. Raise E0884 if the files have different columns; JSON Lines
+    files may lack columns.
     """
     known: dict[str, ColumnType] = {}
-    # true if columns may be missing in all files so far
+    # true if all files so far may lack columns
     lacked = True
     for path in files:
         reader = open_data_file(path)
@@ -156,7 +157,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
                 helps=["process files with equal columns in one job"],
             )
         known = {n: kind for n, kind in both.items() if kind is not None}
-    # the type of a column that is null in every file is arbitrary
+    # a column that is null in every file can have any type
     kinds = {n: ColumnType("json") if k.element_type == NULL_TYPE else k for n, k in known.items()}
     return {n: TableColumn(n, kind) for n, kind in kinds.items()}
 
@@ -168,8 +169,8 @@ def _merge_columns(
     earlier_may_lack_columns: bool,
     file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
-    """Merge the columns of files, or return None if they conflict. `earlier_may_lack_columns` and
-    `file_may_lack_columns` are true if earlier files or this file may lack columns.
+    """Merge the columns of earlier files and of a file, or return None if they conflict. The two
+    flags are true if these files may lack columns.
     """
     made = {}
     for name in {**earlier_columns, **file_columns}:
@@ -182,13 +183,13 @@ def _merge_columns(
 
 
 def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> ColumnType | None:
-    """Return the type of a column that has these types in two files, or None if they conflict."""
+    """Return the type that represents both types of a column, or None if they conflict."""
     if first is None or second is None or first == second:
         return second if first is not None else None
     # a column of nulls is compatible with any type
     if NULL_TYPE in (first.element_type, second.element_type):
         return first if second.element_type == NULL_TYPE else second
-    # JSON has a single number type, so one file may contain 1 and a different file 1.5
+    # JSON has a single number type: a column may contain 1 in one file and 1.5 in another
     numbers = {"i64", "f64"}
     plain = not first.list_sizes and not second.list_sizes
     return (
@@ -209,20 +210,20 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
             helps=[f"one of {', '.join(OUTPUT_FORMATS)}"],
         )
     if to == "parquet":
-        import_pyarrow()  # a missing package is reported before the first block is computed
+        import_pyarrow()  # report a missing package before the first block is computed
     return to
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Map inputs to columns with the same name. If there are none, map the only text input (or the
-    only required input) to the column `text` or `image`, or raise E0880.
+    """Map inputs to columns with the same name. If there are none, map the only text input or the
+    only required input to the column `text` or `image`. Raise E0880 if this is not possible.
     """
     opened = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
     input_signature = opened.input_signature
     named = {n: n for n in input_signature.graph.inputs if n in columns}
     if named:
         return named
-    # padding masks need no column, since they are computed from the padded inputs
+    # padding masks need no column: they are computed from the padded inputs
     beside = {find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs}
     required = [n for n in input_signature.required_inputs if n not in beside]
     default = next((c for c in DEFAULT_COLUMNS if c in columns), "")
@@ -267,12 +268,12 @@ def _select_copied_columns(
     input_columns: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
-    """Return the copied columns. Raise E0885 for a missing column, and E0886 for a column that has
-    the name of an output.
+    """Return the columns to copy. Raise E0885 if a column does not exist, and E0886 if it has the
+    name of an output.
     """
     outputs = {c.name for c in results}
     if request.copied_columns is None:
-        # input images are too large to be copied to the output
+        # input images are not copied, because they are large
         images = {"image"} & {*input_columns.values()}
         return tuple(column for n, column in columns.items() if n not in images | outputs)
     for name in request.copied_columns:

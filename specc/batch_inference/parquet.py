@@ -23,7 +23,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
 Arrow: TypeAlias = Any
-"""A module or object of pyarrow, which is optional and therefore not imported for annotations."""
+"""A module or object of pyarrow. pyarrow is optional, so annotations do not import it."""
 
 
 def import_pyarrow(name: str = "pyarrow") -> Arrow:
@@ -50,7 +50,9 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 @dataclass
 class ParquetFile(DataFile):
-    """A Parquet file of row groups. The most recent row group is cached for the next block."""
+    """A Parquet file of row groups. The last row group that was read is cached for the next
+    block.
+    """
 
     cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 
@@ -60,7 +62,7 @@ class ParquetFile(DataFile):
         try:
             return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
         except PermissionError:
-            raise  # the file is not known to be corrupted
+            raise  # not necessarily a corrupted file
         except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
             note = escape_text(str(fault).splitlines()[0])[:200]
             self._fail_damaged("is not a readable Parquet file", note)
@@ -114,7 +116,7 @@ class ParquetFile(DataFile):
 
 
 def _convert_values(name: str, column: Arrow) -> list[object]:
-    """Convert values to Python objects, one by one if there is no bulk conversion."""
+    """Convert values to Python objects, one at a time if they cannot be converted in bulk."""
     try:
         if _has_nanoseconds(column.type):
             return [_convert_value(name, value) for value in column]
@@ -124,8 +126,8 @@ def _convert_values(name: str, column: Arrow) -> list[object]:
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
-    """Return True if times are in nanoseconds, whose conversion by pyarrow depends on other
-    packages.
+    """Return True if a type contains times in nanoseconds, which pyarrow converts only with
+    additional packages.
     """
     types = import_pyarrow().types
     timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
@@ -133,8 +135,8 @@ def _has_nanoseconds(type: Arrow) -> bool:
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """Convert an Arrow value to a Python value, to a string if Python cannot represent it, or to
-    `UnreadableRow` if the conversion fails.
+    """Convert an Arrow value to a Python value, or to a string if Python has no such type. Return
+    `UnreadableRow` if the conversion fails..
     """
     if not value.is_valid:
         return None
@@ -143,7 +145,7 @@ def _convert_value(name: str, value: Arrow) -> object:
             return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(import_pyarrow().string()).as_py())
-        if not text.startswith("<"):  # dates outside the calendar
+        if not text.startswith("<"):  # a date outside the range of Python's calendar
             return text
     return UnreadableRow(f"`{name}` contains no readable {value.type}")
 
@@ -205,12 +207,12 @@ def _make_arrow_type(column_type: ColumnType) -> Arrow:
 
 
 def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
-    """Return values of a column as an Arrow array."""
+    """Convert the values of a column to an Arrow array."""
     lists = _convert_arrays_to_lists(column_type, values)
     if lists is not None:
         return lists
     plain = [to_python_value(v) for v in values]
-    if column_type == ColumnType("f64"):  # columns of JSON files may mix integers and floats
+    if column_type == ColumnType("f64"):  # integers and floats of a JSON file
         plain = [None if v is None else float(v) for v in plain]
     try:
         return import_pyarrow().array(plain, type=_make_arrow_type(column_type))
@@ -226,7 +228,7 @@ def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) 
     is_null = [v is None for v in values]
     if not arrays or not column_type.list_sizes or len(arrays) + sum(is_null) < len(values):
         return None
-    # a null list of fixed size still has elements
+    # a null in a list of fixed size still occupies elements
     is_null_free = column_type.list_sizes[0] is None or not any(is_null)
     return _convert_lists(column_type, arrays, is_null) if is_null_free else None
 
@@ -243,7 +245,9 @@ def _decode_utf8(value: Arrow) -> Arrow:
 def _convert_lists(
     column_type: ColumnType, arrays: Sequence[Array], is_null: Sequence[bool]
 ) -> Arrow:
-    """Convert arrays to nested Arrow lists without Python objects; `is_null` rows are null."""
+    """Convert arrays to nested Arrow lists without Python objects; rows where `is_null` is true
+    become null.
+    """
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
     made = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))

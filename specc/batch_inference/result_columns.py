@@ -30,16 +30,16 @@ from specc.runtime.attention_weights import AttentionLocation, find_attention_lo
 from specc.runtime.generation_stream import GenerationResult
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
-"""The error of a row without results, or "" for other rows."""
+"""The error message of a failed row, or "" for other rows."""
 
 ATTENTION_PREFIX = "attention."
-"""Prefix of the names of attention weight columns; the scope follows."""
+"""Prefix of the names of attention weight columns, followed by the scope."""
 
 
 @dataclass(frozen=True)
 class GraphResultColumns:
-    """The result columns of a graph. `reading` formats outputs; outputs in `raw_outputs` are
-    returned as numbers, and names with the prefix `attention.` are attention weights by scope.
+    """The result columns of a graph. `reading` formats the outputs. Outputs in `raw_outputs` are
+    returned as numbers. Names with the prefix `attention.` select attention weights by scope.
     """
 
     graph: Graph
@@ -55,7 +55,7 @@ class GraphResultColumns:
         return [*shows, *((name, NumbersOutput()) for name in self.raw_outputs)]
 
     def iterate_columns(self) -> Iterator[TableColumn]:
-        """Yield the result columns. Raise E0879 for an output without one value per row."""
+        """Yield the result columns. Raise E0879 if an output has no batch axis."""
         for name, record in self.list_selected_outputs():
             if name.startswith(ATTENTION_PREFIX):
                 heads, _, _ = self._get_attention_shape(name)
@@ -69,7 +69,7 @@ class GraphResultColumns:
                     helps=[f"its outputs are {known}"],
                 )
             type = self.graph.outputs[name].type
-            # an output such as a mean over the batch has no value per row
+            # an output without a batch axis, such as a mean over the batch, has no value per row
             if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
                 raise_error(
                     "E0879",
@@ -90,8 +90,8 @@ class GraphResultColumns:
         return find_attention_locations(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
-        """Return heads, queries and keys of an attention column. Raise E0879 if there is no such
-        attention or if it is in a loop.
+        """Return the shape (heads, queries, keys) of an attention column. Raise E0879 if the layer
+        does not exist or is inside a loop.
         """
         known = self.attention_locations
         place = known.get(name.removeprefix(ATTENTION_PREFIX))
@@ -131,7 +131,7 @@ class GraphResultColumns:
     def _select_row(
         self, name: str, value: Array, row: InputRow, padding: "LengthPadding"
     ) -> Array:
-        """Return the part of an output that belongs to one row, without padding."""
+        """Return the slice of an output that belongs to one row, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padding.remove_padding(value, self._get_attention_shape(name), row)
         return padding.remove_padding(value, self.graph.outputs[name].type.shape[1:], row)
@@ -139,13 +139,15 @@ class GraphResultColumns:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """The lengths that depend on rows. `is_left_padded` has one entry per padded input."""
+    """Removes padding from results: knows the lengths of the inputs of each row. `is_left_padded`
+    has one entry per padded input.
+    """
 
     graph: Graph
     is_left_padded: Mapping[str, bool]
 
     def remove_padding(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
-        """Return a result without the padding along each axis."""
+        """Remove the padding of one row along each axis of a result."""
         row_lengths = self._compute_lengths(row)
         for axis, dim in enumerate(shape):
             try:
@@ -160,7 +162,7 @@ class LengthPadding:
         return value
 
     def _compute_lengths(self, row: InputRow) -> dict[str, int]:
-        """Return the dynamic lengths of a single row."""
+        """Return the dynamic lengths of one row."""
         # each padded input determines the length of its second axis
         found = {}
         for name in self.is_left_padded:
@@ -176,7 +178,7 @@ class LengthPadding:
         return {**facts, **found}
 
     def _find_padded_inputs(self, dim: Dim) -> list[str]:
-        """Return the padded inputs that determine a length."""
+        """Return the padded inputs that determine a dimension."""
         symbols = dim.symbols()
         inputs = self.graph.inputs
         return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
@@ -201,7 +203,7 @@ def _iterate_columns(name: str, record: OutputReading, type: Type) -> Iterator[T
 
 
 def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[str, object]]:
-    """Format the values of one row. Raise E0916 for values that do not match `reading`."""
+    """Format the result of one row. Raise E0916 if the values do not match `reading`."""
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)
@@ -209,7 +211,7 @@ def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[t
             yield f"{name}.label", labels[0] if one else labels
             yield f"{name}.score", scores[0] if one else scores
         case TextOutput():
-            # either scores per token, or token ids
+            # either scores over the vocabulary, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | ClassMapOutput():
@@ -232,7 +234,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
             notes=[f"its shape per row is {list(value.shape)}, expected {expected}"],
         )
     shares = compute_probabilities(scores)[0]
-    # the first index if several scores are equal, on every machine
+    # stable: the first label among equal scores, on every machine
     best = np.argsort(-shares, kind="stable")[: record.top_k]
     labels = [record.labels[i] if record.labels else str(i) for i in best]
     return labels, [float(shares[i]) for i in best]
@@ -243,7 +245,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
 
 @dataclass(frozen=True)
 class GeneratedResultColumns:
-    """A formatter of generation results as table columns."""
+    """Converts generation results to table columns."""
 
     has_text: bool
     has_scores: bool = False

@@ -31,13 +31,13 @@ UNREADABLE_ROW_CODE = "E0877"
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """The model inputs of one row, as arrays without a batch axis."""
+    """The model inputs of one row: arrays without a batch axis."""
 
     row_number: int
     arrays: Arrays
 
     def get_padded_length(self, padded_inputs: Sequence[str]) -> int:
-        """Return the padded length, which is the maximum over the inputs."""
+        """Return the padded length: the maximum over the inputs."""
         return max((len(self.arrays[n]) for n in padded_inputs), default=1)
 
     def get_batch_shape(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -47,8 +47,8 @@ class InputRow:
 
 @dataclass(frozen=True)
 class RowReader:
-    """A reader that converts rows to model inputs and batches them. `input_columns` maps each input
-    to its column.
+    """Converts rows to model inputs and batches them. `input_columns` maps each input to its
+    column.
     """
 
     input_signature: ModelInputs
@@ -57,12 +57,14 @@ class RowReader:
 
     @cached_property
     def padded_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose lengths may differ within a batch."""
+        """Return the inputs whose length may differ within a batch."""
         graph = self.input_signature.graph
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return True if an input is the generated input, which is padded on the declared side."""
+        """Return True if an input is the generated input, which is padded on the side that the spec
+        declares.
+        """
         return (
             self.is_generative
             and name == self.input_signature.sequence_input
@@ -70,9 +72,11 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Return every row or its error; errors from reading the file take precedence."""
+        """Convert all rows. Return each row or its error; errors from reading the file take
+        precedence.
+        """
         broken = _find_unreadable_rows(table)
-        # the column is converted for all valid rows at once
+        # converts each column for all valid rows at once
         readable_rows = [number for number in range(count) if number not in broken]
         columns = {
             name: self._convert_column(name, [table[column][number] for number in readable_rows])
@@ -85,7 +89,7 @@ class RowReader:
         return [broken.get(number) or converted_rows[number] for number in range(count)]
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
-        """Return the value or the error of each row in a column."""
+        """Convert a column. Return the value or the error of each row."""
         together = self._convert_whole_column(name, values)
         if together is not None:
             return [*together]
@@ -98,12 +102,12 @@ class RowReader:
         return found
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """Convert a column at once, which takes half the time. Return None if a value must be
-        converted separately.
+        """Convert a whole column at once, which takes half the time. Return None if its values must
+        be converted separately.
         """
         record = self.input_signature.reading.get_input_reading(name)
         type_ = self.input_signature.graph.inputs[name].type
-        # exact types: a bool is an int in Python, but not for a model
+        # compares exact types: in Python, a bool is an int
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
             if isinstance(record, TEXT_READINGS) and kinds == {str}:
@@ -113,7 +117,7 @@ class RowReader:
         return None
 
     def _convert_array(self, name: str, value: object) -> Array:
-        """Convert the value of one row for an input. Raise E09xx if it is invalid."""
+        """Convert the value of one row for an input. Raise E09xx if the value is invalid."""
         graph, reading = self.input_signature.graph, self.input_signature.reading
         record, column = reading.get_input_reading(name), f"the column `{self.input_columns[name]}`"
         if value is None:
@@ -130,12 +134,11 @@ class RowReader:
             title = f"{column} has {_format_axes(made.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
-        # converted separately, because in one array with other values it would be cast to their
-        # type
+        # converted separately, because in one array the values would be cast to a common type
         return cast_exactly(made, type.dtype, name)
 
     def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
-        """Batch rows, adding padding masks."""
+        """Batch rows, and add padding masks."""
         graph, batched = self.input_signature.graph, dict[str, object]()
         for name in self.input_columns:
             arrays = [row.arrays[name] for row in rows]
@@ -173,7 +176,7 @@ def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
 
 
 def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
-    """Convert lists of integers to arrays, or return None if a list has other values."""
+    """Convert lists of integers to arrays, or return None if a list contains other values."""
     lists = [value for value in values if isinstance(value, list)]
     flat = [*chain.from_iterable(lists)]
     if not {*map(type, flat)} <= {int}:
@@ -204,15 +207,15 @@ FLOAT_BYTES = 4
 """Size of a float32 value in bytes."""
 
 MAX_PADDING, MAX_UNCHECKED_ROWS = 1.15, 8
-"""Maximum ratio of padded to valid positions, and the number of rows up to which this limit is
-ignored."""
+"""Maximum ratio of padded to valid positions. Batches of up to the given number of rows are exempt
+from it."""
 
 Cost = Callable[[int, int], int]
-"""The memory and the multiply-adds of a batch, by batch size and length."""
+"""The memory and the multiply-adds of a batch, by batch size and sequence length."""
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
-    """Group rows with equal unpadded lengths, the shortest rows first."""
+    """Group rows whose unpadded lengths are equal, from short to long padded lengths."""
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
         groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
@@ -225,19 +228,19 @@ def make_batches(
     limits: BatchLimits,
     estimate_bytes: Cost,
 ) -> list[list[InputRow]]:
-    """Return batches of rows with equal unpadded lengths; a row that exceeds a limit is a separate
-    batch.
+    """Return batches of rows whose unpadded lengths are equal. A row that exceeds a limit on its
+    own forms a batch of one.
     """
     found = []
     for group in group_by_shape(rows, padded_inputs):
         batch: list[InputRow] = []
         content = 0
-        for row in group:  # the longest row comes last, so it determines the padded length
+        for row in group:  # the last row is the longest and determines the padded length
             count, longest = len(batch) + 1, row.get_padded_length(padded_inputs)
             content += longest
             positions = count * longest
             little_padding = count <= MAX_UNCHECKED_ROWS or positions <= MAX_PADDING * content
-            # the full batch is tried first, since fewer rows need less memory
+            # try the full batch first: fewer rows need less memory
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
@@ -263,8 +266,8 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class CostFormulas:
-    """Formulas of the memory and the multiply-adds of a graph, in terms of the batch size and of
-    the length to which all other lengths are set.
+    """The cost model of a graph: formulas for its memory and multiply-adds as functions of the
+    batch size and the sequence length. All other symbolic lengths are set to the sequence length.
     """
 
     batch_symbol: str
@@ -272,11 +275,13 @@ class CostFormulas:
     multiply_adds: Dim
     length_equations: dict[str, Dim] = field(default_factory=dict)
     cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """Cache of evaluated formulas, since few different lengths occur."""
+    """Evaluated formulas, cached because few different lengths occur."""
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
-        """Create the formulas of the live size at each node and of the total multiply-adds."""
+        """Derive the formulas of a graph: the operand and result size of each node, and the total
+        multiply-adds.
+        """
         batch = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
@@ -316,7 +321,7 @@ class CostFormulas:
 
 
 def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
-    """Count the elements that a node reads and writes, including the weights of attention."""
+    """Count the elements that a node reads and writes, including attention weights."""
     held = [a for a in node.args if a is not None and a.node is not None]
     numbers = [multiply_dims(v.type.shape) for v in (*held, *results)]
     if isinstance(node.op, ops.Attend):
@@ -326,7 +331,7 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
 
 
 def get_batch_symbol(graph: Graph) -> Dim | None:
-    """Return the batch size: the first length of the first input."""
-    # a scalar input is a setting such as a temperature, not a batch
+    """Return the symbol of the batch size: the first dimension of the first input."""
+    # skips scalar inputs, which are settings such as a temperature
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
     return first.shape[0] if first else None

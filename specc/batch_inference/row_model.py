@@ -1,4 +1,4 @@
-"""The model of a job, opened once and called per batch."""
+"""The model of a batch inference job, which is opened once and run per batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled_
 
 @dataclass(frozen=True)
 class GenerativeRowModel:
-    """A model that generates from the rows that `row_reader` prepares."""
+    """A generative model for the rows that `row_reader` converts."""
 
     generator: Generator
     row_reader: RowReader
@@ -38,7 +38,7 @@ class GenerativeRowModel:
 
     @property
     def static_batching_reason(self) -> str:
-        """Return why continuous batching is not possible, or "" if it is possible."""
+        """Return the reason why continuous batching is not possible, or "" if it is possible."""
         return explain_static_batching(self.generator, self.settings)
 
     @property
@@ -56,7 +56,9 @@ class GenerativeRowModel:
     def make_continuous_batch(
         self, batch_size: int, on_begin: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Create a continuous batch; `on_begin` is called with the indices of rows in progress."""
+        """Create a continuous batch. `on_begin` is called with the indices of the rows in
+        progress.
+        """
         padded = self.row_reader.padded_inputs
         return ContinuousBatch(
             model=self.generator,
@@ -67,8 +69,8 @@ class GenerativeRowModel:
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
-        """Start generation for a batch of rows; `first_row` plus the index of a row selects its
-        random stream. Raise E09xx if an input is invalid.
+        """Start generation for a batch of rows; `first_row` plus the batch index of a row
+        determines its random stream. Raise E09xx if an input is invalid.
         """
         stream = self.generator.begin(self.row_reader.batch_inputs(rows), self.settings)
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
@@ -76,9 +78,9 @@ class GenerativeRowModel:
 
 @dataclass
 class RowModel:
-    """A model that maps rows to rows: outputs of a graph, or generated text. `input_columns` maps
-    each input to its column, `settings` are generation settings, `raw_outputs` are outputs that are
-    returned as numbers.
+    """A model that computes one output row per input row: outputs of a graph, or generated text.
+    `input_columns` maps each input to its column, `settings` are generation settings, and
+    `raw_outputs` are outputs that are returned as numbers.
     """
 
     opened: OpenedModel
@@ -97,10 +99,10 @@ class RowModel:
         provider: str = "cpu",
         threads: int = 1,
     ) -> "RowModel":
-        """Open a model for rows. Raise E0880 for an input without a column."""
+        """Open a model for batch inference. Raise E0880 if an input has no column."""
         opened = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
         model = RowModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
-        model.check_columns()  # checked before rows are read
+        model.check_columns()  # check before rows are read
         return model
 
     @property
@@ -115,7 +117,7 @@ class RowModel:
 
     @property
     def input_signature(self) -> ModelInputs:
-        """Return the inputs that rows provide, with their preprocessing."""
+        """Return the inputs that rows provide, and their preprocessing."""
         return (
             self.opened.input_signature
             if self.is_generative
@@ -123,7 +125,7 @@ class RowModel:
         )
 
     def check_columns(self) -> None:
-        """Raise E0880 for columns mapped to unknown inputs, and for inputs without a column."""
+        """Raise E0880 if a column is mapped to an unknown input, or if an input has no column."""
         input_signature = self.input_signature
         known = input_signature.graph.inputs
         for name in self.input_columns:
@@ -133,7 +135,7 @@ class RowModel:
                     f"the model has no input `{name}`",
                     helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
-        # sequences that begin with a start token do not need a prompt column
+        # sequences with a start token need no prompt column
         begins = self.is_generative and self._needs_no_prompt()
         beside = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
         for name in input_signature.required_inputs:
@@ -155,8 +157,8 @@ class RowModel:
 
     @cached_property
     def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The result columns. Raise E0731 to E0733 for invalid settings, and E0879 if outputs of a
-        generative model are selected.
+        """Return the formatter of results. Raise E0731 to E0733 if settings are invalid, and E0879
+        if outputs of a generative model are selected.
         """
         generator = self.opened.generator
         if not self.is_generative or generator is None:
@@ -172,7 +174,7 @@ class RowModel:
 
     @cached_property
     def row_generator(self) -> GenerativeRowModel:
-        """Return the generator of rows. Raise E0731 to E0733 for invalid settings."""
+        """Return the generative model. Raise E0731 to E0733 if settings are invalid."""
         generator = self.opened.generator
         assert generator is not None, "only a generative model has a row generator"
         settings = generator.resolve_settings(self.settings)
@@ -189,19 +191,19 @@ class RowModel:
 
     @cached_property
     def cost_formulas(self) -> CostFormulas:
-        """Return the cost of a batch, estimated from the full-forward graph."""
+        """Return the cost model of a batch, derived from the full-forward graph."""
         return CostFormulas.from_graph(self._cost_graph)
 
     @property
     def _cost_graph(self) -> Graph:
         scoring = self.opened.scoring_model
-        # a standalone generator has no full-forward graph to compute costs from
+        # a standalone generator has no full-forward graph to derive costs from
         if scoring is not None and scoring.manifest.decoding is None:
             return scoring.manifest.graph
         return self.input_signature.graph
 
     def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
-        """Return the results of each row of a batch. Raise E09xx for invalid inputs."""
+        """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""
         if isinstance(self.formatter, GeneratedResultColumns):
             made = self.row_generator.start_generation(rows, first_row).results()
             return [self.formatter.format_row(row) for row in made]
@@ -227,7 +229,7 @@ class RowModel:
 
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:
-    """Return the names of the inputs that take text."""
+    """Return the names of the text inputs."""
     input_signature = opened.input_signature
     return [
         n

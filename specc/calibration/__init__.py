@@ -1,1 +1,1 @@
-"""Calibration of quantized weights: activations collected on sample inputs."""
+"""Calibration of quantized weights with the activations on sample inputs."""

@@ -1,4 +1,4 @@
-"""Find the activations of each int4 weight; expose those inside loops as outputs."""
+"""Find the activations of each int4 weight; expose activations inside loops as outputs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from specc.transforms.quantize_weights_and_kv_caches import (
 from specc.transforms.weight_uses import find_matrix_product
 
 WeightNames: TypeAlias = Mapping[Value, str]
-"""Names of weights by their values in a graph or body."""
+"""Names of weights by the graph or body value that contains them."""
 
 
 class WeightMatrix(NamedTuple):
@@ -29,8 +29,8 @@ class WeightMatrix(NamedTuple):
 def expose_loop_activations(
     graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
-    """Return a graph that outputs the activations of the weights `names` (or of their experts), and
-    the activations of each weight.
+    """Return a copy of the graph whose outputs include the activations that the weights `names` (or
+    their experts) multiply, and these activations by weight.
     """
     made = Builder()
     walk = _GraphCopier(made, made.copy_inputs_and_parameters(graph))
@@ -49,8 +49,8 @@ def expose_loop_activations(
 
 @dataclass
 class _GraphCopier:
-    """A copier of nodes. `copies` maps values to their copies, `activations_of` maps weights to
-    activations.
+    """Copies the nodes of a graph. `copies` maps values to their copies, `activations_of` maps
+    weights to activations.
     """
 
     builder: Builder
@@ -81,7 +81,7 @@ class _GraphCopier:
             values.append(value)
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
-        """Copy a loop that collects activations in its body."""
+        """Copy a loop with scan outputs that collect the activations in its body."""
         inner = _GraphCopier(builder := Builder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
@@ -89,8 +89,8 @@ class _GraphCopier:
         if not more:
             return self.builder.add_node(op, *args)
         new = self.builder.add_node(inner.make_collecting_scan(op, more), *args)
-        # After the loop-carried values and before the existing scan outputs, so that existing
-        # results keep their indices.
+        # New outputs are inserted after the loop-carried values and before the existing scan
+        # outputs.
         first, behind = op.carry_count, op.carry_count + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
         for matrix, values in inner.activations_of.items():
@@ -102,8 +102,8 @@ class _GraphCopier:
         return *new[:first], *new[behind:]
 
     def _transpose_activation(self, value: Value, axis: int) -> Value:
-        """Move the iteration axis of a scan output next to the last axis: an enclosing loop
-        takes the first axis as batch.
+        """Move the iteration axis of a scan output before the last axis, because an enclosing loop
+        uses the first axis as the batch axis.
         """
         order = [n for n in range(value.type.rank) if n != axis]
         order.insert(value.type.rank - 2, axis)
@@ -126,7 +126,7 @@ class _GraphCopier:
         return [v for v in every_wide if v.type.shape[0] == batch]
 
     def make_collecting_scan(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
-        """Return the loop with additional outputs for the values `more` of its body."""
+        """Return the loop with additional scan outputs for the body values `more`."""
         given = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(more)}
@@ -139,7 +139,7 @@ class _GraphCopier:
 
 
 def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
-    """Return the names of weights for the values of a body."""
+    """Return the weight names of the body values."""
     known = {}
     for inner, outer in op.map_captures(node.operands).items():
         root = find_viewed_weight(outer)
@@ -149,13 +149,13 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
 
 
 def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
-    """Yield the weights of `names` that the body multiplies, with their activations."""
+    """Yield the weights of `names` that a MatMul in the body multiplies, with their activations."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """Return the weight of `names` that a node multiplies and its activation, or [] if there is
-    none.
+    """Return the weight of `names` and the activation that a MatMul node multiplies, or [] if the
+    node multiplies no such weight.
     """
     product = find_matrix_product(node)
     weight = find_viewed_weight(node.args[product.matrix_operand]) if product else None
@@ -166,9 +166,9 @@ def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
 def collect_expert_activations(
     builder: Builder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
-    """Yield the weight name, expert index and activation of each matrix in a stack. `args` are the
-    operands of `node` in the new graph; `stack_names` are the names of stacked weights outside the
-    loop.
+    """Yield the weight name, expert index and activation of each matrix in a stacked weight. `args`
+    are the operands of `node` in the new graph; `stack_names` are the names of stacked weights
+    outside the loop.
     """
     op = node.op
     assert isinstance(op, ops.MixtureOfExperts)
@@ -192,11 +192,11 @@ def collect_expert_activations(
 def _tap_expert(
     builder: Builder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
-    """Return the activations of one expert."""
+    """Return the activations that one expert multiplies."""
     given = op.split_operands(args)
     number = builder.add_op(ops.Constant(expert, given.ids.type.dtype))
     named = builder.add_op(ops.Compare("eq"), given.ids, number)
-    # in this body, the expert has index 0, and -1 means no expert
+    # tokens of this expert get expert index 0, all other tokens -1 (no expert)
     one = builder.add_op(ops.Constant(1, given.ids.type.dtype))
     chosen = builder.add_op(ops.Cast(given.ids.type.dtype), named)
     ids = builder.add_op(ops.Arith("sub"), chosen, one)
@@ -209,12 +209,13 @@ def _tap_expert(
 
 
 MAX_TAPPED_BITS = 4
-"""Weights with more bits are quantized without error compensation, because their error is small."""
+"""Maximum number of bits of weights that are quantized with error compensation; the error of wider
+weights is small."""
 MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features: a Gram matrix of this size takes 2 GB, and its factorization
-1.5 GB more."""
+another 1.5 GB."""
 WeightInputs: TypeAlias = tuple[Value, ...]
-"""The activations of a weight."""
+"""The activations that a weight multiplies."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class WeightReaders:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Return the values without duplicates."""
+        """Return the tapped values without duplicates."""
         return tuple(dict.fromkeys(v for activations in self.tap_points for v in activations))
 
 
@@ -243,7 +244,7 @@ def find_weight_readers(
     graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
 ) -> WeightReaders:
     """Find the activations that the weights of a plan multiply. `ties` maps a tied weight to its
-    source. Recurrent layers are expanded to loops, which expose their activations.
+    source. Recurrent layers are expanded to loops, whose activations can be output.
     """
     wanted = [n for n, form in plan.items() if form.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
@@ -258,9 +259,8 @@ def find_weight_readers(
 def _find_tap_points(
     activations_of: Mapping[WeightMatrix, list[Value]], wanted: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
-    """Return the weights by their activations, in the order of `wanted`."""
-    # Embedding tables multiply no activations, and activations of a loop that cannot be collected
-    # are not observed.
+    """Return the weights by the activations that they multiply, in the order of `wanted`."""
+    # Embedding tables multiply no activations, and some activations inside loops cannot be output.
     wide = {matrix: get_input_width(tuple(values)) for matrix, values in activations_of.items()}
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}
@@ -273,13 +273,13 @@ def _find_tap_points(
 
 
 def get_input_width(activations: WeightInputs) -> int:
-    """Return the number of input features of a weight."""
+    """Return the input dimension of a weight from its activations."""
     return activations[0].type.shape[-1].number or 0
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """Return the name of the padding mask for the leading axes of a value, or "" if there is not
-    exactly one.
+    """Return the name of the padding mask that matches the leading axes of a value, or "" if there
+    is not exactly one.
     """
     found = [
         name

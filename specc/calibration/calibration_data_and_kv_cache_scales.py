@@ -29,8 +29,8 @@ FILE_BATCH_SIZE = 8
 
 
 def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield checked inputs for each run. Raise E0802 or E0904 for a file that cannot be read, and
-    E0854 for a file without inputs of the model.
+    """Yield checked inputs for each run. Raise E0802 or E0904 if the file cannot be read, and E0854
+    if it has no inputs of the model.
     """
     count = 0
     for place, record in _read_records(path):
@@ -64,14 +64,14 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_object(line: bytes, place: str) -> Mapping[str, object]:
-    """Return the inputs in one line by name. Raise E0854 if the line is not an object, and E0906 if
-    it is invalid JSON.
+    """Return the inputs by name that one JSON line contains. Raise E0854 if the line is not an
+    object, and E0906 if it is invalid JSON.
     """
     helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, place)
     except Failed as failed:
-        # replaces the help, which is about arrays, because a line must be an object
+        # replaces the help text about arrays, because the line must be a JSON object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error(
@@ -105,14 +105,14 @@ def _prepare_sequences(
 
 
 def _explain_useless(name: str, array: Array, keep: str) -> str:
-    """Return the reason why an input is useless for calibration, or "" if it is useful."""
+    """Return the reason why an input cannot be used for calibration, or "" if it can be used."""
     if not array.size:
         return f"`{name}` is empty"
     holes = np.argwhere(~np.isfinite(array))
     if len(holes):
         first = holes[0].tolist()
         return f"`{name}` contains NaN or infinity, first at {first}"
-    # the results of a sequence that consists of padding are meaningless
+    # all positions of the sequence are padding, so its results are meaningless
     hidden = np.argwhere(~np.any(array, -1)) if keep else holes
     if len(hidden):
         return f"`{name}` masks out all of row {hidden[0].tolist()}"
@@ -120,7 +120,7 @@ def _explain_useless(name: str, array: Array, keep: str) -> str:
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add the batch axis to a value of a file, which is a single text or image."""
+    """Add the batch axis to a value from a file, which is a single text or image."""
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
         depth, inner = depth + 1, inner[0]
@@ -129,9 +129,11 @@ def _add_batch_axis(value: object, rank: int) -> object:
 
 
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield the inputs in batches of `FILE_BATCH_SIZE` if all inputs have a common batch axis."""
+    """Yield the inputs in batches of `FILE_BATCH_SIZE`, or unchanged if the inputs have no common
+    batch axis.
+    """
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    # without a common batch axis, corresponding elements of different inputs are unknown
+    # without a common batch axis, the inputs cannot be sliced consistently
     axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
@@ -142,13 +144,13 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
 
 
 def _collect_first_axes(graph: Graph) -> set[str | None]:
-    """Return the names of the first axes of a graph's inputs."""
+    """Return the symbols of the first axes of a graph's inputs."""
     shapes = [v.type.shape for v in graph.inputs.values()]
     return {shape[0].name if shape else None for shape in shapes}
 
 
 def _fail_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoReturn:
-    """Raise E0854."""
+    """Raise E0854 with the reason why an input does not match the model."""
     wanted = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
         "E0854",
@@ -159,16 +161,16 @@ def _fail_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoRet
 
 
 SAMPLE_TOKENS = 128
-"""Number of tokens of a self-generated sample, if the context is long enough."""
+"""Length of self-generated samples in tokens; shorter if the maximum context length is smaller."""
 FIXED_INPUT_ROWS = 24
-"""Number of random samples for models that do not generate."""
+"""Maximum number of random samples for models that do not generate."""
 GENERATED_BATCH_SIZE = 8
 """Batch size for self-generated calibration data."""
 
 
 def generate_samples(package: Path, input_signature: ModelInputs, count: int) -> Iterator[Sample]:
-    """Yield `count` self-generated sequences as inputs of the full graph. Raise E0859 if the
-    package is not generative.
+    """Yield `count` self-generated sequences as inputs of the full-forward graph. Raise E0859 if
+    the package is not generative.
     """
     writer = open_compiled_model(str(package)).generator
     if writer is None:
@@ -192,7 +194,7 @@ def fail_no_generated_text() -> NoReturn:
 
 
 def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
-    """Yield the inputs of generated sequences, each as a batch of size 1."""
+    """Yield the inputs of generated sequences with batch size 1."""
     growing = generator.input_signature.sequence_input
     given = _make_start_inputs(generator, count, seed)
     long = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)
@@ -209,13 +211,15 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
     for row, tokens in enumerate(texts):
         prompt = writing.prompt[row]
         whole = np.concatenate([prompt, np.array(tokens, prompt.dtype)])
-        # the last generated token is not fed to the model
+        # the model was not run on the last generated token
         others = {n: v[row : row + 1] for n, v in given.items() if n != growing}
         yield {**others, growing: whole[None, :long]}
 
 
 def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str, Array]:
-    """Return random inputs for `count` sequences, with a start token if needed."""
+    """Return random inputs for `count` sequences, beginning with the start token if the model has
+    one.
+    """
     input_signature, generation = generator.input_signature, generator.generation
     graph, growing = input_signature.graph, input_signature.sequence_input
     bounds = {name: bound.high for name, bound in input_signature.length_bounds.items()}
@@ -225,7 +229,7 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
     sizes |= {batch.name or "": count, length.name or "": 1}
     drawn = make_random_inputs(graph, sizes, np.random.default_rng(seed))
     given = {name: drawn[name] for name in input_signature.required_inputs}
-    # A random first token would never occur in real use.
+    # Prompts of real inputs never begin with a random token.
     if generator.allows_empty_prompt or generation.settings.get("start"):
         given.pop(growing, None)
     return given
@@ -238,16 +242,16 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 RANGE_MARGIN = 1.25
-"""Ratio of the largest representable value to the largest observed value; larger values
-saturate."""
+"""Ratio of the largest representable value to the largest observed value, which leaves headroom;
+values beyond it saturate."""
 
 
 MAX_CODE = 127
 
 
 def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Return the scales f32[heads 1 width] of each KV buffer of a package, by state name. Raise
-    E0859 if a cached value is not finite.
+    """Return the scales float32 [heads, 1, head_dim] of each KV buffer of a package, by state name.
+    Raise E0859 if a cached value is not finite.
     """
     maximum: dict[str, Array] = {}
     writer = open_compiled_model(str(package)).generator

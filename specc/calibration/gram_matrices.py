@@ -28,17 +28,20 @@ from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
-"""Maximum float32 size of the weights of a stage, unless a single operation exceeds it."""
+"""Maximum size of the weights of a calibration stage in float32; a single larger operation is a
+separate stage."""
 STAGE_GRAM_BYTES = 512 << 20
-"""Maximum size of the Gram matrices of a stage, unless a single weight exceeds it."""
+"""Maximum size of the Gram matrices of a calibration stage; a single larger weight is a separate
+stage."""
 NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """A stage of calibration. `graph` computes the activations in `activations_of`, by name, and
-    values for later stages (`stage_outputs`) from the model's inputs and from values of earlier
-    stages (`stage_inputs`). No later stage reads the values in `released`.
+    """A calibration stage, which loads a limited part of the weights. `graph` computes the
+    activations named in `activations_of` and the values for later stages (`stage_outputs`) from the
+    model's inputs and from the outputs of earlier stages (`stage_inputs`). `released` are the
+    values that no later stage reads.
     """
 
     graph: Graph
@@ -49,7 +52,7 @@ class CalibrationStage:
 
 
 def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
-    """Yield the stages that compute the values of `readers`, in order."""
+    """Yield the calibration stages that compute the values of `readers`, in order."""
     whole = _StagedGraph(readers)
     groups = list(whole.iterate_groups()) or [[]]
     first, last = _find_lifetimes(whole, groups)
@@ -89,7 +92,7 @@ def _find_lifetimes(
 
 @dataclass
 class _StagedGraph:
-    """The whole graph and its `heavy` nodes, which depend on both inputs and weights."""
+    """The whole graph, and its `heavy` nodes, which depend on both inputs and weights."""
 
     readers: WeightReaders
 
@@ -100,12 +103,12 @@ class _StagedGraph:
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """Return the weights that each value depends on, and `""` for inputs."""
+        """Return the weights that each value depends on, with `""` in place of the inputs."""
         found = {v: frozenset([""]) for v in self.graph.inputs.values()}
         found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
             read: frozenset[str] = frozenset().union(*(found[a] for a in node.args if a))
-            # the dependencies of values that are already computed are irrelevant
+            # a value that is already computed counts as an input
             made = frozenset(["", "…"]) if "" in read and len(read) > 1 else read
             found |= dict.fromkeys(results, made)
         return found
@@ -115,11 +118,11 @@ class _StagedGraph:
         return "" in kinds and len(kinds) > 1
 
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
-        """Yield groups of the required heavy nodes in order; each group contains as many nodes as
-        the limits allow.
+        """Yield groups of the required heavy nodes in topological order; each group is as large as
+        the size limits allow.
         """
         live = collect_needed_nodes(self.readers.values)
-        # a float64 matrix [inputs, inputs], allocated at the first activation
+        # size of the float64 Gram matrix [inputs, inputs], allocated at the first activation
         begins = {
             activations[0]: 8 * get_input_width(activations) ** 2
             for activations in self.readers.tap_points
@@ -145,7 +148,7 @@ class _StagedGraph:
             yield group
 
     def _collect_weights(self, node: Node) -> set[str]:
-        """Return the weights of a node, without those of heavy values."""
+        """Return the weights that a node depends on, except through heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
 
@@ -161,9 +164,9 @@ class _StagedGraph:
     def build_stage_graph(
         self, group: list[NodeResults], takes: Mapping[str, Value], gives: Mapping[str, Value]
     ) -> Graph:
-        """Return the graph of a group of heavy nodes and the light nodes that they depend on."""
+        """Return the graph of a group of heavy nodes, with the light nodes that they depend on."""
         graph, made = self.graph, Builder()
-        # unused parameters are dropped when the graph is built
+        # building the graph drops unused parameters
         now = made.copy_inputs_and_parameters(graph)
         now |= {value: made.add_input(name, Input(value.type)) for name, value in takes.items()}
         here = self._add_light_nodes(group, gives.values())
@@ -180,7 +183,7 @@ class _StagedGraph:
 
 
 class GramFactors:
-    """Yields the factors of all weights of `tap_points`."""
+    """An iterable of the Cholesky factors of all weights in `tap_points`."""
 
     def __init__(
         self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
@@ -201,8 +204,8 @@ class GramFactors:
     def quantize_group(
         self, activations: WeightInputs, factor: Array
     ) -> Iterator[tuple[str, GetFactor]]:
-        """Quantize the weights that multiply `activations`. Raise E0810 to E0815 if a file cannot
-        be written.
+        """Quantize the weights that multiply `activations`. Raise E0810 to E0815 if writing a file
+        fails.
         """
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
         for name in names:
@@ -224,7 +227,7 @@ class GramFactors:
         return found
 
     def _remove_files(self, name: str) -> None:
-        """Remove the files that no other weight requires."""
+        """Remove the stored factors that no later weight reads."""
         for activations, names in self.readers.items():
             if name in names:
                 names.remove(name)
@@ -234,12 +237,13 @@ class GramFactors:
 
 Sample: TypeAlias = Mapping[str, Array]
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
-"""Function that restarts the iteration over the samples."""
+"""A function that restarts the iteration over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""Function that opens a session of a graph with its weights; the context manager releases both."""
+"""A function that opens a session of a graph with the given weights; leaving the context releases
+both."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
-"""Function that quantizes a weight with the Cholesky factors of its Gram matrices (one per stacked
-matrix) into named files."""
+"""A function that quantizes a weight with the Cholesky factors of its Gram matrices (one per
+stacked matrix) and writes the result to the named files."""
 
 
 def quantize_calibrated(
@@ -249,8 +253,9 @@ def quantize_calibrated(
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights of `readers` with the activations of the samples, into files in
-    `directory`. Raise E0859 if a value is not finite, E0810 to E0815 if a file cannot be written.
+    """Quantize the weights of `readers` with the activations on the samples, and write them to
+    files in `directory`. Raise E0859 if a value is not finite, and E0810 to E0815 if writing a file
+    fails.
     """
     quantized: dict[str, PrequantizedWeight] = {}
     sums, factors = _GramSums(readers), GramFactors(readers.tap_points, directory)
@@ -258,7 +263,7 @@ def quantize_calibrated(
         _run_stage(stage, open_session, samples(), directory, sums)
         for activations, total in sums.take_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
-            # the sum is as large as the factor and is not needed during quantization
+            # frees the sum, which is as large as the factor and no longer needed
             del total
             for name, get_factor in factors.quantize_group(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
@@ -272,7 +277,7 @@ def _run_stage(
     directory: Path,
     sums: "_GramSums",
 ) -> None:
-    """Run all samples through a stage and release its weights."""
+    """Run a stage on all samples, and release the weights of its session."""
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
@@ -283,7 +288,7 @@ def _run_stage(
 
 @dataclass
 class _GramSums:
-    """The Gram matrix of each weight while it is accumulated."""
+    """Accumulates the Gram matrix of each weight."""
 
     readers: WeightReaders
 
@@ -292,7 +297,7 @@ class _GramSums:
         self.pending = {activations: set(activations) for activations in self.readers.tap_points}
 
     def add_sample(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
-        """Add the values of a sample, without padding."""
+        """Add the activations of a sample, excluding padding."""
         for activations, names in self.readers.tap_points.items():
             for value in activations:
                 if value not in activations_of:
@@ -306,7 +311,9 @@ class _GramSums:
     def take_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and drop the Gram matrices that are complete after the values `activations_of`."""
+        """Yield and remove the Gram matrices that are complete once the activations
+        `activations_of` are added.
+        """
         seen = set(activations_of)
         for activations, left in self.pending.items():
             left -= seen
@@ -315,8 +322,8 @@ class _GramSums:
 
 
 def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
-    """Return the values that earlier stages stored for a sample; after its last use, a file is
-    removed.
+    """Load the stage inputs that earlier stages stored for a sample, and remove each file after its
+    last use.
     """
     found = {}
     for name in stage.stage_inputs:
@@ -328,7 +335,7 @@ def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) ->
 
 
 def _save_array(path: Path, array: Array) -> None:
-    """Write an array. Raise E0810 to E0815 if the file cannot be written."""
+    """Write an array to a file. Raise E0810 to E0815 if writing fails."""
     try:
         np.save(path, array, allow_pickle=False)
     except OSError as error:

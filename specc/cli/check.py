@@ -1,5 +1,5 @@
-"""Check a spec without weights: shapes for all sizes, causality and padding, then with the config
-values.
+"""Check a spec without weights: shapes for all sizes, causality and padding, first symbolically,
+then with the config values.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -65,14 +65,14 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
-    """List the graphs of the spec that are not checked."""
+    """Return the graphs of the spec that are not checked, as a line of text."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
 def _list_trial_values(checked: CheckedSpec) -> list[str]:
-    """List the config values of the trials, e.g. `layers = 2`."""
+    """Return the config values of the trials as text, e.g. `layers = 2`."""
     return sorted({f"{k} = {v}" for t in checked.trials for k, v in t.trial_values.items()})
 
 
@@ -85,7 +85,9 @@ def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
-    """Analyze a model for its execution mode: generation, streaming, or a full forward."""
+    """Run the analyses for the execution mode of a model: generation, streaming, or full
+    forward.
+    """
     if (generation := model.generation) is not None:
         return analyze_graph(
             model.graph, generation.sequence_input, generation.logits_output, model.defaults

@@ -74,7 +74,7 @@ def run_compile(args: Namespace) -> int:
     for form in report.attention_forms if args.explain else ():
         print(form)
     for remark in report.remarks:
-        if remark != format_shadow_note(args.spec):  # printed when the spec was opened
+        if remark != format_shadow_note(args.spec):  # already printed when the spec was opened
             terminal.print_note(remark)
     for path, size in report.files:
         terminal.print_outcome(f"{escape_text(path)}  {format_size(size)}")
@@ -82,7 +82,7 @@ def run_compile(args: Namespace) -> int:
 
 
 def _compile(args: Namespace) -> CompileReport:
-    """Compile a model file, or a package if `--graphs` is given."""
+    """Compile a single model file, or a package if `--graphs` is given."""
     settings = {"generation_config": collect_generation_settings(args)}
     return compile_model(
         open_spec_from_arguments(args, args.weights),
@@ -99,7 +99,8 @@ def parse_output_path(text: str) -> str:
 
 def _check_option_combinations(args: Namespace) -> None:
     """Raise E0753 for options that have no effect in combination with the other options."""
-    # Export profiles other than `specc` rename KV caches, which the full graph does not have.
+    # Export profiles other than `specc` rename KV caches, which the full-forward graph does not
+    # have.
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",
@@ -116,7 +117,7 @@ def _check_option_combinations(args: Namespace) -> None:
                 f"or use `{generation_flags[0]}` when the model is run",
             ],
         )
-    # Only a standalone generator can be a single file.
+    # A single file is possible only for a standalone generator.
     if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",

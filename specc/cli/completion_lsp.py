@@ -14,7 +14,7 @@ from specc.driver.spec_loader import open_spec
 from specc.library.spec_files import find_builtin_specs, find_error_pages, get_specs_directory
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
-"""The kind of `specc _complete` for an option or argument."""
+"""The kind of candidates that `specc _complete` prints for an option or argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
-    """The options of a command with their help and candidates (None if the option takes no value),
-    and the candidates of its positional arguments.
+    """Completions of a command: its options with their help and candidates (None if an option takes
+    no value), and the candidates of its positional arguments.
     """
 
     summary: str
@@ -76,7 +76,7 @@ def _build_choice(action: Action) -> CompletionChoice:
 
 
 def format_plain_help(text: str) -> str:
-    """Return a help text on one line, without shell metacharacters."""
+    """Return a help text as one line without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
 
@@ -239,8 +239,8 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def run_complete(args: Namespace) -> int:
-    """Print the candidates. If the spec does not exist, print nothing: messages are not visible
-    during completion.
+    """Print the candidates. Print nothing if the spec does not exist, because messages are not
+    visible during completion.
     """
     for word in _list_candidates(args.kind, args.spec):
         print(word)
@@ -288,7 +288,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
 
 
 def run_lsp(args: Namespace) -> int:
-    """Serve until the editor disconnects."""
+    """Serve until the client disconnects."""
     if args.schema:
         print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
         return 0
@@ -298,17 +298,17 @@ def run_lsp(args: Namespace) -> int:
             "the language server needs the package pygls",
             helps=["install specc with the extra `lsp`"],
         )
-    # imported here: the import takes a third of a second, and no other command needs it
+    # imported here, because the import takes a third of a second and no other command needs it
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # if a user started the server in a terminal, explain that an editor has to connect
+        # a user started the server in a terminal: explain that an editor connects to it
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
-    # printed text must not mix with protocol messages
+    # text on stdout would corrupt the protocol messages
     sys.stdout = sys.stderr
     if error := SpeccLanguageServer().serve(stdin, stdout):
         print(error, file=sys.stderr)
-    # the protocol requires this exit status if there was no shutdown request
+    # the protocol requires this exit status if the client sent no shutdown request
     return 1 if error else 0

@@ -78,7 +78,7 @@ def read_title(path: Path) -> str:
 
 
 def _map_std_definitions(kind: str) -> dict[str, str]:
-    """Return the blocks of std, or the definitions of a kind, with their docstrings."""
+    """Return the std blocks, or the std definitions of a kind, with their docstrings."""
     library = SpecLibrary()
     meanings = {}
     for name in library.list_standard_names():
@@ -113,7 +113,7 @@ READING_DOCS = {
         "tokens; `replace=[a, b]` writes b for a before a text is tokenized.",
     ),
 }
-"""Syntax and summary of each reading, by name. docs/language.md has the details."""
+"""Syntax and summary of each preprocessing function, by name. docs/language.md has the details."""
 
 WEIGHT_RULE_DOCS = {
     "transpose": (
@@ -171,7 +171,7 @@ OTHER_DOCS = {
     "weight transformation": WEIGHT_RULE_DOCS,
     "config": CONFIG_DOCS,
 }
-"""Names that are valid in one section of a spec only, by kind."""
+"""Names that are valid only in one section of a spec, by kind."""
 
 DOC_OPTIONS = {
     "source": Option(BOOLEAN_OPTION, "", "print the whole definition; for a built-in spec its file")
@@ -199,7 +199,7 @@ def run_doc(args: Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class NameDocumentation:
-    """The documentation of a name; `text` is the header or the source of its definition."""
+    """The documentation of a name; `text` is the signature or the source code of its definition."""
 
     kind: str
     text: str
@@ -207,8 +207,8 @@ class NameDocumentation:
     file: str = ""
 
     def format_text(self) -> str:
-        """Format the definition, its docstring and its file."""
-        # a spec is printed verbatim, so that the output can be redirected to a file
+        """Return the definition, its docstring and its file as text."""
+        # a spec is printed unchanged, so that the output can be redirected to a file
         if self.kind == "spec":
             return self.text.removesuffix("\n")
         details = (self.doc, f"({self.file})" if self.file else "")
@@ -224,8 +224,8 @@ def _document_spec(name: str) -> NameDocumentation:
 def find_documented_names(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
-    """Return the documentation of all functions and definitions with this name. Raise E0204 if
-    there are none.
+    """Return the documentation of all functions and definitions called `name`. Raise E0204 if there
+    are none.
     """
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
@@ -250,7 +250,7 @@ def find_documented_names(
 
 
 def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
-    """Raise E0204, suggesting a similar name."""
+    """Raise E0204 for an unknown name, with a suggestion of a similar name."""
     known = [
         *BUILTINS,
         *library.list_standard_names(),
@@ -276,7 +276,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 
 
 def run_explain(args: Namespace) -> int:
-    """Print the page of a code."""
+    """Print the documentation page of a diagnostic code."""
     code = normalize_code(args.code)
     pages = find_error_pages()
     if code not in pages:
@@ -292,7 +292,7 @@ def run_explain(args: Namespace) -> int:
 
 
 def normalize_code(text: str) -> str:
-    """Normalize a code: `e302`, `302`, `E0302` and `[E0302]` are the same."""
+    """Normalize a diagnostic code: `e302`, `302` and `[E0302]` become `E0302`."""
     text = text.strip("[]: ").upper()
     letter, digits = text[:1], text[1:]
     if text.isdecimal():

@@ -104,7 +104,7 @@ COMMANDS = {
 }
 
 HIDDEN_COMMANDS = {"_complete": Command("completion_lsp", "")}
-"""Commands for completion scripts, not for users."""
+"""Commands that completion scripts call."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 """Message formats; the first is the default."""
@@ -122,21 +122,21 @@ class NonEmptyAction(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Store the value. Raise an error for an empty value."""
+        """Store the value. Raise UsageError if it is empty."""
         if option_string is not None and values == self.default == "":
             raise argparse.ArgumentError(self, "a value is missing")
         vars(namespace)[self.dest] = values
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An argparse parser that raises UsageError."""
+    """An argparse parser that raises UsageError instead of exiting."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.register("action", None, NonEmptyAction)
 
     def error(self, message: str) -> NoReturn:
-        """Raise E0983 for an invalid command line."""
+        """Raise UsageError (E0983) for an invalid command line."""
         command = self.prog.split()[-1]
         unrecognized = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized") and unrecognized[0].startswith("-"):
@@ -190,7 +190,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def entry() -> NoReturn:
-    """Run the `specc` command and exit; escape characters that the terminal cannot encode."""
+    """Run the `specc` command and exit; characters that the terminal cannot encode are escaped."""
     # the parent process may have closed stdout or stderr
     if sys.stdout is None or sys.stderr is None:
         null_output = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -211,7 +211,7 @@ def main(argv: Sequence[str]) -> int:
         return get_exit_code(error.diagnostics)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt as stop:  # an interrupt while a command is imported
+    except KeyboardInterrupt as stop:  # interrupted while the module of a command is imported
         return _handle_interrupt(stop)
     except Exception:
         if termination := get_pending_termination():
@@ -231,7 +231,7 @@ def _run_command(
 
             VERIFY_AFTER_PASSES.set(True)
         code = command(arguments)
-        # flush here, so that a closed pipe or a full disk is reported below
+        # flush here, so that a closed pipe or a full disk is reported here and not at exit
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stop:
@@ -250,7 +250,7 @@ def _run_command(
 
 
 def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
-    """Print the error that ended a command, and return its exit status."""
+    """Print the error with which a command failed, and return its exit status."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return get_exit_code(error.diagnostics)
@@ -286,7 +286,7 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
 
 def _handle_interrupt(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
-    reason, status = "interrupted", 130  # the exit status after Ctrl-C
+    reason, status = "interrupted", 130  # exit status for Ctrl-C
     if isinstance(stop, ProcessTerminated):
         reason, status = "terminated", stop.exit_status
     print(f"{reason}; no further output was written", file=sys.stderr)
@@ -294,13 +294,15 @@ def _handle_interrupt(stop: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output that cannot be written, which Python would write again at exit."""
-    with suppress(OSError):  # the stream has no file descriptor
+    """Discard buffered output that cannot be written; otherwise Python would write it again at
+    exit.
+    """
+    with suppress(OSError):  # the stream may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
-    """Return E0804 if memory is exhausted, or E0805 for any other system error."""
+    """Build E0804 if memory is exhausted, or E0805 for any other system error."""
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)
@@ -317,7 +319,7 @@ def _parse_arguments(
         raise SystemExit(2)
     name = argv[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
-        # each of these options exits
+        # these options exit
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):
@@ -328,7 +330,7 @@ def _parse_arguments(
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
     parser = _build_command_parser(name, command)
     run = vars(_import_command(command))[f"run_{name.removeprefix('_')}"]
-    # arguments after `--` are not options; only the full parser handles that
+    # arguments after `--` are not options; only the full parser handles them
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
     return run, parse(argv[1:])
 
@@ -353,7 +355,7 @@ def _build_command_parser(name: str, command: Command) -> ArgumentParser:
 
 
 def build_command_parsers() -> dict[str, ArgumentParser]:
-    """Return the parser of every command, for completion and the reference."""
+    """Return the parser of every command, for completion and the command-line reference."""
     return {name: _build_command_parser(name, command) for name, command in COMMANDS.items()}
 
 

@@ -1,6 +1,6 @@
-"""Run batch inference over a data set: one output row per input row.
+"""Run batch inference over a data set and write one output row per input row.
 
-An interrupted run is resumed by the same command.
+The same command resumes an interrupted run.
 """
 
 import sys
@@ -151,7 +151,7 @@ def run_map(args: Namespace) -> int:
         return status
     _print_report(report)
     if report.block_costs:
-        # the run time is a note, which --quiet omits
+        # the run time is a note, so --quiet omits it
         print_outcome(format_times(report), to_stderr=True)
     return status
 
@@ -204,7 +204,7 @@ class _JobProgressLine:
     has_printed_notes: bool = False
 
     def show_report(self, report: JobReport) -> None:
-        """Update the progress line; the first call prints the notes of the plan."""
+        """Update the progress line; the first call prints the notes on the job plan."""
         if not self.has_printed_notes:
             for note in _iterate_notes(report.plan):
                 print_note(note)
@@ -221,7 +221,9 @@ class _JobProgressLine:
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield notes: the reason for static batching, and whether batch elements affect each other."""
+    """Yield notes on the plan: the reason for static batching, and whether the results of a batch
+    element depend on the rest of the batch.
+    """
     if plan.static_batching_reason:
         yield (
             "every batch takes as long as its longest sequence: "
@@ -254,8 +256,8 @@ def format_progress(report: JobReport) -> str:
 
 
 def format_times(report: JobReport) -> str:
-    """Format the run time: startup, total work, computation, and the time that cost formulas
-    predict.
+    """Format the run time: startup, elapsed time, compute time, and the time predicted by the cost
+    model.
     """
     work = max(report.seconds - report.startup_seconds, 0.0)
     parts = [

@@ -1,4 +1,4 @@
-"""Start a spec: an instance of a built-in spec with comments, or a draft from a checkpoint
+"""Create a new spec: a commented spec that extends a built-in spec, or a draft for a checkpoint
 directory.
 """
 
@@ -61,7 +61,7 @@ def run_new(args: Namespace) -> int:
     """Write the spec, and print the next command."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
-    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # checked before any work is done
+    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work is done
     yaml = not path.lower().endswith(".specc")
     name = make_spec_name(Path(path).stem)
     above = (SCHEMA_MODELINE,) if yaml and not args.no_schema else ()
@@ -95,7 +95,7 @@ def run_new(args: Namespace) -> int:
 
 
 def _write_schema(path: Path) -> None:
-    """Write the JSON Schema of YAML specs unless the file exists."""
+    """Write the JSON Schema of YAML specs unless the file already exists."""
     if not path.exists():
         write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
@@ -133,7 +133,7 @@ def make_spec_name(stem: str) -> str:
 
 
 def _format_next_steps(yaml: bool) -> tuple[str, ...]:
-    """Return comments that describe the next steps."""
+    """Return comments that describe the next steps for the user."""
     comment = "Trained weights for `specc compile` (path relative to this file):"
     if yaml:
         return (comment, "weights:", "  - from: my.safetensors")
@@ -141,7 +141,7 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
 
 
 def _print_draft(draft: SpecDraft) -> None:
-    """Print the sources of a draft, and the unmapped config keys and tensors."""
+    """Print the sources of a draft, and list the unmapped config keys and tensors."""
     count = f"{draft.value_count} values of config.json differ from the defaults"
     print_outcome(f"graph: {draft.graph_name}; {count}")
     if not draft.is_known_model_type:

@@ -89,8 +89,7 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     ),
     "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling (default: 0)"),
 }
-"""Generation settings for the choice of tokens. If an option is absent, the spec's value
-applies."""
+"""Options for token selection. If an option is absent, the value of the spec applies."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "stop_strings": Option(
@@ -110,13 +109,13 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 
 
 def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
-    """Return the option group with this title. Add the group if the command lacks it."""
+    """Return the option group with this title, added to the parser if necessary."""
     found = (group for group in parser._action_groups if group.title == title)
     return next(found, None) or parser.add_argument_group(title)
 
 
 def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) -> None:
-    """Declare options, grouped by their title in the help."""
+    """Declare options, grouped by title in the help."""
     for title, options in groups.items():
         add_options(find_option_group(parser, title), options)
 
@@ -148,7 +147,9 @@ def get_setting_flag(name: str) -> str:
 
 
 def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
-    """Declare SPEC and its options; the help also lists `other_kinds` of SPEC."""
+    """Declare the argument SPEC and its options. `other_kinds` are further kinds of SPEC for the
+    help.
+    """
     parser.add_argument(
         "spec",
         metavar="SPEC",
@@ -184,7 +185,7 @@ def is_compiled_model(path: str) -> bool:
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     """Return the manifest of a compiled model, or of one graph of a package."""
-    # imported here, since specs do not need the runtime
+    # imported here, because specs do not need the runtime
     from specc.runtime.loaded_model import read_manifest
     from specc.runtime.model_package import open_package
 
@@ -223,7 +224,7 @@ OTHER_TOOLS: Mapping[str, str] = {
     "--output-dir": "--output",
     "--output-path": "--output",
 }
-"""specc's options by the corresponding options of transformers, vLLM, llama.cpp and optimum."""
+"""Options of transformers, vLLM, llama.cpp and optimum, with the equivalent options of specc."""
 
 
 class UsageError(Failed):
@@ -238,8 +239,8 @@ class UsageError(Failed):
 def describe_unknown_option(
     word: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
 ) -> str:
-    """Return the message for an unknown option. It suggests the equivalent of an option of a
-    different tool, a similar option, or the commands that have the option.
+    """Return the message for an unknown option. The message suggests the equivalent of another
+    tool's option, a similar option, or the commands that have the option.
     """
     word = word.split("=")[0]
     name = word.replace("_", "-")
@@ -252,7 +253,7 @@ def describe_unknown_option(
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:
-    """Return a similar option, or the only option that starts with `name-`."""
+    """Return an option with a similar name, or the only option that starts with `name-`."""
     candidates = [option for option in options if option.startswith(f"{name}-")]
     return find_similar_name(name, options) or (candidates[0] if len(candidates) == 1 else None)
 

@@ -1,6 +1,4 @@
-"""Run a compiled model on text, images, audio or arrays and display its outputs, or generate
-text.
-"""
+"""Run a compiled model on text, images, audio or arrays and print its outputs, or generate text."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -161,7 +159,7 @@ def run_run(args: Namespace) -> int:
 def _run_opened(
     opened: OpenedModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run an opened model for its task, as a stream, by generation, or for one forward pass."""
+    """Run a loaded model in its mode: task, streaming, generation, or one forward pass."""
     input_signature = opened.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
@@ -185,7 +183,9 @@ def _run_opened(
 
 
 def _read_messages(args: str) -> object:
-    """Parse `--chat`: a text, or a file of messages. Raise E0802 or E0425 for an invalid file."""
+    """Parse `--chat`: a text, or a file of messages. Raise E0802 or E0425 if the file is
+    invalid.
+    """
     if not args.startswith("@"):
         return args
     description = f"the chat `{escape_text(args[1:])}`"
@@ -231,12 +231,12 @@ def _print_outputs(
 def _stream_chunks(
     opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, chunk_size: int
 ) -> None:
-    """Run a streaming model on chunks of time steps. Raise E0977 for other models and
-    `--attention`.
+    """Run a streaming model on chunks of the input. Raise E0977 if the model is not a streaming
+    model, or if `--attention` is given.
     """
     streamer = open_stream(opened)
     if outputs.attention_plot_path:
-        require_attention_model(opened)  # E0931 of this check takes precedence over E0977
+        require_attention_model(opened)  # E0931, raised here, takes precedence over E0977
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, chunk_size)
@@ -251,8 +251,8 @@ def _print_generated_text(stream: GenerationStream) -> None:
 
 
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
-    """Return True if text is printed during generation, i.e. for a single sequence without JSON
-    output.
+    """Return True if text is printed during generation, i.e. if there is a single sequence and no
+    JSON output.
     """
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.model.decode is not None
@@ -262,7 +262,7 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
 def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
     """Generate; print a single sequence during generation, and several sequences at the end."""
     if outputs.attention_plot_path:
-        require_attention_model(opened)  # report a missing graph before generating
+        require_attention_model(opened)  # report a missing attention graph before generating
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:
         _print_generated_text(stream)

@@ -67,8 +67,8 @@ Piece = Array | _BatchElements
 
 @dataclass
 class _InputCollector:
-    """The command-line inputs parsed so far: the pieces of each input's batch, the files read, and
-    the height and width of each image.
+    """Collects the command-line inputs: the values of each input, the files read, and the height
+    and width of each image.
     """
 
     model: ModelInputs
@@ -77,9 +77,9 @@ class _InputCollector:
     sizes: list[ImageSize] = field(default_factory=list)
 
     def add_argument(self, name: str, word: str) -> None:
-        """Assign an argument to an input; a file of named arrays may provide several inputs."""
+        """Assign an argument to an input; a file of named arrays may contain several inputs."""
         record = self.model.reading.get_input_reading(name)
-        # the suffix alone decides, whether or not the file exists
+        # only the suffix decides, whether or not the file exists
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
         if isinstance(record, TEXT_READINGS):
@@ -89,11 +89,11 @@ class _InputCollector:
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
             audio = read_audio(word, record)
-            # waveforms of one batch may differ in length
+            # waveforms of a batch may differ in length
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
-        # token ids: text as input requires a `reading` section in the spec
+        # token ids: text input requires a `reading` section in the spec
         ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = READ_AS_TEXT.format(name) if ids else ""
         left = self.model.is_left_padded(name)
@@ -118,7 +118,7 @@ class _InputCollector:
             ):
                 raise
             raise_missing_file(word)
-        # keys that are input names take precedence over `name`
+        # keys that are names of inputs take precedence over `name`
         for key in [k for k in arrays_found if k in self.model.graph.inputs]:
             self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
         if len(arrays_found) > 1:
@@ -143,7 +143,8 @@ class _InputCollector:
             array = convert_nested_lists(
                 value, f"the JSON text in {escape_text(word)}", pad_left=pad_left
             )
-        # token ids are padded to a common length with other sequences; any other array is a batch
+        # token ids are one sequence of a batch, padded to a common length; any other array is a
+        # batch
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_READINGS) or not of_ids:
             return array
@@ -181,7 +182,7 @@ class _InputCollector:
 
 
 def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[str]:
-    """Return the values of a JSON list as paths. Raise E0906 if the list is empty or contains
+    """Return the values of a JSON list of image paths. Raise E0906 if the list is empty or contains
     values other than strings.
     """
     paths = [path for path in values if isinstance(path, str)]
@@ -195,15 +196,15 @@ def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[s
 
 
 def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
-    """Parse `NAME=VALUE` arguments, and values in the order of the inputs. Several values for one
-    input form a batch.
+    """Parse `NAME=VALUE` arguments, and values in the order of the inputs. Several values for the
+    same input form a batch.
     """
     names = [s.name for s in model.input_specs]
     collector = _InputCollector(model)
     named = [_split_name(word, names) for word in arguments]
     named_inputs = {name for name, _ in named}
     missing = [name for name in model.required_inputs if name not in named_inputs]
-    # several positional texts are a batch if only one input is missing
+    # several positional texts form a batch if only one input is missing
     batch = missing[0] if len(missing) == 1 else ""
     remaining = iter(missing)
     for name, word in named:
@@ -217,8 +218,8 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
 
 
 def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
-    """Return True if an unnamed argument may be the value of an input. A text after other texts is
-    not assigned to the input of generated tokens if this input has no tokenizer.
+    """Return True if a positional argument can be the value of an input. Text is not assigned to
+    the generated input if this input has no tokenizer and an earlier input takes text.
     """
     if target != model.sequence_input or isinstance(
         model.reading.get_input_reading(target), TEXT_READINGS
@@ -231,7 +232,7 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 
 
 def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
-    """Return one array per input; a mask from the user replaces the padding mask."""
+    """Return one array per input. A mask given by the user replaces the computed padding mask."""
     rows = {name: _list_rows(parts) for name, parts in pieces.items()}
     prepared = prepare_images(model.graph, model.reading, rows)
     arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
@@ -246,8 +247,8 @@ def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> 
 
 
 def _list_rows(pieces: Sequence[Piece]) -> list[object]:
-    """Return the values of batch elements that are not arrays; among lists of images, a single
-    image is the only image of its prompt.
+    """Return the batch elements that are not arrays. If some elements are lists of images, a single
+    image becomes a list of one.
     """
     rows = [row for piece in pieces if isinstance(piece, _BatchElements) for row in piece.rows]
     if not any(isinstance(row, list) for row in rows):
@@ -256,11 +257,11 @@ def _list_rows(pieces: Sequence[Piece]) -> list[object]:
 
 
 def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split `name=value`. Raise E0910 for a misspelled input name."""
+    """Split `name=value`. Raise E0910 if an input name is misspelled."""
     name, equals, rest = word.partition("=")
     if equals and name in names:
         return name, rest
-    # a text may contain `=`: only a name that is similar to an input name is an error
+    # text may contain `=`: report an error only if the name is similar to an input name
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = find_similar_name(name, names) if looks_like_name else None
     if suggestion and not exists(word):
@@ -272,8 +273,8 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
 def _batch_values(
     model: ModelInputs, name: str, arrays: Sequence[Array], rows: Sequence[object]
 ) -> dict[str, Array]:
-    """Concatenate arrays along the batch axis, or encode and batch texts and other `rows`; add a
-    padding mask if there is padding. Raise E0912 if their shapes differ.
+    """Concatenate `arrays` along the batch axis, or encode and pad the texts and other batch
+    elements in `rows`. Add a padding mask if there is padding. Raise E0912 if their shapes differ.
     """
     if not arrays:
         record = model.reading.get_input_reading(name)
@@ -293,7 +294,7 @@ def _batch_values(
 
 
 def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-    """Raise E0912 for arrays mixed with texts, of different shapes, or without a batch axis."""
+    """Raise E0912 because arrays are mixed with text, differ in shape, or have no batch axis."""
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
@@ -303,7 +304,9 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
 
 
 def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
-    """Return a list of texts, and lists of token ids, or a list of token ids, as arrays."""
+    """Convert a list of texts, a list of token id lists, or one list of token ids to batch
+    elements; token ids become arrays.
+    """
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):
         return texts
@@ -313,7 +316,7 @@ def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Arr
 
 
 def _read_values(path: str) -> Mapping[str, object]:
-    """Return the arrays or JSON values of a file by name; an unnamed value has the name ""."""
+    """Return the arrays or JSON values of a file by name; the key of an unnamed value is ""."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)
@@ -324,8 +327,8 @@ READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = t
 
 
 def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = False) -> Array | None:
-    """Parse a number or a list as JSON; return None if the argument is a file name. Raise E0906 for
-    other arguments, with `text_hint` as additional help.
+    """Parse a number or a list as JSON; return None if the argument is a file name. Raise E0906 if
+    it is neither, with `text_hint` as additional help.
     """
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)
@@ -333,7 +336,7 @@ def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = Fals
             return convert_nested_lists(arrays_found, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
-    # an argument with a suffix and an existing path are files
+    # an argument with a suffix or an existing path is a file
     if not word.startswith("[") and (splitext(word)[1] or exists(word)):
         return None
     raise_error(
@@ -358,9 +361,9 @@ def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
     """Return the arguments of a run, with the images of `--image` added by name, and the user
-    message. A prompt without image placeholders becomes the message if the model has a chat
-    template, otherwise the placeholders are put before it. Raise E0910 if the model takes no
-    images.
+    message. If a prompt has no image placeholders, it becomes a user message if the model has a
+    chat template; otherwise the placeholders are inserted before it. Raise E0910 if the model has
+    no image input.
     """
     if not images or chat is not None:
         return [*arguments], chat
@@ -380,6 +383,6 @@ def add_prompt_images(
 
 
 def _is_text_argument(word: str) -> bool:
-    """Return True if an argument is a text, not a file or a list."""
+    """Return True if an argument is text, rather than a file or a list."""
     is_file = word.startswith("@") or word.lower().endswith(ARRAY_FILE_SUFFIXES)
     return word != STDIN_NAME and not is_file and not word.startswith("[")

@@ -45,7 +45,7 @@ MAX_NUMBERS = 100_000
 def array_to_json(array: Array) -> dict[str, object]:
     """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
-    # JSON has no low-precision numbers
+    # converts low-precision floats, which JSON encoders do not support
     converted = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),
@@ -66,8 +66,8 @@ def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """The output files of a run: an attention plot and an .npz file of the results, which never
-    overwrite `inputs`. `selection` selects the plotted layers and heads.
+    """The output files of a run: an attention plot and an .npz file of the results. They never
+    overwrite the input files `inputs`. `selection` selects the plotted layers and heads.
     """
 
     attention_plot_path: str
@@ -94,7 +94,7 @@ class RunOutputs:
             self._write(name, IMAGE_OUTPUT, png)
 
     def write_attention_plot(self, run: AttentionRun) -> None:
-        """Write the attention plot, in the format of its suffix."""
+        """Write the attention plot, in the format given by its suffix."""
         suffix = Path(self.attention_plot_path).suffix.lower()
         plot = render_attention(run, suffix, self.selection, log_scale=self.uses_log_scale)
         for note in plot.remarks:
@@ -107,7 +107,7 @@ class RunOutputs:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
-        # the marker allows a later run to overwrite the file
+        # this marker allows a later run to overwrite the file
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.npz_path, ARRAYS_OUTPUT, buffer.getvalue())
@@ -159,7 +159,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 Prediction: TypeAlias = Any
 """A prediction as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
-"""The columns of a printed line."""
+"""The columns of an output line."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",
@@ -167,14 +167,16 @@ POSTPROCESSING_OPTIONS = (
     "prompt_name",
 )
 MAX_VALUES = 8
-"""Maximum number of printed values of a vector."""
+"""Maximum number of printed elements of a vector."""
 EMBEDDING_OUTPUT = "sentence_embedding"
 
 
 def run_for_task(
     opened: OpenedModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run the model for its task and print predictions. Raise E0753 for other tasks' options."""
+    """Run the model for its task and print the predictions. Raise E0753 if an option belongs to
+    another task.
+    """
     inputs, files = read_task_inputs(task, args.inputs)
     outputs = collect_run_outputs(args, [*list_model_files(opened), *files])
     outputs.check_paths()
@@ -202,7 +204,7 @@ def _reject_option(flag: str, task: Task) -> None:
 
 
 def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> None:
-    """Print predictions as JSON or text, and if requested their pairwise cosine similarities."""
+    """Print predictions as JSON or text, and, if requested, their pairwise cosine similarities."""
     lines = [*format_predictions(predictions.task, predictions.predictions)]
     found: dict[str, object] = {
         "task": predictions.task,
@@ -225,7 +227,7 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
     width = len(str(len(predictions) - 1))
     for number, prediction in enumerate(predictions):
         lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
-        # with several mask tokens, the prediction is a list of candidates per mask token
+        # with several mask tokens, a prediction contains a list of candidates per mask token
         is_nested = isinstance(prediction, list) and isinstance([*prediction, ""][0], list)
         lines = [
             line
@@ -238,7 +240,7 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
 
 
 def _format_score(value: float) -> str:
-    """Format a probability as a percentage, and a value outside [0, 1] as a number."""
+    """Format a probability as a percentage, or as a number if it is outside [0, 1]."""
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
@@ -291,5 +293,5 @@ TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
     "fill-mask": _list_candidate_cells,
     "sentence-similarity": _list_vector_cells,
 }
-"""The function that formats predictions, by task; predictions of other tasks are labels with
-scores."""
+"""Functions that format predictions, by task. Predictions of other tasks are formatted as labels
+with scores."""

@@ -1,4 +1,4 @@
-"""Parse the command-line inputs of a model with a task; errors about misplaced arguments."""
+"""Parse the command-line inputs of a model with a task, and report misplaced arguments."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +37,9 @@ def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch:
 
 
 def raise_missing_file(word: str) -> NoReturn:
-    """Raise E0802 for a file that cannot be read. Suggest how to pass the argument as text."""
+    """Raise E0802 for a file that cannot be read. The help explains how to pass the argument as
+    text.
+    """
     path = word.removeprefix("@")
     kinds = (
         "a word that starts with `@`"
@@ -60,7 +62,9 @@ MAX_TEXT = 2**20
 
 
 def read_lines(word: str) -> list[str]:
-    """Return the lines of stdin or `@FILE`. Raise E0802 if unreadable, and E0112 if not UTF-8."""
+    """Return the lines of stdin or `@FILE`. Raise E0802 if the input cannot be read, and E0112 if
+    it is not UTF-8.
+    """
     if word == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
@@ -81,13 +85,13 @@ def read_lines(word: str) -> list[str]:
 
 NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
-"""A text, a path, or a JSON value."""
+"""A string, a path, or a JSON value."""
 Words: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return True if an argument is an array for a graph input; in this case no argument is
+    """Return True if an argument is an array for a graph input; in that case arguments are not
     tokenized.
     """
     for word in arguments:
@@ -100,9 +104,9 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[Path]]:
-    """Parse the task's inputs: `NAME=VALUE`, or values in the order of the slots; the last slot
-    takes all remaining values. Return the values by slot, and the files. Raise E0910 for unexpected
-    extra arguments.
+    """Parse the task's inputs: `NAME=VALUE`, or values in the order of the task's parameters; the
+    last parameter takes all remaining values. Return the values by parameter, and the files. Raise
+    E0910 if there are too many arguments.
     """
     files: list[Path] = []
     found: Words = {}
@@ -130,13 +134,13 @@ def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, V
 
 
 def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
-    """Split `NAME=VALUE` if NAME is a slot."""
+    """Split `NAME=VALUE` if NAME is a parameter of the task."""
     name, equals, rest = word.partition("=")
     return (name, rest) if equals and name in slots else ("", word)
 
 
 def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
-    """Return the slot of an unnamed argument: the first slot that is empty or variadic."""
+    """Return the parameter for a positional argument: the first one that is empty or variadic."""
     required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
         if slot.is_variadic or slot.name not in found:
@@ -165,8 +169,8 @@ def _iterate_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Va
 
 
 def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return the items of a JSON list or a list with a single JSON object; return None for other
-    arguments.
+    """Return the items of a JSON list or a list that contains a single JSON object. Return None for
+    any other argument..
     """
     if not word.startswith(opening):
         return None
@@ -187,8 +191,8 @@ def _is_number_list(value: object) -> bool:
 def _assign_value(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
-    """Yield a value with its slot. A value is `{"text": …, "text_pair": …}`, a pair `["one",
-    "two"]`, or a string. Raise E0906 for other values.
+    """Assign a value to parameters, and yield each value with its parameter. `value` is a string, a
+    pair `["one", "two"]`, or `{"text": …, "text_pair": …}`. Raise E0906 for any other value.
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
@@ -215,7 +219,7 @@ SLOT_EXAMPLES = {
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example command-line values of task inputs; every other input has a generic text example."""
+"""Example command-line values of task parameters. All others have a generic text example."""
 
 
 def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:

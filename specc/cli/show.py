@@ -49,7 +49,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, format_dims, map_model_graph
 
 
 def check_drawing_options(args: Namespace) -> bool:
-    """Return True if a diagram is requested. Raise E0955 if text output is also requested."""
+    """Return True if a diagram is requested. Raise E0955 if text output is requested, too."""
     if not args.html and not args.svg:
         return False
     if args.ir or args.print_after:
@@ -77,7 +77,7 @@ def _list_drawings(args: Namespace) -> list[tuple[str, OutputKind, Renderer]]:
 
 
 def _list_input_files(args: Namespace) -> Sequence[Path]:
-    """Return the input files, which outputs must not overwrite."""
+    """Return the input files, which output files must not overwrite."""
     return [Path(p) for p in (args.spec, args.own, args.config) if p]
 
 
@@ -101,7 +101,7 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
 
 
 def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope to JSON; its totals count all `repeats` layers."""
+    """Convert a scope to JSON. Its totals include all `repeats` layers."""
     work = scope.sum_parts("multiply_adds")
     return {
         "name": scope.name,
@@ -127,7 +127,7 @@ def _format_dim(dim: Dim, sizes: Mapping[str, int]) -> int | str:
 
 
 BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
-"""Settings that apply to beam search only."""
+"""Settings that apply only to beam search."""
 
 
 OPTIONS: Mapping[str, Option] = {
@@ -156,8 +156,8 @@ def add_show_arguments(parser: ArgumentParser) -> None:
 
 
 def run_show(args: Namespace) -> int:
-    """Print the tree of scopes, the IR (`--ir`), or the overview of a package without `--graph`;
-    write diagrams (`--html`, `--svg`).
+    """Print the tree of scopes, the IR (`--ir`), or an overview of the package if `--graph` is
+    absent; write diagrams (`--html`, `--svg`).
     """
     if check_drawing_options(args):
         return _draw_architecture(args)
@@ -193,14 +193,14 @@ def _draw_architecture(args: Namespace) -> int:
 
 
 def _print_text(text: str) -> int:
-    """Print a text, or with `--format json` a JSON object; return exit status 0."""
+    """Print a text, or a JSON object if `--format json` is given; return exit status 0."""
     if not print_json_result({"text": text}):
         print(text)
     return 0
 
 
 def _load_architecture(args: Namespace) -> ArchitectureView:
-    """Return the architecture of a spec, compiled model or package. Raise E0956 if it has none."""
+    """Return the architecture of a spec, model or package. Raise E0956 if it has no graph."""
     model: Manifest | ModelDefinition
     if _is_whole_package(args):
         manifests = _load_manifests(args.spec)
@@ -227,8 +227,8 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
 
 
 def _load_manifests(path: str) -> "dict[str, Manifest]":
-    """Return the manifests of a package's graphs by role, the full forward first. Raise E0956 for
-    a package of a standalone generator.
+    """Return the manifests of a package's graphs by role, beginning with the full forward. Raise
+    E0956 if the package is a standalone generator.
     """
     from specc.runtime.model_package import open_package
 
@@ -246,8 +246,8 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the graphs after the pass that `--print-after` names, or the graphs before all passes
-    by default.
+    """Run the passes up to the one named by `--print-after`, and return the resulting graphs. By
+    default, run no passes.
     """
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
@@ -266,7 +266,7 @@ def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
 
 
 def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the elaborated graph with its related graphs."""
+    """Return the elaborated graph and its related graphs as input of the passes."""
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         return pass_pipeline.PassState(
@@ -284,8 +284,8 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: scope, output shape, weights, multiply-adds, and multiply-adds of dense
-attention."""
+"""A line of the tree: scope, output shape, weights, multiply-adds, and multiply-adds without
+attention sparsity."""
 
 
 def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
@@ -346,7 +346,7 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
-    """List the settings and inputs of a standalone generator."""
+    """Format the settings and inputs of a standalone generator as lines."""
     settings = manifest.decoding or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
@@ -360,7 +360,7 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
 
 
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
-    """Return the graph of a spec or of a compiled model, and its parameter count."""
+    """Load the graph of a spec or of a compiled model. Also return its parameter count."""
     if manifest is not None:
         stored, named = {*manifest.initializers.values()}, manifest.graph.parameter_facts.items()
         facts = [f for n, f in named if manifest.initializers.get(n) in stored]
@@ -378,7 +378,7 @@ def _collect_dynamic_lengths(graph: Graph) -> set[str]:
 
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
-    """Parse `batch=8,seq=4096`. Raise E0407 for unknown dimensions and lengths above the limit."""
+    """Parse `batch=8,seq=4096`. Raise E0407 if a dimension is unknown or a size too large."""
     names = _collect_dynamic_lengths(graph)
     limits = find_length_limits(graph)
     sizes_by_name: dict[str, int] = {}

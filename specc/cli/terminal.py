@@ -25,7 +25,7 @@ from specc.version import __version__
 STDIN_NAME = "-"
 """The path argument for stdin."""
 MAX_STDIN_BYTES = 2**20
-"""Maximum size in bytes of a spec from stdin, equal to the limit for files."""
+"""Maximum size in bytes of a spec read from stdin; the same as for spec files."""
 
 
 def read_standard_input(max_bytes: int) -> bytes:
@@ -53,7 +53,7 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats, for which stdout contains no other text."""
+"""Machine-readable formats. With these, stdout contains nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class OutputStyle:
 
     @property
     def prints_progress(self) -> bool:
-        """Return True if notes, outcomes and progress are printed."""
+        """Return True if notes, results and progress are printed."""
         return not (self.is_quiet or self.is_machine_readable)
 
 
@@ -79,14 +79,15 @@ OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("output_style")
 
 
 def get_output_style() -> OutputStyle:
-    """Return the output settings of this command."""
+    """Return the output settings of the current command."""
     return OUTPUT_STYLE.get(OutputStyle())
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
-    """Print diagnostics to stderr as text, or to stdout as JSON or SARIF even if there are none.
+    """Print diagnostics to stderr as text, or to stdout as JSON or SARIF (even if there are none).
 
-    Identical diagnostics are merged, and advice is shown in the syntax of the file.
+    Identical diagnostics are merged, and code in help texts is translated to the syntax of the
+    file.
     """
     if get_output_style().is_quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
@@ -108,7 +109,7 @@ def print_note(text: str) -> None:
 
 
 def print_outcome(text: str, *, to_stderr: bool = False) -> None:
-    """Print the outcome of a command unless output is quiet or machine-readable."""
+    """Print the result of a command as text, unless output is quiet or machine-readable."""
     if get_output_style().prints_progress:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
@@ -121,7 +122,7 @@ def write_output(
     inputs: Iterable[str | Path] = (),
     force: bool = False,
 ) -> None:
-    """Write an output file of a command. Raise E0810 to E0816 or E0833 if it may not be written."""
+    """Write an output file of a command. Raise E0810 to E0816 or E0833 if it cannot be written."""
     target = resolve_output_path(path, kind, inputs=inputs, force=force, content=content)
     write_file_atomically(target, [content])
 
@@ -141,8 +142,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored, as determined by `--color`, then NO_COLOR or
-    FORCE_COLOR, then whether stderr is a terminal.
+    """Return True if messages are colored, as determined by (in order of precedence) `--color`,
+    NO_COLOR or FORCE_COLOR, and whether stderr is a terminal.
     """
     if choice != "auto":
         return choice == "always"
@@ -158,12 +159,12 @@ Item = TypeVar("Item")
 REDRAW_INTERVAL = 0.1
 """Minimum number of seconds between two updates of a progress line."""
 PROGRESS_DELAY = 0.5
-"""Number of seconds before progress is shown."""
+"""Number of seconds after which the progress line first appears."""
 
 
 @dataclass
 class ProgressLine:
-    """A progress line of written bytes, throughput and remaining time."""
+    """A progress line that shows written bytes, throughput and remaining time."""
 
     title: str
     total: int = 0
@@ -172,11 +173,11 @@ class ProgressLine:
     last_redraw_time: float = 0.0
 
     def add_expected_bytes(self, size: int) -> None:
-        """Add to the expected number of bytes."""
+        """Add `size` to the expected number of bytes."""
         self.total += size
 
     def add_written_bytes(self, size: int) -> None:
-        """Add to the number of bytes written."""
+        """Add `size` to the number of bytes written."""
         self.count += size
         now = time.monotonic()
         if now - self.start_time > PROGRESS_DELAY and now - self.last_redraw_time > REDRAW_INTERVAL:
@@ -207,15 +208,15 @@ class ProgressLine:
 
 
 def is_progress_shown() -> bool:
-    """Return True if progress is shown, i.e. on a terminal unless output is quiet or
-    machine-readable.
+    """Return True if progress is shown, i.e. if stderr is a terminal and output is neither quiet
+    nor machine-readable.
     """
     return get_output_style().prints_progress and sys.stderr.isatty()
 
 
 @contextmanager
 def show_write_progress(title: str) -> Iterator[None]:
-    """Show write progress on a terminal during the context."""
+    """A context in which the progress of writing files is shown on a terminal."""
     if not is_progress_shown():
         yield
         return
@@ -237,7 +238,7 @@ def iterate_with_count(items: Iterator[Item], label: str) -> Iterator[Item]:
         sys.stderr.write(f"\r\x1b[K{label}, {count} done …")
         sys.stderr.flush()
         line = next(items, None)
-        # erases the count before the next line is printed
+        # erase the count before the next line is printed
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
         if line is None:

@@ -46,7 +46,7 @@ from specc.visualize.architecture_diff import (
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
-    """Parse `METRIC=NUMBER`, an error metric with its upper bound."""
+    """Parse `METRIC=NUMBER`: an error metric and its upper bound."""
     name, _, number = text.partition("=")
     if name not in ERROR_MEASURES:
         raise ArgumentTypeError(f"unknown metric `{escape_text(name)[:40]}`")
@@ -103,10 +103,11 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
 
 
 def run_verify(args: Namespace) -> int:
-    """Print one line per round. Return exit status 4 (E0930) if a round differs, 5 (E0932) if the
-    model is too sensitive to rounding, or with `--strict` if a branch was not executed.
+    """Print one line per round. Return exit status 4 (E0930) if the results of a round differ, and
+    5 if the model is too sensitive to rounding (E0932) or, with `--strict`, if a branch was not
+    executed.
 
-    JSON output is one object, also if there is a difference.
+    JSON output is a single object, even if there is a difference.
     """
     _check_options(args)
     reject_uncompiled_model(args.model)
@@ -132,8 +133,8 @@ def run_verify(args: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """The verification results so far. `agrees` is None until all rounds are done, if the model is
-    too sensitive to rounding, or if nothing was compared.
+    """The verification results so far. `agrees` is None before all rounds are done, and remains
+    None if the model is too sensitive to rounding or if nothing was compared.
     """
 
     agrees: bool | None = None
@@ -142,7 +143,7 @@ class VerifyResults:
     output_errors: list[dict[str, object]] = field(default_factory=list)
 
     def to_json(self, failed: Failed | None = None) -> dict[str, object]:
-        """Convert to JSON values, with the diagnostics of an error."""
+        """Convert to JSON values, including the diagnostics if there was an error."""
         return {
             "agrees": self.agrees,
             "rounds": [round.to_json() for round in self.rounds],
@@ -174,15 +175,15 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
-    # a model is not reported as correct if no output was compared
+    # without a compared output, the model is not reported as correct
     verify_results.agrees = (
         True if any(round.is_compared for round in verify_results.rounds) else None
     )
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 for a graph that was not compared, and for subgraphs or long sequences that no
-    round covered.
+    """Raise E0933 if a graph was not compared, or if no round covered a subgraph or a long
+    sequence.
     """
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_parts):
@@ -194,7 +195,9 @@ def _check_coverage(verify_results: VerifyResults) -> None:
 
 
 def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> NoReturn:
-    """Raise E0933 for subgraphs that no round executed, or for long sequences."""
+    """Raise E0933 because no round executed some subgraphs, or because no round had a long
+    sequence.
+    """
     title = "long sequences were compared in no round"
     help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
     if subgraph_count:
@@ -205,7 +208,7 @@ def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> N
 
 
 def _raise_not_compared(round: VerificationRound) -> NoReturn:
-    """Raise E0933 for a round in which no output was compared."""
+    """Raise E0933 because a round compared no output."""
     raise_error(
         "E0933",
         f"graph `{round.graph}` was not compared" if round.graph else "nothing was compared",
@@ -214,7 +217,7 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 
 
 def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
-    """Print the quantization error by layer and output. Raise E0856 if an error exceeds its
+    """Print the quantization error per layer and output. Raise E0856 if an error exceeds its
     threshold.
     """
     full = open_compiled_model(args.baseline, graph=args.graph, provider=args.execution_provider)
@@ -235,7 +238,7 @@ DIFF_OPTIONS = {
     "graph": "select a graph",
 }
 DIFFERENCE_STATUS = 4
-"""Exit status if there is a difference, as for `verify`."""
+"""Exit status if there is a difference, as in `verify`."""
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
@@ -249,7 +252,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
 
 
 def run_diff(args: Namespace) -> int:
-    """Print the differences, one per line. Return 0 if there are none, else 4."""
+    """Print the differences, one per line. Return exit status 0 if there are none, else 4."""
     a = _load_side(args.a, args.graph)
     b = _load_side(args.b, args.graph, args.config, args.set)
     difference = diff_architectures(a, b)
@@ -272,8 +275,8 @@ def _difference_to_json(
 
 
 def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
-    """Load one side of a comparison. Raise E0956 for a standalone generator, and E0957 for config
-    options of a compiled model.
+    """Load one side of a comparison. Raise E0956 if it is a standalone generator, and E0957 if
+    config options are given for a compiled model.
     """
     name = Path(path).name or path
     if is_compiled_model(path):

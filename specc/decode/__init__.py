@@ -1,5 +1,6 @@
-"""Decoding: token selection and the generation loop, over any source of next-token logits.
+"""Decoding: token selection and the generation loop, independent of the runtime that computes the
+logits.
 
-Takes logits and settings, returns tokens with their log-probabilities. This package is pure: it
-uses no graph, runtime or file.
+The functions take logits and generation settings, and return tokens with their log-probabilities.
+This package imports no graph or runtime code, and reads no files.
 """

@@ -70,7 +70,7 @@ def decode_steps(
         tokens = np.where(ended, settings.padding_token, chosen)
         scores = compute_token_log_probs(logits, chosen, ended) if settings.log_probs else None
         if seen is not None:
-            # includes finished sequences, whose results are no longer read
+            # finished sequences stay in the batch; their results are ignored
             seen[rows, chosen] = True
         for text, token in zip(sequences, chosen, strict=False):
             text.append(int(token))
@@ -90,11 +90,12 @@ def choose_next_tokens(
     position: DecodePosition,
     uniform: Floats | None = None,
 ) -> Ints:
-    """Choose the next token of every sequence, i64[batch], from logits f32[batch vocab]; tokens in
-    `seen` bool[batch vocab] are penalized.
+    """Choose the next token of every sequence, int64 [batch], from the logits
+    float32 [batch, vocab]. The repetition penalty applies to the tokens in `seen`,
+    bool [batch, vocab].
 
-    `uniform` f32[batch] are the sampling uniforms; the default depends on the seed and the batch
-    index.
+    `uniform` are random numbers float32 [batch] for sampling; by default they are derived from the
+    seed and the batch index.
     """
     if seen is not None:
         logits = apply_repetition_penalty(logits, seen, settings.repetition_penalty)
@@ -108,8 +109,8 @@ def choose_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, has_ended: Bools) -> Floats:
-    """Return the log-probabilities of the chosen tokens, f32[batch], or 0 for sequences that ended
-    earlier.
+    """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for finished
+    sequences.
     """
     scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
         :, 0
@@ -119,16 +120,17 @@ def compute_token_log_probs(logits: Floats, chosen: Ints, has_ended: Bools) -> F
 
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The minimum score of a sequence; -inf marks an unused beam."""
+"""The minimum score of a beam; marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
-"""Predicate on the tokens of a sequence, true if the newest token completes a stop string."""
+"""A predicate on the generated tokens of a sequence, true if the last token completes a stop
+string."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeamHypothesis:
     """A hypothesis of beam search. `tokens` are the generated tokens, including a stop token;
-    `has_ended` is False if the length limit ended it.
+    `has_ended` is False if generation stopped at the maximum length.
 
     `score` is the sum of log-probabilities (after a repetition penalty) over `len(tokens) **
     length_penalty`. `log_probs` are the log-probabilities of the tokens under the raw model, if
@@ -143,8 +145,8 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis with its summed score. The other fields have the same meaning as in
-    `BeamHypothesis`.
+    """An unfinished hypothesis with the sum of its log-probabilities. The other fields have the
+    same meaning as in `BeamHypothesis`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -160,7 +162,7 @@ class _PromptSearch:
     """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The index in the logits of the sequence that each beam continues."""
+    """The index in the logits of the parent sequence of each beam."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -174,10 +176,10 @@ def search_beams(
     ends_sequence: EndsSequence | None = None,
 ) -> list[list[BeamHypothesis]]:
     """Return the `settings.num_return_sequences` best hypotheses of each prompt in `prompt`
-    i64[batch n], best first, or fewer if fewer exist.
+    int64 [batch, n], best first, or fewer if fewer exist.
 
-    `padding_mask` bool[batch n] is the padding mask. Each prompt is fed once for all its beams,
-    which then branch.
+    `padding_mask` is a bool array [batch, n]. The model processes each prompt once; its beams share
+    the resulting KV cache.
     """
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
@@ -192,7 +194,7 @@ def search_beams(
         position = _get_decode_position(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
         # A finished search and its beams are removed from the batch: if search 1 of [0, 1, 2] is
-        # finished, the beams of 0 and 2 continue in this order.
+        # finished, the beams of searches 0 and 2 remain, in this order.
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
             return [s.finished[: settings.num_return_sequences] for s in searches]
@@ -202,7 +204,9 @@ def search_beams(
 def _feed_newest_tokens(
     stepper: Stepper, live_searches: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
-    """Feed the newest token of each beam; return the next logits and the tokens of each beam."""
+    """Run the model on the last token of each beam. Return the next-token logits, and the mask of
+    the tokens that each beam contains.
+    """
     rows = np.array([row for search in live_searches for row in search.parent_indices], np.int64)
     newest = np.array(
         [beam.tokens[-1] for search in live_searches for beam in search.beams], np.int64
@@ -218,7 +222,7 @@ def _feed_newest_tokens(
 
 
 def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
-    """Return the index of the prompt of each beam."""
+    """Return the prompt index of each beam."""
     return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
@@ -288,8 +292,8 @@ def _sort_candidates(
     settings: GenerationSettings,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Move finished hypotheses to the results and the others to the beams. `candidates` are sorted,
-    best first, each with the index of its parent beam.
+    """Add completed candidates to the finished hypotheses, and the others to the live beams.
+    `candidates` are sorted, best first, each with the index of its parent beam.
     """
     is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
     unfinished: list[tuple[int, _Beam]] = []
@@ -299,8 +303,8 @@ def _sort_candidates(
         )
         if not ended and not is_last_step:
             unfinished.append((row, beam))
-        # a finished hypothesis among the later candidates is dropped: transformers considers these
-        # only to find enough beams that continue
+        # a completed hypothesis that is not among the first `num_beams` candidates is dropped, as
+        # in transformers: the later candidates only replace beams that ended
         elif position < settings.num_beams:
             search.finished.append(_make_hypothesis(beam, ended, settings))
     # stable: the first index if several scores are equal
@@ -322,7 +326,7 @@ def _make_hypothesis(beam: _Beam, has_ended: bool, settings: GenerationSettings)
 
 def _normalize_score(score: float, length: int, settings: GenerationSettings) -> float:
     """Return `score / length ** length_penalty` as float32, at least `MIN_SCORE`."""
-    # NaN, from a power that overflowed, must not rank first
+    # an overflowing power produces NaN, which must not rank first
     with np.errstate(all="ignore"):
         return max(
             MIN_SCORE, float(np.float32(score / np.float64(length) ** settings.length_penalty))
@@ -330,11 +334,11 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 
 
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
-    """Return True if the list of finished hypotheses is full and final.
+    """Return True if the list of finished hypotheses is full and cannot change any more.
 
     With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when
-    the best beam cannot enter it at its current length, or, with "never" and a length penalty above
-    0, at the maximum length, which maximizes the normalized score.
+    the best beam cannot enter it at its current length, or, with `early_stopping: never` and a
+    positive length penalty, at the maximum length, where its normalized score would be largest.
     """
     if len(search.finished) < settings.num_beams:
         return False

@@ -10,9 +10,8 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Maximum number of tokens that are decoded again with each new token, and the number of tokens
-that are kept as context when older tokens are dropped.
-"""
+"""Maximum number of tokens that are decoded together with a new token. When older tokens are
+dropped, this many tokens are kept as context."""
 
 
 class Detokenizer:
@@ -33,14 +32,14 @@ class Detokenizer:
         """Characters that are held back because they may begin a stop string."""
 
     def feed(self, *tokens: int) -> str:
-        """Return the text that these tokens complete."""
+        """Add tokens; return the text that they complete."""
         if self.stopped:
             return ""
         self._tokens.extend(tokens)
         text = self._decode(self._tokens)
-        # A byte-fallback tokenizer decodes an incomplete run of bytes to replacement characters:
-        # the first eight of the nine bytes of 日本語 become replacement characters, although two
-        # characters are complete.
+        # A tokenizer with byte fallback decodes an incomplete byte sequence (e.g. the first eight
+        # of the nine bytes of 日本語) to replacement characters only, although it contains two
+        # complete characters.
         sure = len(text.rstrip(REPLACEMENT_CHARACTER))
         new = text[self._emitted : sure]
         self._emitted = max(self._emitted, sure)
@@ -49,14 +48,14 @@ class Detokenizer:
         return self._emit_pending(new)
 
     def _trim_history(self) -> None:
-        """Drop old tokens, unless this would split a character."""
+        """Drop old tokens, unless a character is split between dropped and kept tokens."""
         kept = self._tokens[-CONTEXT:]
         text = self._decode(kept)
         if text and REPLACEMENT_CHARACTER not in text:
             self._tokens, self._emitted = kept, len(text)
 
     def flush(self) -> str:
-        """Return the text that was held back, at the end of the sequence."""
+        """Return the text that is still held back when the sequence ends."""
         if self.stopped:
             return ""
         rest = self._emit_pending(self._decode(self._tokens)[self._emitted :])
@@ -76,8 +75,8 @@ class Detokenizer:
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
-    """Return the start of the stop string that ends first; if several end there, of the longest
-    one.
+    """Return the start of the stop string that ends first. If several stop strings end at the same
+    position, return the start of the longest one.
     """
     ends = [(at + len(stop), at) for stop in stop_strings if (at := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
@@ -102,7 +101,9 @@ def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
 
 
 def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Sequence[int]], bool]:
-    """Return a predicate for beam search that is true if tokens contain a stop string."""
+    """Return a predicate that is true if the decoded tokens contain a stop string (for beam
+    search).
+    """
     wanted = tuple(stop_strings)
     return lambda tokens: find_stop_string(decode(tokens), wanted) is not None
 
@@ -117,10 +118,10 @@ class BatchDetokenizer:
         self._fresh = [""] * batch_size
 
     def feed(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Process new tokens i64[batch] and ended sequences bool[batch]. Return the sequences that
-        now reach a stop string, bool[batch].
+        """Process new tokens int64 [batch] and `has_ended` bool [batch]. Return a bool
+        array [batch], true for the sequences that now contain a stop string.
 
-        The token that ends a sequence is a stop token, which is not part of its text.
+        The stop token that ends a sequence is not part of its text.
         """
         stopped = np.zeros(len(self._texts), np.bool_)
         for row, text in enumerate(self._texts):
@@ -132,7 +133,7 @@ class BatchDetokenizer:
         return stopped
 
     def pop_new_text(self) -> list[str]:
-        """Return the new text of each sequence since the last call."""
+        """Return the new text of each sequence since the last call of this function."""
         made, self._fresh = self._fresh, [""] * len(self._texts)
         return made
 

@@ -1,5 +1,5 @@
-"""Generation settings: types for Python callers, and functions that merge and check the settings of
-spec and caller.
+"""Generation settings: their types, and functions that check the settings of the caller and merge
+them with those of the spec.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,30 +63,30 @@ class GenerationArguments(TypedDict, total=False):
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
 EarlyStopping: TypeAlias = bool | Literal["never"]
 LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
-"""Settings that take one value or a list, in any order."""
+"""Settings that accept a single value or a list; the order of the list has no effect."""
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
 DEFAULT_NUM_BEAMS = 4
-"""Default number of beams. If more sequences are requested, their number is used instead."""
+"""Default number of beams. If more return sequences are requested, their number is the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """Token selection rules and stopping criteria.
+    """Settings of logits processors, sampling and stopping criteria, named as in transformers.
 
-    `max_tokens` and `min_tokens` count generated tokens including the stop token,
-    `max_length` and `min_length` the prompt as well. `stop` are the stop token ids,
-    `stop_strings` strings to stop before, `start` the token or tokens that generation
-    starts from without a prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and
-    `eta_cutoff`; 1 disables `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
+    `max_tokens` and `min_tokens` count generated tokens including the stop token, `max_length` and
+    `min_length` the prompt as well. `stop` are the stop token ids, `stop_strings` strings to stop
+    before, `start` the decoder start tokens (such as BOS) if there is no prompt. 0 disables
+    `top_k`, `min_p`, `epsilon_cutoff` and `eta_cutoff`; 1 disables `top_p`, `typical_p`,
+    `temperature` and `repetition_penalty`.
 
-    `suppress_tokens` are never generated, `begin_suppress_tokens` not as the first token
-    after `begin`, which lists the allowed token ids of each of the first steps.
+    `suppress_tokens` are never generated, `begin_suppress_tokens` are not generated as the first
+    token after `begin`, which lists the allowed token ids of each of the first steps.
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, no sequence of `bad_words_ids` is generated.
-    `renormalize_logits` makes beam search apply log-softmax after these rules.
-    `log_probs` requests each token's log-probability, computed from the model's logits
-    before any penalty, temperature or filter.
+    `renormalize_logits` makes beam search apply log-softmax after these logits processors.
+    `log_probs` requests each token's log-probability, computed from the model's logits before any
+    penalty, temperature or filter.
     """
 
     strategy: Strategy = "greedy"
@@ -122,12 +122,14 @@ class GenerationSettings:
 
     @property
     def needs_previous_tokens(self) -> bool:
-        """Return True if a rule depends on previous tokens."""
+        """Return True if a logits processor depends on previous tokens."""
         return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property
     def padding_token(self) -> int:
-        """The padding token after the end of a sequence: pad, else the first stop token, else 0."""
+        """The token that pads a finished sequence: the pad token, or the first stop token if there
+        is none, or 0.
+        """
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
@@ -137,11 +139,12 @@ def merge_settings(
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
     which take precedence. None means not given.
 
-    The spec's strategy options apply only if the strategy is the spec's strategy. Options of one
-    strategy (`temperature`, `num_beams`) select it if the caller names none.
+    The spec's strategy options apply only if the caller does not select a different strategy. If
+    the caller names no strategy, an option such as `temperature` or `num_beams` selects the
+    strategy that has it.
 
-    Raise all errors: E0731 for unknown names, E0732 for values out of range, E0733 for conflicting
-    settings.
+    Raise all errors at once: E0731 if a name is unknown, E0732 if a value is out of range, E0733 if
+    settings conflict.
     """
     checked_settings = {k: v for k, v in caller_settings.items() if v is not None}
     if errors := [*check_spec_settings(spec_settings), *_iterate_setting_errors(checked_settings)]:
@@ -155,7 +158,7 @@ def merge_settings(
 
 
 def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Diagnostic]:
-    """Yield E0731 for unknown names first, then E0732 for values out of range."""
+    """Yield E0731 for each unknown name, then E0732 for each value out of range."""
     names = [option.name for option in GENERATION_OPTIONS]
     for name in given_settings:
         if name not in OPTIONS_BY_NAME:
@@ -170,7 +173,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
 def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Merge the checked settings of spec and caller by Python name."""
+    """Merge the checked settings of the spec and of the caller, by Python name."""
     kind, inside = parse_strategy(spec_settings.get("strategy") or "greedy")
     strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or kind
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
@@ -178,7 +181,8 @@ def _merge_values(
         values |= _rename_settings(STRATEGY_OPTIONS[str(kind)], inside)
     values |= {**given_settings, "strategy": strategy}
     if strategy == "beam":
-        # if five sequences and no beams are requested, the default is five beams
+        # if the caller requests five return sequences and no number of beams, the default is five
+        # beams
         values.setdefault(
             "num_beams", max(DEFAULT_NUM_BEAMS, int(values.get("num_return_sequences", 1)))
         )
@@ -188,7 +192,7 @@ def _merge_values(
 def _rename_settings(
     options: Mapping[str, GenerationOption], spec_settings: Mapping[str, object]
 ) -> dict[str, object]:
-    """Rename a spec's settings to Python names."""
+    """Convert the setting names of a spec to Python names."""
     return {options[w].name: value for w, value in spec_settings.items() if value is not None}
 
 
@@ -209,7 +213,9 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return E0733 for options of a different strategy and for more sequences than beams."""
+    """Return E0733 for options of a strategy that is not selected, and if more sequences than beams
+    are requested.
+    """
     found = []
     for name in given_settings:
         owners = OPTIONS_BY_NAME[name].strategies
@@ -226,14 +232,14 @@ def _find_conflicts(
 
 
 def _to_plain_values(name: str, value: Any) -> Any:
-    """Convert a checked value to a field value of `GenerationSettings`."""
+    """Convert a checked setting to the type of its `GenerationSettings` field."""
     setting_type = _SETTING_TYPES[name]
     if name == "start":
         return tuple(map(int, convert_to_list(value)))
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, convert_to_list(item))) for item in value)
     if name in LIST_SETTINGS:
-        # stop strings are combined with stop tokens
+        # stop strings do not replace stop tokens: both apply
         items = (v if isinstance(v, str) else int(v) for v in convert_to_list(value))
         return tuple(dict.fromkeys(items))
     if setting_type is float:

@@ -8,25 +8,26 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""Minimum temperature and penalty: dividing logits by smaller values overflows float32."""
+"""Minimum temperature and repetition penalty: a division of logits by a smaller value overflows
+float32."""
 MAX_FACTOR = 1e6
-"""Maximum temperature and penalty: larger values have no further effect."""
+"""Maximum temperature and repetition penalty: larger values have no further effect."""
 MAX_BEAMS = 1024
-"""Maximum number of beams: each step ranks beams × vocabulary scores and keeps every beam's state
-in memory."""
+"""Maximum number of beams: each step sorts `num_beams × vocab_size` scores, and the decoder state
+of every beam stays in memory."""
 MAX_LENGTH_PENALTY = 20
-"""Maximum length penalty: `length ** length_penalty` does not overflow float64."""
+"""Maximum length penalty; up to it, `length ** length_penalty` does not overflow float64."""
 MAX_STOP_TOKENS = 1024
-"""Maximum number of stop tokens: each adds one candidate per beam to beam search."""
+"""Maximum number of stop tokens: beam search ranks one additional candidate per beam for each stop
+token."""
 PREFILL_CHUNK_SIZE = 512
-"""Default maximum number of new positions per run. A longer prompt is processed in chunks, so that
-its activations need the memory of one chunk. Larger chunks were not faster on a CPU.
-"""
+"""Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
+memory of activations. Larger chunks were not faster on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingValues:
-    """The valid values of a setting: a description and a predicate."""
+    """The valid values of a setting: a description for messages, and a predicate."""
 
     description: str
     accepts: Callable[[object], bool]
@@ -48,7 +49,7 @@ class GenerationOption:
 
 
 def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> TypeGuard[int]:
-    """Return True if a value is an integer in the range; booleans are not integers."""
+    """Return True if a value is an integer in the range and not a boolean."""
     return (
         not isinstance(value, bool)
         and isinstance(value, Integral)
@@ -57,10 +58,10 @@ def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> Type
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Return True if a value is a finite number; booleans are not numbers."""
+    """Return True if a value is a finite number and not a boolean."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
-    except OverflowError:  # an integer that overflows float
+    except OverflowError:  # the integer is too large for a float
         return False
 
 
@@ -128,7 +129,7 @@ def _make_optional_count_values(zero_meaning: str) -> SettingValues:
 
 
 def _make_general_option(name: str, values: SettingValues, *foreign_names: str) -> GenerationOption:
-    """Make a setting that belongs to no strategy and has the same name in specs."""
+    """Return a setting that applies to all strategies and has the same name in specs."""
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
     )
@@ -199,7 +200,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         name="log_probs",
         spec_name="",
         strategies=(),
-        # only Python callers can set it, to True or False
+        # not settable in a spec; Python callers pass True or False
         values=replace(BOOLEAN_VALUE, description="True or False"),
         foreign_names=("logprobs", "log_probabilities", "output_scores"),
     ),
@@ -244,9 +245,9 @@ OPTIONS_BY_NAME: Mapping[str, GenerationOption] = {o.name: o for o in GENERATION
 GENERAL_OPTIONS: Mapping[str, GenerationOption] = {
     o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and not o.strategies
 }
-"""Settings that belong to no strategy, by spec name."""
+"""Settings that apply to all strategies, by spec name."""
 STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
     s: {o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and s in o.strategies}
     for s in STRATEGIES
 }
-"""Settings of each strategy, written in its parentheses, by spec name."""
+"""Settings of each strategy by spec name; a spec writes them as arguments of the strategy."""

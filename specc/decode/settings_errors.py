@@ -22,7 +22,7 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 def find_value_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0732 if a value is out of range."""
+    """Return E0732 if a value is out of range, else None."""
     if option.values.accepts(value):
         return None
     return Diagnostic(
@@ -37,7 +37,7 @@ def make_unknown_setting_error(
     setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `noun` names the kind of name."""
-    # the equivalent of a name in another program is more helpful than a similar name
+    # prefer the equivalent of another program's setting to a setting with a similar name
     named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
         setting_name
@@ -56,7 +56,7 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, known: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Suggest the strategy or the section that an option belongs to."""
+    """Return a suggestion that names the strategy or the section to which an option belongs."""
     owners = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if owners and not is_strategy_option:
         return (f"`{setting_name}` is an argument of the strategy: {owners[0]}({setting_name}=…)",)
@@ -79,7 +79,7 @@ def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = No
 def find_sequence_count_error(
     sequence_count: int, beam_count: int, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0733 if more sequences than beams are requested."""
+    """Return E0733 if more sequences than beams are requested, else None."""
     if sequence_count <= beam_count:
         return None
     return make_conflict_error(
@@ -90,14 +90,14 @@ def find_sequence_count_error(
 
 
 SUPPRESSING_SETTINGS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
-"""Settings with tokens that must not be generated."""
+"""Settings that list token ids that must not be generated."""
 TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
-"""Settings that name generated or suppressed tokens."""
+"""Settings that list generated or suppressed token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class VocabularySizes:
-    """The vocabulary sizes of the input and of the logits; each is None if unknown."""
+    """The vocabulary size of the input embedding and of the logits; None if unknown."""
 
     input_size: int | None = None
     output_size: int | None = None
@@ -105,10 +105,12 @@ class VocabularySizes:
     def check_token_id(
         self, setting_name: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
-        """Return E0732 if the setting `setting_name` names a token outside the vocabulary."""
+        """Return E0732 if the setting `setting_name` contains a token id that is not less than the
+        vocabulary size.
+        """
         size = self._get_vocabulary_size(setting_name)
         tokens = convert_to_list(value)
-        if setting_name in ("begin", "bad_words_ids"):  # one or several tokens per position
+        if setting_name in ("begin", "bad_words_ids"):  # token ids, or lists of token ids
             tokens = [token for item in tokens for token in convert_to_list(item)]
         wrong = [t for t in tokens if size is not None and is_int_in_range(t, size)]
         if not wrong:
@@ -125,7 +127,7 @@ class VocabularySizes:
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
         """Return the vocabulary size that limits the tokens of a setting, or None if the setting
-        names no token.
+        has no token ids.
         """
         if setting_name in ("start", "pad"):
             return self.input_size
@@ -142,7 +144,7 @@ def check_spec_settings(
     spans: Mapping[str, Span | None] | None = None,
     default_span: Span | None = None,
 ) -> list[Diagnostic]:
-    """Return every error in a spec's `generate` settings, given as plain data.
+    """Return all errors in the `generate` settings of a spec, which are plain Python values.
 
     `spans` maps e.g. "stop" to the span of the setting's value and "stop name" to the span of its
     name. The keys of strategy options are e.g. "strategy.num_beams" and "strategy.num_beams name".
@@ -187,7 +189,7 @@ def _find_strategy_errors(
         for setting_name, value in options.items()
     ]
     sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
-    # both values are integers if neither is invalid
+    # without earlier errors, both values are integers
     if (
         kind == "beam"
         and not any(found)
@@ -202,9 +204,9 @@ def _find_strategy_errors(
 def _find_option_error(
     kind: str, setting_name: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
-    """Return the error of one option of the strategy `kind`, or None."""
+    """Return the error for an invalid option of the strategy `kind`, or None."""
     known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
-    if setting_name == "args":  # the option is positional: beam(4)
+    if setting_name == "args":  # a positional option, as in `beam(4)`
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` must be named"
         helps = (f"write {kind}({example})",)
@@ -220,14 +222,14 @@ def _find_option_error(
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
-    """Return the name and the options of `"greedy"` or `{"kind": "beam", "num_beams": 4}`."""
+    """Return the name and the options of `"greedy"` or of `{"kind": "beam", "num_beams": 4}`."""
     if isinstance(setting, Mapping):
         return setting.get("kind"), {str(k): v for k, v in setting.items() if k != "kind"}
     return setting, {}
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Suggest a fix for a value that was probably meant to disable the setting."""
+    """Return a suggestion if a value was probably meant to disable the setting, else ""."""
     off = {
         "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "leave `top_p` out, or use 1, to keep all tokens",
@@ -244,7 +246,7 @@ def _format_value(value: object) -> str:
 
 
 def _quote_name(text: str) -> str:
-    """Format a name for a message: truncated, with control characters escaped."""
+    """Truncate a name and escape control characters, for a message."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

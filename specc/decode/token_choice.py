@@ -1,5 +1,5 @@
-"""Select the next token: banned and forced tokens, temperature, and filters such as top-k and
-top-p.
+"""Select the next token: logits processors (suppressed and forced tokens, repetition penalty),
+temperature, and filters such as top-k and top-p.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,30 +19,30 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 class Stepper(Protocol):
-    """A model with its decode state for a batch. Each call continues after the earlier tokens."""
+    """A model with the decoder state (KV cache) of a batch. Each call of `step` appends tokens."""
 
     def step(self, tokens: Ints) -> Floats:
-        """Feed new tokens i64[batch n], first the whole prompt. Return f32[batch vocab], the logits
-        after the last token.
+        """Run the model on new tokens, int64 [batch, n], first on the whole prompt. Return the
+        logits of the last position, float32 [batch, vocab].
 
-        An empty prompt requires a model with prefix positions.
+        An empty prompt requires positions before the first token, such as image embeddings.
         """
         ...
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder the batch: element r continues from element `indices[r]`. `indices` is i64[m],
-        where m may differ from the batch size.
+        """Reorder the batch: new batch element `r` is old batch element `indices[r]`. `indices` is
+        int64 [m]; m may differ from the batch size.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One step of a batch: `tokens` i64[batch], `log_probs` f32[batch] if requested, `has_ended`
-    bool[batch].
+    """The result of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
+    requested, and `has_ended` bool [batch].
 
-    `has_ended` is true from the token that ends a sequence on; later steps of that sequence are
-    padding with log-probability 0.
+    `has_ended` is true in the step of a sequence's stop token and in all later steps, in which the
+    sequence has padding tokens with log-probability 0.
     """
 
     tokens: Ints
@@ -51,11 +51,11 @@ class DecodeStep:
 
 
 class DecodeObserver(Protocol):
-    """An observer that may end sequences, e.g. at stop strings or on user request."""
+    """A stopping criterion: a callable that may end sequences, e.g. at stop strings."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Take new tokens i64[batch] and `has_ended` bool[batch]; return the sequences that end
-        now.
+        """Return a bool array [batch], true for the sequences to end now. `tokens` is
+        int64 [batch], `has_ended` bool [batch].
         """
         ...
 
@@ -65,8 +65,8 @@ def check_logits(
     is_unfinished: Sequence[bool] | Bools,
     sequence_indices: Sequence[int] = (),
 ) -> Floats:
-    """Return f32[batch vocab]. Raise E0961 if the maximum logit of an unfinished sequence is not
-    finite. `sequence_indices` maps each batch index to its sequence; the default is the identity.
+    """Return the logits as float32 [batch, vocab]. Raise E0961 if the maximum logit of an
+    unfinished sequence is not finite. The message numbers batch elements by `sequence_indices`.
     """
     logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"expected logits [batch, vocab], got {logits.shape}"
@@ -91,9 +91,9 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePosition:
-    """The decode position: `step` is the number of generated tokens per sequence, `prompt_lengths`
-    i64[batch] are the numbers of prompt tokens, and `sequences` are all tokens, or None if no rule
-    needs them.
+    """The inputs of logits processors besides the scores: `step` is the number of tokens generated
+    so far, `prompt_lengths` (int64 [batch]) the number of prompt tokens, and `sequences` all
+    tokens, or None if no processor needs them.
     """
 
     step: int
@@ -102,7 +102,7 @@ class DecodePosition:
 
 
 def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
-    """Count the valid tokens of each prompt i64[batch n] → i64[batch]."""
+    """Count the tokens of each prompt (int64 [batch, n]) without padding. Return int64 [batch]."""
     if padding_mask is None:
         return np.full(len(prompt), prompt.shape[1], np.int64)
     made: Ints = np.asarray(padding_mask, np.bool_).sum(axis=1)
@@ -110,7 +110,7 @@ def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
 
 
 def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[int]]:
-    """Return the valid tokens of each prompt, without padding."""
+    """Return the tokens of each prompt without padding."""
     if padding_mask is None:
         return [[*map(int, row)] for row in prompt]
     is_token = np.asarray(padding_mask, np.bool_)
@@ -120,7 +120,7 @@ def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[in
 def mask_disallowed_tokens(
     scores: Floats, settings: GenerationSettings, position: DecodePosition
 ) -> Floats:
-    """Set the scores f32[batch vocab] of disallowed tokens to -inf."""
+    """Set the scores float32 [batch, vocab] of disallowed tokens to -inf."""
     if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
         return _mask_other_tokens(scores, settings.begin[position.step])
@@ -141,8 +141,8 @@ def mask_disallowed_tokens(
 
 
 def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Set the scores of all other tokens to -inf. If only one token is allowed, set its score
-    to 0.
+    """Set the scores of all tokens except `tokens` to -inf. If there is only one such token, set
+    its score to 0.
     """
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
@@ -152,8 +152,8 @@ def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
 def _find_banned_tokens(
     shape: tuple[int, ...], settings: GenerationSettings, position: DecodePosition
 ) -> Bools | None:
-    """Return the disallowed tokens, bool[batch vocab] (early stop tokens, repeated n-grams), or
-    None.
+    """Return a bool array [batch, vocab], true for disallowed tokens (e.g. stop tokens before the
+    minimum length, repeated n-grams), or None if there are none.
     """
     early = position.prompt_lengths + position.step < settings.min_length
     early |= position.step < settings.min_tokens
@@ -189,7 +189,7 @@ def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
 def _find_banned_completions(
     tokens: Sequence[int], banned_sequences: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the tokens that would complete any of these sequences."""
+    """Return the tokens that would complete any of `banned_sequences`."""
     return [
         banned[-1]
         for banned in banned_sequences
@@ -200,15 +200,15 @@ def _find_banned_completions(
 def find_penalized_tokens(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
-    """Return the tokens that are penalized from the first step, or None if the penalty is 1."""
+    """Return the tokens to penalize in the first step, or None if the penalty is 1."""
     return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
-    """Return bool[batch vocab], true for the tokens of each prompt, excluding padding."""
+    """Return a bool array [batch, vocab], true for the tokens of each prompt, excluding padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
-    # a prompt may contain ids that the model never generates
+    # a prompt may contain ids outside the vocabulary of the logits
     known = (prompt >= 0) & (prompt < vocab)
     known = known if padding_mask is None else known & np.asarray(padding_mask, np.bool_)
     seen[rows[known], prompt[known]] = True
@@ -216,10 +216,10 @@ def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = No
 
 
 def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Floats:
-    """Penalize repeated tokens: `x / p` if x > 0, else `x * p`.
+    """Apply the repetition penalty `p` to `seen` tokens: `x / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, only divide. Like later implementations,
-    multiply negative logits, because division would increase them.
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Division would increase
+    negative logits, which are therefore multiplied, as in later implementations.
     """
     if penalty == 1:
         return logits
@@ -228,8 +228,8 @@ def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Flo
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Compute `x / temperature`. A temperature below 1 sharpens the distribution, above 1 flattens
-    it.
+    """Divide logits by the temperature. A temperature below 1 sharpens the distribution, a
+    temperature above 1 flattens it.
     """
     return logits if temperature == 1 else logits / np.float32(temperature)
 
@@ -237,17 +237,16 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
 Float64s: TypeAlias = NDArray[np.float64]
 
 SORTED_CANDIDATES = 1000
-"""Number of candidates for top-p and min-p without top-k. Sorting the whole vocabulary takes nine
-times as long.
-"""
+"""Maximum number of candidates of top-p and min-p without top-k. Sorting the whole vocabulary takes
+nine times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidates:
-    """The tokens to sample from, most probable first: `tokens` i64[batch k], `probabilities`
-    f64[batch k].
+    """The tokens to sample from, most probable first: `tokens` int64 [batch, k], `probabilities`
+    float64 [batch, k].
 
-    Dropped tokens have probability 0 and come last; probabilities need not sum to 1.
+    Filtered tokens have probability 0 and come last; probabilities may sum to less than 1.
     """
 
     tokens: Ints
@@ -255,26 +254,26 @@ class TokenCandidates:
 
 
 def find_top_k_indices(values: Floats, k: int) -> Ints:
-    """Return the indices i64[batch min(k, n)] of the k largest values, descending; ties keep index
-    order.
+    """Return the indices of the k largest values, int64 [batch, min(k, n)], in descending order of
+    the values; equal values are ordered by index.
     """
     k = min(k, values.shape[1])
-    # Sorting all values is faster than first selecting a quarter or more of them.
+    # If k is at least a quarter of n, a full sort is faster than a partial selection.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
-    # all values greater than or equal to the k-th largest, possibly more than k
+    # indices of all values >= the k-th largest value, which may be more than k
     thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     found = np.empty((len(values), k), np.int64)
     for row, threshold in enumerate(thresholds):
-        # ascending, so that the stable sort keeps the first index if several values are equal
+        # ascending, so that the stable sort orders equal values by index
         candidates = np.flatnonzero(values[row] >= threshold)
         found[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
     return found
 
 
 def compute_softmax_f64(logits: Floats) -> Float64s:
-    """Compute the softmax f32[batch n] → f64[batch n]."""
-    # The maximum is subtracted, so that no exponential overflows.
+    """Return the softmax over the last axis in float64, [batch, n]."""
+    # The maximum is subtracted, so that `exp` does not overflow.
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
     made: Float64s = raised / raised.sum(axis=1, keepdims=True)
@@ -282,21 +281,21 @@ def compute_softmax_f64(logits: Floats) -> Float64s:
 
 
 def compute_log_softmax_f32(logits: Floats) -> Floats:
-    """Compute the log-softmax f32[batch n] → f32[batch n]."""
+    """Return the log-softmax over the last axis in float32, [batch, n]."""
     low = logits - logits.max(axis=1, keepdims=True)
     made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
     return made
 
 
 def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCandidates:
-    """Filter penalized logits f32[batch vocab] in the order temperature, top-k, softmax, top-p,
-    min-p, typical, epsilon, eta.
+    """Apply the filters to logits float32 [batch, vocab] after the logits processors, in the order
+    temperature, top-k, softmax, top-p, min-p, typical, epsilon, eta.
 
-    Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the smallest set of top tokens whose
-    probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1. Min-p, a fraction of
-    the maximum probability: Nguyen et al. 2024 (arXiv:2407.01082), eq. 1 and 2. With top-p or min-p
-    but no top-k only the top 1000 are considered, unless one of the last three filters needs all
-    tokens.
+    Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p (the smallest set of most probable
+    tokens whose cumulative probability reaches p): Holtzman et al. 2020 (arXiv:1904.09751), sec.
+    3.1. Min-p (a minimum probability relative to the maximum): Nguyen et al. 2024
+    (arXiv:2407.01082), eq. 1 and 2. With top-p or min-p and without top-k, only the 1000 most
+    probable tokens are considered, unless typical, epsilon or eta sampling needs all tokens.
     """
     vocab = logits.shape[1]
     needs_sorting = settings.top_p < 1 or settings.min_p > 0
@@ -307,10 +306,10 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     probabilities = compute_softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         preceding = np.zeros_like(probabilities)
-        # The cumulative probability before a token must be below p: the token that reaches p is
-        # included, and there is always at least one token.
+        # A token is kept if the cumulative probability before it is below p. The token that reaches
+        # p is therefore kept, and at least one token remains.
         preceding[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
-        # p is rounded to float32 like in the graph, where 0.9 is a different number.
+        # p is rounded to float32, as in the ONNX graph: 0.9 in float32 is not 0.9 in float64.
         probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)
     if settings.min_p > 0:
         probabilities = np.where(
@@ -322,15 +321,15 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
 
 
 def _filter_by_distribution(probabilities: Float64s, settings: GenerationSettings) -> Float64s:
-    """Apply the typical, epsilon and eta filters to f64[batch k], most probable first. Epsilon and
-    eta always keep the first token.
+    """Apply the typical, epsilon and eta filters to probabilities float64 [batch, k], sorted in
+    descending order. Epsilon and eta always keep the most probable token.
     """
     if settings.typical_p < 1:
         probabilities = _filter_typical_tokens(probabilities, settings.typical_p)
     if settings.epsilon_cutoff:
         probabilities = _drop_small_probabilities(probabilities, settings.epsilon_cutoff)
     if settings.eta_cutoff:
-        # the minimum probability that is kept in a flat distribution
+        # eta sampling: the minimum probability decreases with the entropy of the distribution
         bound, _ = _compute_entropy(probabilities)
         eta = settings.eta_cutoff
         probabilities = _drop_small_probabilities(
@@ -340,7 +339,7 @@ def _filter_by_distribution(probabilities: Float64s, settings: GenerationSetting
 
 
 def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
-    """Return the entropy of each distribution, f64[batch 1], and `-log p` of each token."""
+    """Return the entropy of each distribution, float64 [batch, 1], and `-log p` of each token."""
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
         surprisal = -np.log(normalized)
@@ -349,8 +348,8 @@ def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
-    """Keep the most typical tokens whose cumulative probability reaches `mass` (Meister et al.
-    2022, arXiv:2202.00666, eq. 9 to 11).
+    """Keep the smallest set of most typical tokens whose cumulative probability reaches `mass`
+    (Meister et al. 2022, arXiv:2202.00666, eq. 9 to 11).
     """
     entropy, surprisal = _compute_entropy(probabilities)
     distance = np.abs(surprisal - entropy)
@@ -363,7 +362,7 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the most likely token and the tokens whose probability is at least the bound (Hewitt,
+    """Keep the most probable token and the tokens whose probability is at least the bound (Hewitt,
     arXiv:2210.15191, sec. 4).
     """
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
@@ -372,22 +371,22 @@ def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) 
 
 
 def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
-    """Sample one token per sequence: the first token whose cumulative probability exceeds `u ·
-    sum`.
+    """Sample one token per sequence: the first token whose cumulative probability exceeds
+    `u · sum`, where `u` is the uniform random number and `sum` the total probability.
     """
     sums = np.cumsum(candidates.probabilities, axis=1)
-    # `u` is multiplied by the sum, because the probabilities of the kept tokens sum to less than 1.
+    # `u` is scaled by the sum, because the probabilities of the kept tokens may sum to less than 1.
     exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
-    """Return f32[batch] in [0, 1): element 0 of the random stream of (seed, batch index, step)."""
+    """Return uniform numbers float32 [batch] in [0, 1), keyed by seed, batch index and step."""
     return make_sampling_uniforms_at(seed, [(row, step) for row in range(batch_size)])
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return uniform random numbers f32[n] for (sequence index, step) pairs."""
+    """Return uniform random numbers float32 [n] for (sequence index, step) pairs."""
     key = derive_stream_key(seed, "sample")
     words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40

@@ -1,1 +1,1 @@
-"""Source text, diagnostics and their output formats. Independent of models."""
+"""Source text, diagnostics and their output formats. This package is independent of models."""

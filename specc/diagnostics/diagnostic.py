@@ -1,5 +1,5 @@
 """The `Diagnostic` record, its labels and fixes, the exception `Failed` that carries diagnostics,
-and the exit status of each diagnostic code.
+and the exit code of each diagnostic code.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A source span and its message."""
+    """A message at a source span."""
 
     span: Span
     text: str = ""
@@ -43,9 +43,9 @@ class Diagnostic:
     """An error or warning with its locations.
 
     `title` is the message, `primary` its location; `related_labels` are other locations. An error
-    in the standard library is shown at the user's call first, then in the library. `notes` are
-    facts, `helps` suggestions, if possible as code to paste. `count` is the number of identical
-    diagnostics, `other_locations` are those of similar ones.
+    in the standard library is shown first at the user's call, then in the library. `notes` add
+    facts; `helps` are suggestions, if possible as code. `count` is the number of identical
+    diagnostics, and `other_locations` are the locations of similar diagnostics.
     """
 
     code: str
@@ -60,7 +60,9 @@ class Diagnostic:
     other_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make the user's call the primary label, and standard library code a related label."""
+        """Make the user's call the primary label, and the location in the standard library a
+        related label.
+        """
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -87,7 +89,7 @@ class ErrorCollector:
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
     def add(self, *errors: Diagnostic) -> None:
-        """Report errors and continue."""
+        """Record errors and continue."""
         self.errors.extend(errors)
 
     def report_error(
@@ -99,7 +101,7 @@ class ErrorCollector:
         *helps: str,
         related_labels: Iterable[Label] = (),
     ) -> None:
-        """Report one error and continue."""
+        """Record one error and continue."""
         self.add(Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps))
 
 
@@ -140,7 +142,7 @@ def raise_error(
 
 
 class ErrorFamily(Enum):
-    """The cause of an error. The value of each member is the exit status."""
+    """Error category. The value of each member is the process exit code."""
 
     WARNING = 0
     GIVEN = 1
@@ -148,14 +150,14 @@ class ErrorFamily(Enum):
     USAGE = 2
     """Invalid command-line arguments."""
     ENVIRONMENT = 3
-    """Files that cannot be read or written, and packages that are missing."""
+    """Files that cannot be read or written, and missing packages."""
     DIFFERENT = 4
     """`verify` found a difference."""
     INCONCLUSIVE = 5
-    """`verify` is inconclusive: the model is too sensitive to rounding, or with `--strict` not
-    every subgraph was executed."""
+    """`verify` is inconclusive: the model is too sensitive to rounding, or not every subgraph was
+    executed (with `--strict`)."""
     BUG = 70
-    """A bug in specc: EX_SOFTWARE of sysexits.h."""
+    """A bug in specc (EX_SOFTWARE in sysexits.h)."""
 
 
 CODES_BY_FAMILY = {
@@ -173,11 +175,11 @@ CODES_BY_FAMILY = {
     ErrorFamily.INCONCLUSIVE: {"E0932", "E0933"},
     ErrorFamily.BUG: {"E0986"},
 }
-"""The codes whose family differs from the family of their first letter, by family."""
+"""The codes whose category differs from the category of their first letter, by category."""
 
 
 def find_error_family(code: str) -> ErrorFamily:
-    """Return the cause of a diagnostic."""
+    """Return the category of a diagnostic code."""
     for family, codes in CODES_BY_FAMILY.items():
         if code in codes:
             return family
@@ -185,8 +187,9 @@ def find_error_family(code: str) -> ErrorFamily:
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
-    """Return the exit status for these errors: 0 if there are none, 2 or 3 if all of them concern
-    the command line or the environment, otherwise the status of `verify` if it is set, or 1.
+    """Return the process exit code for errors: 0 if there are none, 2 or 3 if all of them are in
+    the category command line or environment, otherwise the exit code of `verify` if there is one,
+    or 1.
     """
     families = set(map(find_error_family, errors))
     if not families:

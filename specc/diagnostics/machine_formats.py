@@ -55,8 +55,8 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as a SARIF 2.1.0 log. `help_uri` is the URI of code pages, with `{code}`
-    for the code.
+    """Format diagnostics as a SARIF 2.1.0 log. `help_uri` is the URI of the documentation page of a
+    code, with the placeholder `{code}`.
     """
     found = list(diagnostics)
     codes = sorted({d.code for d in found})
@@ -139,7 +139,7 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 
 def file_name_to_uri(name: str) -> str:
-    """Convert a file name to a relative URI."""
+    """Convert a file name to a relative URI reference."""
     # characters that RFC 3986 does not escape; file names may contain any other character
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")

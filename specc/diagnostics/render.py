@@ -1,5 +1,5 @@
-"""Render diagnostics as human-readable text: in full with source excerpts and underlines, or on one
-line each. Control characters from files are escaped.
+"""Render diagnostics as human-readable text: in full (with source excerpts and underlines), or as
+one line each. Control characters from files are escaped.
 """
 
 import unicodedata
@@ -50,10 +50,11 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
 
 
 MAX_EXCERPT_WIDTH = 160
-"""Maximum number of columns of a displayed source line; a longer line is cut around the label."""
+"""Maximum number of columns of a displayed source line; longer lines are truncated around the
+label."""
 
 LONG_LINE_LENGTH = 1000
-"""Length from which on only the part of a line near the labels is processed."""
+"""Length above which only the part of a source line near the labels is processed."""
 
 ANSI_COLORS = {
     "error": "1;31",
@@ -78,7 +79,7 @@ class Colorizer:
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
-    """Group labels by file; the file of the primary label comes first."""
+    """Group labels by source file, beginning with the file of the primary label."""
     labels = [
         label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
     ]
@@ -96,7 +97,7 @@ def render_excerpt(
     *,
     is_first: bool,
 ) -> list[str]:
-    """Render the source lines of one file that have labels."""
+    """Render the labeled source lines of one file."""
     # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if is_first else ":::"
@@ -111,7 +112,7 @@ def render_excerpt(
     previous = None
     for number in sorted(by_line):
         skipped = number - previous - 1 if previous is not None else 0
-        # a `...` that replaces a single line takes as much space as the line
+        # a `...` in place of a single line would save no space
         if skipped == 1:
             between = SourceLineView.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, margin, paint))
@@ -133,7 +134,7 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
     """
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
-    # a span may begin at a line break, or end on a later line
+    # a span may begin at a line break or end on a later line
     start = min(column - 1, len(line))
     end = min(start + span.end - span.start, len(line))
     return number, start, max(end, start)
@@ -141,10 +142,10 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SourceLineView:
-    """The visible part of a source line: MAX_EXCERPT_WIDTH columns from `start` on.
+    """The displayed part of a source line: MAX_EXCERPT_WIDTH columns from `start` on.
 
-    `text` begins at `first_character` of the line; `columns[n]` is the column of the nth
-    character of `text`, relative to the first.
+    `text` begins at `first_character` of the line; `columns[n]` is the column of character `n` of
+    `text`, relative to the first character.
     """
 
     text: str
@@ -155,9 +156,7 @@ class SourceLineView:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
-        """Return a view of the complete line if it is short, or of the part around its first
-        mark.
-        """
+        """Return the complete line if it is short, or the part around its first label."""
         mark = min(a[1] for a in anchors)
         first = max(0, mark - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
         part = line[first : first + LONG_LINE_LENGTH]
@@ -167,19 +166,19 @@ class SourceLineView:
         return cls(text, columns, first, start, len(part) < len(line) - first)
 
     def column(self, character: int) -> int:
-        """Return the 0-based column in which a character is shown."""
+        """Return the 0-based display column of a character."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_cut_before, MAX_EXCERPT_WIDTH + 1))
 
     @property
     def is_cut_before(self) -> bool:
-        """Return True if text before the visible part is omitted."""
+        """Return True if the beginning of the line is omitted."""
         return self.start > 0 or self.first_character > 0
 
     def render(self) -> str:
-        """Return the visible text, with `…` for omitted parts."""
+        """Return the displayed text, with `…` for omitted parts."""
         column, stop, out = 0, self.start + MAX_EXCERPT_WIDTH, ""
-        # a wide character counts at its first column
+        # a wide character belongs to its first column
         for character in self.text:
             if self.start <= column < stop:
                 out += character
@@ -205,8 +204,8 @@ def render_underlines(
     _, _, final = underlines[-1]
     suffix = " " + render_label_text(final, primary, paint) if final.text else ""
     out = [render_underline_row(underlines, primary, paint) + suffix]
-    # the rightmost label is on the line of its marker; the other labels are below, from right to
-    # left, connected to their markers by bars
+    # the message of the rightmost label is on the line of the underlines; other messages are below,
+    # from right to left, connected to their underlines by bars
     for n in range(len(underlines) - 2, -1, -1):
         first, _, label = underlines[n]
         if label.text:
@@ -219,9 +218,9 @@ def render_underlines(
 def render_underline_row(
     underlines: Sequence[tuple[int, int, "Label"]], primary: "Label | None", paint: Colorizer
 ) -> str:
-    """Render the line of underlines `(first column, last column + 1, label)`."""
+    """Render a line of underlines, given as `(first column, last column + 1, label)`."""
     row: list[str] = []
-    # the primary label is drawn over the other labels
+    # the primary label is drawn over other labels
     for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         row += [" "] * (last - len(row))
@@ -279,7 +278,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Yield notes on the number of occurrences of a message and on its other locations."""
+    """Yield notes on how often and where a message is repeated."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (others := diagnostic.other_locations):
@@ -302,14 +301,14 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge diagnostics that differ only in location into the first one, which lists the other
+    """Merge diagnostics that differ only in location into the first one, which then lists the other
     locations. Syntax errors are not merged.
     """
     firsts: dict[object, Diagnostic] = {}
     for found in diagnostics:
         label = found.primary.text if found.primary else ""
         message = (found.code, found.title, found.notes, found.helps, label, found.severity)
-        # diagnostics without a location cannot be distinguished
+        # diagnostics without a location are not merged
         is_unique = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
         key = found if is_unique else message
         first = firsts.setdefault(key, found)
@@ -320,7 +319,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
 
 
 MAX_REPR_LENGTH = 199
-"""Maximum number of characters of a `repr`, which a notebook shows for the last value of a cell."""
+"""Maximum number of characters of a `repr`, which notebooks display."""
 MAX_TABLE_ROWS = 40
 MAX_CELL_LENGTH = 500
 
@@ -349,12 +348,12 @@ def format_port_types(types: Mapping[str, object]) -> str:
 
 
 def format_thousands(count: int) -> str:
-    """Format a number with thousands separators, e.g. `85 798 656`."""
+    """Format an integer with thousands separators, e.g. `85 798 656`."""
     return f"{count:,}".replace(",", " ")
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format rows of cells as lines; each column is as wide as its widest cell."""
+    """Format rows as lines with aligned columns."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

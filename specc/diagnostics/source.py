@@ -1,4 +1,4 @@
-"""Source text and spans in it."""
+"""Source text and spans."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A named text. Messages print `name`, which is a path as the user gave it, or `<input>`."""
+    """A named text. Messages contain `name`: the path as given by the user, or `<input>`."""
 
     name: str
     text: str = field(repr=False)
@@ -34,7 +34,7 @@ class Span:
     """The characters of `source` from `start` to `end` (exclusive).
 
     `caller` is the span of the user's call if the text is in the standard library. `normalizer` is
-    the name of the normalizer if the text computes its values.
+    the name of the normalizer if the text computes values of a normalizer.
     """
 
     source: Source
@@ -59,7 +59,9 @@ class Span:
         return self.source.get_line_and_column(self.start)[1]
 
     def extend_to(self, other: "Span") -> "Span":
-        """Return the span from the start of this one to the end of `other`, in the same source."""
+        """Return the span from the start of this span to the end of `other`, which is in the same
+        source.
+        """
         return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 MAX_LISTED_NAMES = 12
-"""Maximum number of names in a list."""
+"""Maximum number of names in a formatted list."""
 
 
 def compute_edit_distance(a: str, b: str, limit: int) -> int:
-    """Return the number of insertions, deletions, replacements and swaps from `a` to `b`, or `limit
-    + 1` if it exceeds `limit`.
+    """Return the number of insertions, deletions, substitutions and transpositions that convert `a`
+    to `b`, or `limit + 1` if it exceeds `limit`.
     """
-    # each additional or missing character is an edit
+    # the difference in length is a lower bound of the distance
     if abs(len(a) - len(b)) > limit:
         return limit + 1
     before: list[int] = []
@@ -19,10 +19,10 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
         before, last, row = row, before, [i, *[0] * len(b)]
         for j, y in enumerate(b, 1):
             row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
-            # a transposition counts one: `lenght`
+            # a transposition counts as one edit: `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], last[j - 2] + 1)
-        # the minimum of a row never decreases
+        # the minimum of a matrix row never decreases
         if min(row) > limit:
             return limit + 1
     return row[-1]
@@ -37,7 +37,7 @@ def find_similar_name(word: str, names: Iterable[str]) -> str | None:
         length = max(len(normalized), len(other))
         limit = max(1, length // 3)
         edits = compute_edit_distance(normalized, other, limit)
-        # the anagram `kv_heads` of `heads_kv` has a large edit distance
+        # the edit distance between the anagrams `kv_heads` and `heads_kv` is large
         if edits > limit and normalized and sorted(normalized) == sorted(other):
             edits = limit
         if edits <= limit and edits < length and (best is None or (edits, name) < best):
@@ -52,7 +52,7 @@ def format_suggestion(name: str) -> str:
 
 def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
     """Return the help for an unknown name, which suggests the most similar known name. If no name
-    is similar, return `default_help`, or nothing if it is empty.
+    is similar, return `default_help`, or () if it is empty.
     """
     near = find_similar_name(word, names)
     help_ = format_suggestion(near) if near else default_help
@@ -60,7 +60,7 @@ def suggest_similar_name(word: str, names: Iterable[str], default_help: str = ""
 
 
 def normalize_identifier(word: str) -> str:
-    """Lowercase a word and remove separators, for comparison."""
+    """Lowercase a word and remove separators, to compare names."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

@@ -1,1 +1,1 @@
-"""Drawings as SVG, HTML and PNG: attention maps, plots."""
+"""Drawings in SVG, HTML and PNG: attention maps and plots."""

@@ -21,9 +21,8 @@ from specc.drawing.svg_and_html_page import read_page_resource, render_page
 from specc.io.json_io import Json
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
-"""The role of the positions of an axis: generated tokens, input tokens, audio frames, patches, or
-unknown.
-"""
+"""What the positions of an axis are: generated tokens, input tokens, audio frames, image patches,
+or unknown."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
     "generated": "tokens",
@@ -36,7 +35,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """The grid of image patches, which come after `prefix_tokens` such as a class token."""
+    """The grid of image patches, after `prefix_tokens` tokens such as a class token."""
 
     rows: int
     columns: int
@@ -45,8 +44,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MapAxis:
-    """The query or key axis of a map, with a label per position, the duration of audio in seconds,
-    and the patch grid of an image.
+    """The query or key axis of an attention map: a label per position, the duration of audio in
+    seconds, and the patch grid of an image.
     """
 
     role: Role
@@ -57,7 +56,7 @@ class MapAxis:
     @property
     def caption(self) -> str:
         """Format the caption of the axis, e.g. `generated, 14 tokens`."""
-        # tokens before the patches are not patches
+        # tokens before the patches do not count as patches
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -69,8 +68,8 @@ class MapAxis:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """The weights `f[heads, query, key]` of one attention for one batch element; `is_masked` is a
-    boolean array of the same shape, `heads` are the indices of the heads.
+    """The weights [heads, query, key] of one attention layer for one batch element. `is_masked` is
+    a bool array of the same shape, and `heads` are the indices of the heads.
     """
 
     scope: str
@@ -89,8 +88,8 @@ class AttentionMap:
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the weights, with -inf where a zero weight is masked."""
-        # nonzero weights are shown even at masked positions
+        """Return the weights, with -inf in place of zeros at masked positions."""
+        # nonzero weights are shown, even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
@@ -102,7 +101,7 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """The attention maps of one input, and the image `u8[height, width, 3]` if there is one."""
+    """The attention maps of one input, and the image (uint8 [height, width, 3]) if there is one."""
 
     model_name: str
     input_text: str
@@ -111,22 +110,22 @@ class AttentionMaps:
 
 
 def max_pool_map(values: Doubles, max_side: int) -> tuple[Doubles, int]:
-    """Max-pool maps `f[heads, query, key]` to at most `max_side` cells per side; return the maps
-    and the block size.
+    """Max-pool attention weights [heads, query, key] to at most `max_side` cells per side. Return
+    the result and the block size.
     """
     step = max(1, -(-max(values.shape[1:]) // max_side))
     if step == 1:
         return values, 1
     heads, rows, columns = values.shape
     row_blocks, column_blocks = -(-rows // step), -(-columns // step)
-    # padding is never the maximum of a block, so the last block may be smaller
+    # the padding value is less than all weights, so the last block may be incomplete
     padded = np.full((heads, row_blocks * step, column_blocks * step), -np.inf)
     padded[:, :rows, :columns] = values
     return padded.reshape(heads, row_blocks, step, column_blocks, step).max((2, 4)), step
 
 
 MAX_CELLS = 1 << 20
-"""Maximum number of cells of a page (4 MiB of weights); larger maps are pooled."""
+"""Maximum number of cells of a page (4 MiB of weights); larger maps are max-pooled."""
 
 MAX_LABEL_LENGTH = 120
 """Maximum number of characters of a label on a page."""
@@ -135,7 +134,7 @@ MAX_PIXELS = 512
 
 
 def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
-    """Render attention maps as an interactive HTML page, which opens at the last map."""
+    """Render attention maps as an interactive HTML page, which initially shows the last map."""
     step = _get_step(plot.maps)
     axes: list[MapAxis] = []
     maps: list[Json] = [_map_to_json(m, axes, step) for m in plot.maps]

@@ -43,7 +43,7 @@ LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all maps from top to bottom with a common color scale."""
+    """Draw all attention maps from top to bottom, with a common color scale."""
     scale = ColorScale.from_values(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
@@ -58,7 +58,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     for block in blocks:
         marks += block.get_moved_marks(MARGIN, top)
         top += block.height + MARGIN
-    # the color bar next to the first block may be taller than a single small map
+    # the color bar next to the first block may be taller than a small map
     height = max(top, first + 150)
     has_masked = any(m.is_masked.any() for m in plot.maps)
     marks += _draw_color_bar(scale, right + MARGIN, first, has_masked=has_masked)
@@ -68,7 +68,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
 
 
 def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
-    """Draw the name of the model and its input."""
+    """Draw the heading: the name of the model and its input."""
     model, text = (
         make_printable_label(plot.model_name, 60),
         make_printable_label(plot.input_text, 90),
@@ -80,7 +80,7 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of the plot: the first maps and their sizes."""
+    """Return the alternative text of the plot: the first attention maps and their sizes."""
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(
         f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
@@ -114,7 +114,7 @@ class _AxisLayout:
 
     @property
     def size(self) -> float:
-        """Return the font size of labels in points."""
+        """Return the font size of the labels in points."""
         return min(LABEL_SIZE, max(7.5, self.cell * 0.82))
 
     @property
@@ -123,7 +123,7 @@ class _AxisLayout:
         return max(1, math.ceil(self.size * 1.08 / self.cell))
 
     def list_labels(self) -> list[tuple[int, str]]:
-        """Return the shown labels with their cells."""
+        """Return the labels to draw with their cells."""
         of_cells = self.axis.labels[:: self.step]
         return [
             (n, make_printable_label(of_cells[n]))
@@ -153,12 +153,12 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     cell = _get_cell_size(max(cells.shape[1:]), max_heads)
     query_side = _AxisLayout(axis=attention.query_axis, cell=cell, step=step)
     key_side = _AxisLayout(axis=attention.key_axis, cell=cell, step=step)
-    # key labels are horizontal only if the widest fits above its own cells
+    # key labels are horizontal only if the widest label fits above its cells
     is_rotated = key_side.measure_widest_label() > cell * key_side.label_interval - 2
     top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
     left_room = 16 + query_side.measure_widest_label() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
-    # a single head has a title if it was selected from several
+    # a single head gets a title if it was selected from several
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = [
         [
@@ -201,7 +201,7 @@ def _draw_query_axis(block: PanelBlock, query_side: _AxisLayout, height: float) 
         block.marks += _draw_query_labels(query_side, x, y, height)
     x, y = block.first_column[0]
     caption = query_side.format_caption("query")
-    # A caption that is longer than the map continues below.
+    # a caption that is longer than the map continues below it
     foot = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_side.measure_widest_label() - 8
     block.marks.append(
@@ -218,7 +218,7 @@ def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) 
 def _draw_query_labels(side: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
     """Draw the labels of queries."""
     for n, label in side.list_labels():
-        # a label for several cells is centered over them
+        # a label of several cells is centered
         cells = n + side.label_interval / 2
         middle = y + cells * side.cell
         base = min(middle, y + height) + side.size * 0.35
@@ -241,14 +241,14 @@ def _draw_key_labels(side: _AxisLayout, x: float, y: float, *, is_rotated: bool)
 
 def _get_cell_size(cells: int, heads: int) -> float:
     """Return the cell size in points, chosen so that panels fit and labels are readable."""
-    # width of a panel in points, which decreases with the number of heads
+    # panel width in points, which decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
     return max(preferred, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
 
 
 def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) -> Sequence[Mark]:
-    """Draw the color scale, the maximum at the top, and the color of masked cells."""
+    """Draw the color scale, with the maximum at the top, and the color of masked cells."""
     height = 120.0
     ramp = np.linspace(1, 0, 128)[:, None]
     if scale.is_logarithmic:
@@ -260,7 +260,7 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) 
             x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.compute_colors(values)
         )
     ]
-    # the lowest color of a logarithmic scale includes all smaller values
+    # the lowest color of a logarithmic scale also represents all smaller values
     low = ("≤ " if scale.is_logarithmic else "") + format_scale_number(scale.low)
     high, middle = map(format_scale_number, (scale.high, scale.get_middle_value()))
     labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
@@ -277,15 +277,15 @@ MAX_PIXELS = 384
 
 
 def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
-    """Draw the image with overlaid attention: one panel per head (attention of the class token, or
-    the average over patches), or one panel per generated token (averaged over heads).
+    """Draw the image with attention overlaid: one panel per head (attention of the class token, or
+    averaged over patches), or one panel per generated token (averaged over heads).
     """
     maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
     shown = scale_image(image, 64, MAX_PIXELS)
     zoom = target_width / max(shown.shape[:2])
     width, height = shown.shape[1] * zoom, shown.shape[0] * zoom
-    # first the image alone, since overlaid colors hide its content
+    # the first panel is the image alone, because overlaid colors hide its content
     panels = [_draw_panel(shown, "input", width, height)]
     for title, weights in maps:
         panels.append(_draw_panel(blend_over_image(shown, weights, scale), title, width, height))
@@ -295,7 +295,9 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
 
 
 def _describe_overlay(attention: AttentionMap) -> str:
-    """Describe an attention: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4 patches`."""
+    """Describe an attention layer: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4
+    patches`.
+    """
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"
@@ -317,7 +319,7 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
 
 
 def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
-    """Yield every panel with its title and its weights f[grid height, grid width]."""
+    """Yield every panel with its title and its weights [grid height, grid width]."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
@@ -326,7 +328,7 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
         for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
-    # classification uses the class token if there is one, and otherwise the patches
+    # classification uses the class token if there is one, otherwise the patches
     of_query = attention.query_axis.grid
     rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
@@ -336,7 +338,7 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
 
 
 def reshape_to_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
-    """Reshape the weights of patches `f[prefix_tokens + grid height · grid width]` to the image
-    grid.
+    """Reshape the weights of patches [prefix_tokens + grid height · grid width] to
+    [grid height, grid width].
     """
     return np.asarray(weights[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

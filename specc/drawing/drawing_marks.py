@@ -1,4 +1,6 @@
-"""Marks of a drawing (text, boxes, lines, cells), and panels of marks that are arranged in rows."""
+"""Graphical elements of a drawing (text, boxes, lines, cells), and panels of elements arranged in
+rows.
+"""
 
 import math
 import unicodedata
@@ -24,7 +26,7 @@ GOLDEN_RATIO_STEP = 0.61803398875
 
 
 def apply_colormap(values: NDArray[Any]) -> Bytes:
-    """Map values `f[*s]` from 0 to 1 to colors `u8[*s 3]`; NaN is gray."""
+    """Map values in [0, 1] to colors, uint8 [..., 3]; NaN is gray."""
     position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
     stops = np.arange(len(COLOR_STOPS))
     channels = [np.interp(position, stops, COLOR_STOPS[:, c]) for c in range(3)]
@@ -34,7 +36,7 @@ def apply_colormap(values: NDArray[Any]) -> Bytes:
 
 
 def make_class_colors(count: int) -> Bytes:
-    """Return a color per class, `u8[count 3]`: black for class 0, the background."""
+    """Return a color per class, uint8 [count, 3]; class 0, the background, is black."""
     palette = np.zeros((count, 3), np.uint8)
     for i in range(1, count):
         hue = (i * GOLDEN_RATIO_STEP) % 1.0
@@ -45,7 +47,7 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, which is not in the colormap, so that masked pairs differ from zeros."""
+"""Light gray. The colormap does not contain it, so masked pairs differ from zeros."""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight on a logarithmic scale."""
@@ -81,7 +83,7 @@ class ColorScale:
         return np.clip(shares, 0, 1)
 
     def compute_colors(self, values: Doubles) -> Bytes:
-        """Map values `f[*s]` to colors `u8[*s 3]`; -inf gets the color of masked cells."""
+        """Map values to colors, uint8 [..., 3]; -inf gets the color of masked cells."""
         hidden = np.isneginf(values)
         result = apply_colormap(self.normalize_values(np.where(hidden, 0.0, values)))
         result[hidden] = MASKED_COLOR
@@ -100,8 +102,8 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of weights `f[grid height, grid width]` over the grayscale image. Large
-    weights are opaque.
+    """Blend the colors of weights [grid height, grid width] over the grayscale image. Larger
+    weights are more opaque.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -146,7 +148,9 @@ class TextMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
-    """A rectangle with rounded corners; `block_path` is the block that it represents on a page."""
+    """A rectangle with rounded corners; `block_path` names the block that it represents on an HTML
+    page.
+    """
 
     x: float = 0
     y: float = 0
@@ -173,7 +177,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellsMark:
-    """A table of colors `u8[height, width, 3]`, scaled to a rectangle with sharp cell edges."""
+    """A table of colors (uint8 [height, width, 3]), scaled to a rectangle with sharp cell edges."""
 
     x: float = 0
     y: float = 0
@@ -200,11 +204,11 @@ class Drawing:
 
 
 NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
-"""Characters that are about half as wide as other characters."""
+"""Characters that are about half as wide as others."""
 
 
 def estimate_text_width(text: str, size: float) -> float:
-    """Return an upper estimate of the width of a string in an unknown font."""
+    """Return an upper bound of the width of a string in an unknown font."""
     return sum(map(_measure_width_in_ems, text)) * size
 
 
@@ -219,8 +223,8 @@ def _measure_width_in_ems(character: str) -> float:
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL) -> str:
-    """Return a label of at most `max_length` characters in which control characters, leading spaces
-    and trailing spaces are visible.
+    """Return a label of at most `max_length` characters in which control characters and leading or
+    trailing spaces are visible.
     """
     shown = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
@@ -239,7 +243,7 @@ MARGIN = 18.0
 @dataclass(kw_only=True)
 class PanelBlock:
     """Panels and their labels as marks relative to the top left corner. `first_column` are the
-    corners of the leftmost panels, and `first_row` are the corners of the topmost panels.
+    corners of the panels in the first column, and `first_row` of those in the first row.
     """
 
     width: float
@@ -270,11 +274,11 @@ def arrange_panels(
     title_height: float,
     title: str,
 ) -> PanelBlock:
-    """Arrange panels of the same size (width, height) in rows below a title, with margins `left`
-    and `top` for labels.
+    """Arrange panels of equal size (width, height) in rows below a title, with margins `left` and
+    `top` for labels.
     """
     count = len(panels)
-    # up to four in one row, then about as many rows as columns
+    # up to four panels in one row, otherwise about as many rows as columns
     columns = count if count <= 4 else min(count, 6, math.ceil(math.sqrt(count * 1.4)))
     width, height = size
     row_count = math.ceil(count / columns)
@@ -287,7 +291,7 @@ def arrange_panels(
     )
     name = make_printable_label(title, 80)
     block.marks.append(TextMark(y=13, text=name, size=12, is_bold=True))
-    # bold letters are wider than the measured ones
+    # bold text is wider than estimated
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
     for n, marks in enumerate(panels):
         x = (n % columns) * pitch[0] + left

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
-"""The PNG text chunk by which `specc.io.file_signatures` recognizes images written by specc."""
+"""The keyword of the PNG text chunk that identifies images written by specc (see
+`specc.io.file_signatures`)."""
 COLOR_TYPE = {1: 0, 3: 2}  # channels: grayscale, RGB
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode an image `u8[height, width]` or `u8[height, width, 1|3]` as a PNG file."""
+    """Encode an image (uint8 [height, width] or [height, width, 1 or 3]) as a PNG file."""
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     rows, columns, channels = pixels.shape
@@ -37,7 +38,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "an image has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
-    # subtract the previous line modulo 256 (filter 2), since labels and maps repeat vertically
+    # PNG filter 2: subtract the previous line modulo 256, because labels and maps repeat vertically
     up = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), up]).tobytes()
     chunks = (
@@ -55,7 +56,7 @@ def _make_chunk(kind: bytes, data: bytes) -> bytes:
 
 PIXELS_PER_POINT = 2
 MAX_PIXELS = 64_000_000
-"""Maximum number of pixels; the limit for input images is the same."""
+"""Maximum number of pixels; the same as for input images."""
 
 SYSTEM_FONTS = (
     "DejaVuSans.ttf",
@@ -65,15 +66,15 @@ SYSTEM_FONTS = (
     "NotoSansCJK-Regular.ttc",
     "msgothic.ttc",
 )
-"""Font files that Linux, macOS and Windows often have and Pillow finds by name."""
+"""Fonts that Linux, macOS and Windows often have, and that Pillow finds by file name."""
 
 MISSING_GLYPH = "\U0010fffe"
-"""A code point that is not a character: the font draws its missing-glyph box."""
+"""A code point that is not a character, for which fonts draw the missing-glyph box."""
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """Render a drawing as a PNG file. Raise E0902 if Pillow is not installed, E0953 if the image
-    has too many pixels.
+    """Render a drawing as a PNG file. Raise E0902 if Pillow is not installed, and E0953 if the
+    image has too many pixels.
     """
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
@@ -172,7 +173,7 @@ def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
     strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
     _draw_runs(runs, (0, base), 255, ImageDraw.Draw(strip))
     rotated = strip.transpose(Image.Transpose.ROTATE_90)
-    # rotated text starts at the bottom, so its anchor is the lower end
+    # rotated text is anchored at its lower end
     top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
     image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), rotated)
 
@@ -190,8 +191,8 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield the pieces of a string, each with a font that has their glyphs; a character without a
-    glyph is replaced by its code point.
+    """Yield the pieces of a string, each with a font that has their glyphs; characters without a
+    glyph are replaced by their code points.
     """
     fonts = _load_fonts(size)
     named = ((_find_font(c), c) for c in text)
@@ -202,7 +203,7 @@ def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
 
 @cache
 def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
-    """Return Pillow's font, followed by the installed system fonts."""
+    """Load Pillow's default font and the installed system fonts."""
     from PIL import ImageFont
 
     default_font = ImageFont.load_default(size * PIXELS_PER_POINT)

@@ -24,12 +24,12 @@ from specc.drawing.png import encode_png
 from specc.io.json_io import Json
 
 GENERATOR_MARK = "<!-- specc -->"
-"""The marker by which `specc.io.file_signatures` recognizes files written by specc."""
+"""The marker that identifies files written by specc (see `specc.io.file_signatures`)."""
 
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MAX_PATHS = 40_000
-"""Maximum number of cells that are drawn as paths. Larger tables are embedded as a PNG."""
+"""Maximum number of cells drawn as paths. Larger tables are embedded as PNG images."""
 
 
 def render_svg(drawing: Drawing) -> str:
@@ -41,7 +41,7 @@ def render_svg(drawing: Drawing) -> str:
 
 
 def render_inline_svg(drawing: Drawing) -> str:
-    """Render a drawing as an SVG element without a background, for use in a page."""
+    """Render a drawing as an SVG element without a background, for use in an HTML page."""
     size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
     return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
 
@@ -239,7 +239,7 @@ def render_page(
 
 
 def build_content_security_policy(style: str, program: str) -> str:
-    """Return the Content-Security-Policy of a page with this style and script."""
+    """Build the Content-Security-Policy of a page with this style sheet and script."""
     return (
         f"default-src 'none'; script-src {_hash_source(program)}; style-src {_hash_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"

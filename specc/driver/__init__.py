@@ -1,1 +1,3 @@
-"""Compiler driver: open a spec, bind weights, run the passes, lower, write."""
+"""Compiler driver: opens a spec, binds the weights, runs the passes, lowers the graphs and writes
+the files.
+"""

@@ -1,4 +1,6 @@
-"""Calibrate int4 weights and int8 KV caches on samples from a file or on self-generated samples."""
+"""Calibrate int4 weights and int8 KV caches on samples from a file or on self-generated
+sequences.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -40,21 +42,20 @@ from specc.weights.quantized_values import (
 DEFAULT_SAMPLES = 64
 """Default number of self-generated calibration samples."""
 LARGE_WEIGHT_BYTES = 8 << 30
-"""Size of float32 weights in bytes above which the model generates calibration text with
-round-to-nearest weights, so that calibration needs no more memory than the compiled model.
-"""
+"""Size of float32 weights in bytes above which calibration data is generated with round-to-nearest
+quantized weights, to limit memory use."""
 
 
 @contextmanager
 def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
-    """Yield the job with calibrated int4 weights and int8 KV caches, if calibration is requested or
-    the default.
+    """A context with the job after calibration of int4 weights and int8 KV caches. Calibration runs
+    if it is requested or is the default.
 
-    Raise E0753 for options without effect, E0854 or E0859 for invalid calibration data, and E0951
+    Raise E0753 if an option has no effect, E0854 or E0859 if calibration data is invalid, and E0951
     if no KV cache can be int8.
     """
     calibration = job.quantize.calibration
-    # weights that the checkpoint stores quantized are kept as they are (no calibration)
+    # weights that the checkpoint stores quantized are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
     readers = find_weight_readers(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
@@ -77,7 +78,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
 
 
 def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, directory: Path) -> LoweringJob:
-    """Return the job with int4 weights quantized by GPTQ on their input activations."""
+    """Return the job with int4 weights quantized by GPTQ with their input activations."""
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
@@ -90,7 +91,7 @@ def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, directory: Pa
 
 def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     """Return the job with KV cache scales, measured on calibration data or self-generated
-    text. Raise E0951 if no KV cache can be quantized.
+    sequences. Raise E0951 if no KV cache can be quantized.
     """
     calibration = job.quantize.calibration
     path, inputs = _write_generator(job, directory), _build_calibration_inputs(job)
@@ -111,9 +112,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
 
 
 def explain_no_int8_cache(job: LoweringJob) -> str:
-    """Return the reason why no graph of this compile has an int8 KV cache, or "" if some graph has
-    one.
-    """
+    """Return the reason why none of the compiled graphs has an int8 KV cache, or "" if one has."""
     options = job.options
     if job.model.generation is None:
         return "only a generative model has a KV cache"
@@ -125,7 +124,7 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     if "f32" not in job.target.in_place_cache_dtypes:
         return f"`{job.target.name}` has no attention kernel for it"
     calibration = job.quantize.calibration
-    # a model that cannot generate samples may still have a calibration file
+    # a model that cannot generate calibration data may still be calibrated with a file
     if (
         calibration.samples == 0
         and (calibration.flag or calibration.span)
@@ -139,10 +138,10 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
 def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
-    Raise E0753 if an option requests calibration; an entry of the spec may have an effect on other
-    graphs.
+    Raise E0753 if an option requests calibration. A request in the spec is no error, because it may
+    affect other graphs.
     """
-    # `samples = 0` disables calibration, which needs no remark
+    # `samples = 0` disables calibration, so there is no remark
     if not calibration.samples and not calibration.data_file:
         return ()
     word = calibration.flag or (
@@ -159,8 +158,8 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
 def _read_calibration_data(
     calibration: CalibrationSource, input_signature: ModelInputs
 ) -> Iterator[Sample]:
-    """Yield the inputs of the calibration data. Raise E0802, located in the spec if the spec names
-    the file.
+    """Yield the inputs of the calibration data. Raise E0802 if it cannot be read, at the span in
+    the spec if the spec names the file.
     """
     if calibration.span and not Path(calibration.data_file).is_file():
         name = escape_text(Path(calibration.data_file).name)
@@ -179,7 +178,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     nearest = "int4 weights: round-to-nearest"
     if calibration.data_file:
-        # the file name without its directory: the note is stored in the model
+        # omit the directory: the remark is stored in the model
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
@@ -194,12 +193,12 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except Failed:
-        # if samples were requested explicitly, the error is raised
+        # raise the error if samples were requested explicitly
         if calibration.samples is not None:
             raise
         return None, f"{nearest}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
-    # large models generate the samples with quantized weights, which reduces their quality
+    # large models generate samples with quantized weights, which reduces sample quality
     precision_note = ", generated with round-to-nearest weights" if _has_large_weights(job) else ""
     return lambda: samples, remark + precision_note
 
@@ -207,7 +206,8 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
 def _write_generator(job: LoweringJob, directory: Path) -> Path:
     """Write the package that generates samples if it does not exist yet, and return its path.
 
-    Its weights are float32 unless the model is large. Raise E0859 if the model is not generative.
+    Its weights are float32, or quantized if the model is large. Raise E0859 if the model is not
+    generative.
     """
     if job.model.generation is None:
         fail_no_generated_text()
@@ -239,7 +239,7 @@ def _choose_generator_precision(job: LoweringJob) -> QuantizeOptions:
 
 
 def _has_large_weights(job: LoweringJob) -> bool:
-    """Return True if the weights in float32 exceed `LARGE_WEIGHT_BYTES` bytes."""
+    """Return True if the size of the weights in float32 exceeds `LARGE_WEIGHT_BYTES`."""
     numbers = sum(prod(parameter.shape) for parameter in job.values.parameters.values())
     return 4 * numbers > LARGE_WEIGHT_BYTES
 
@@ -247,10 +247,10 @@ def _has_large_weights(job: LoweringJob) -> bool:
 def _quantize_weights(
     job: LoweringJob, readers: WeightReaders, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights in `readers`, using the activations of the samples."""
+    """Quantize the weights in `readers`, with the activations on the samples."""
     plan, shapes = job.quantization_decision.plan, job.values.parameters
     numbers = sum(prod(shapes[n].shape) for n in readers.experts)
-    # half a byte per weight, plus a quarter byte for the scale at the smallest group size
+    # half a byte per weight, and a quarter byte for scales at the smallest group size
     check_free_disk_space(directory, numbers * 3 // 4 + _estimate_factor_bytes(readers))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
@@ -271,7 +271,7 @@ def _estimate_factor_bytes(readers: WeightReaders) -> int:
 
 @contextmanager
 def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
-    """Yield a float32 submodel ready to run; its file is deleted afterwards."""
+    """A context with a float32 submodel that is ready to run; its file is deleted on exit."""
     with create_temporary_directory() as directory:
         path = directory / "part.onnx"
         job.compiler.write_model(

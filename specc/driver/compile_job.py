@@ -1,4 +1,6 @@
-"""The state of one compile: opened spec, weights and target; then the graph to lower."""
+"""The state of one compilation: the opened spec, weights and target, and later the graph to
+lower.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -41,13 +43,14 @@ from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """Return the graph with extra outputs for every value that a pattern matches.
+    """Return the graph with an additional output for every value that a pattern matches.
 
     Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
     """
     outputs = dict(graph.outputs)
     for pattern in patterns:
-        # scope names are case-sensitive on every operating system
+        # scope names are case-sensitive, so file name matching of the operating system cannot be
+        # used
         matches = [name for name in graph.names if NamePattern(pattern).matches(name)]
         if not matches:
             examples = ", ".join(list(graph.names)[:8])
@@ -61,8 +64,8 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
-    """Return an unused output name for a tap. `:` is replaced by `.`, because ONNX interprets `:0`
-    as a port.
+    """Return an unused output name for a tap. `:` is replaced by `.`, because tools interpret a
+    `:0` suffix as an output index.
     """
     unique_name = name.replace(":", ".")
     while unique_name in used_names:
@@ -72,13 +75,13 @@ def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileJob:
-    """A spec with its weights open, and the options of the compile.
+    """A spec with its opened weights, and the options of a compilation.
 
-    `model` is the elaborated spec; `graph` is its graph with the requested taps and inlined
-    defaults, as in the manifest. `values` are its parameters. `directories` are searched for a
-    tokenizer, `reading` is the preprocessing of inputs and the display of outputs, `remarks` are
-    notes from files next to the weights. `quantize` is the quantization request of the spec and the
-    options. `attention_forms` records how the backend lowers each attention.
+    `model` is the elaborated spec; `graph` is its graph with taps and inlined defaults, as stored
+    in the manifest. `values` are the parameters. `directories` are searched for a tokenizer.
+    `reading` is the preprocessing of inputs and postprocessing of outputs, and `remarks` are notes
+    about files next to the weights. `quantize` is the merged quantization request of the spec and
+    the options. `attention_forms` records how the backend lowers each attention.
     """
 
     spec: OpenedSpec
@@ -96,7 +99,9 @@ class CompileJob:
 
     @property
     def half_dtype(self) -> HalfDtype | None:
-        """Return the 16-bit dtype that `--dtype` requests if the target computes in it."""
+        """Return the 16-bit dtype that `--dtype` requests if the target computes in it, else
+        None.
+        """
         known: tuple[HalfDtype, ...] = get_args(HalfDtype)
         compute_dtypes = self.target.compute_dtypes
         return next((h for h in known if h == self.options.dtype and h in compute_dtypes), None)
@@ -108,7 +113,7 @@ class CompileJob:
 
     @property
     def weights_as(self) -> WeightStorage:
-        """The weight storage: linked, copied or inline."""
+        """The weight storage option: link, copy, inline, or "" for automatic choice."""
         return self.options.weights_as or "auto"
 
     @property
@@ -120,8 +125,9 @@ class CompileJob:
 
 @contextmanager
 def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
-    """Elaborate the spec, choose the target, open the weights and resolve the readings; weight
-    files are closed on exit. Raise Failed with the diagnostics of the first stage that fails.
+    """Elaborate the spec, choose the target, open the weights and build the preprocessing config. A
+    context; weight files are closed on exit. Raise Failed with the diagnostics of the first failing
+    stage.
     """
     weights = options.weights or spec.checkpoint
     directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
@@ -139,7 +145,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         adapter=options.adapter,
     )
     with closing(load_parameter_values(spec, graph, sources)) as values:
-        # quantized weights have a fixed layout
+        # quantized weights keep the layout of the checkpoint
         if not choices["quantize"].weight_request:
             graph, values = keep_stored_order(graph, values)
         yield CompileJob(
@@ -164,10 +170,10 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
 
 
 def _choose_target(spec: OpenedSpec, options: CompileOptions) -> dict[str, Any]:
-    """Return the backend, the target and the quantization request of a compile.
+    """Return the backend, the target and the quantization request of a compilation.
 
-    Raise E0801 if the backend cannot be loaded, E0822 for an unknown target, E0753 if external
-    quantizers cannot read its models, and the errors of the `quantize` section.
+    Raise E0801 if the backend cannot be loaded, E0822 if the target is unknown, E0753 if external
+    quantizers cannot read models of the target, and the errors of the `quantize` section.
     """
     quantize = merge_quantize_options(spec.program, options.precision)
     compiler = backend.load_compiler()
@@ -178,14 +184,14 @@ def _choose_target(spec: OpenedSpec, options: CompileOptions) -> dict[str, Any]:
 
 
 def reopen_job(job: CompileJob, options: CompileOptions) -> CompileJob:
-    """Return a job for other options over the same model and weights."""
+    """Return a job with other options, and with the same model and weights."""
     same = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
     chosen = _choose_target(job.spec, options)
     return CompileJob(**{**same, **chosen, "options": options, "attention_forms": []})
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
-    """Return every input file of the compile; outputs must not overwrite them."""
+    """Return every input file of the compilation; outputs must not overwrite them."""
     files = [
         *job.spec.library.modules,
         *reading_section.list_reading_files(job.spec.program, job.model, job.directories),
@@ -196,7 +202,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     files += list_adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
-        # the path may be the file itself or a checkpoint directory
+        # the path may be a file or a checkpoint directory
         files += [config, config / "config.json"]
     if job.quantize.calibration.data_file:
         files.append(Path(job.quantize.calibration.data_file))
@@ -205,13 +211,13 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoweringJob(CompileJob):
-    """A compile that is ready to lower. `simplified_graph` is the graph that targets lower, before
-    quantization. `quantization_decision` has the weights to quantize, `norm_folds` the norms to
-    fold into linear layers first. `unquantized_values` are the parameters before quantization,
-    `quantized` the quantized parameters (None if there are none), `narrow_dtypes` the compute
-    dtypes of parameters that are stored with more bits. Calibration adds `int4_method`, the
-    quantization method of int4 weights, and `kv_cache_scales`, the scales of KV caches by parameter
-    name.
+    """A compilation that is ready to be lowered. `simplified_graph` is the graph after
+    simplification and before quantization. `quantization_decision` contains the weights to
+    quantize, and `norm_folds` the norm weights that are first folded into linear layers.
+    `unquantized_values` are the parameters before quantization, `quantized` the quantized
+    parameters (None if there are none), `narrow_dtypes` the 16-bit compute dtypes of parameters
+    that are stored in float32. Calibration adds `int4_method`, the quantization method of int4
+    weights, and `kv_cache_scales`, the scales of KV caches by parameter name.
     """
 
     simplified_graph: Graph
@@ -225,8 +231,8 @@ class LoweringJob(CompileJob):
 
     @property
     def stored_values(self) -> ParameterValues:
-        """Return the stored parameters: quantized if requested, with KV cache scales. Values
-        computed in 16 bits are checked to be in range.
+        """Return the parameters as stored: quantized if requested, with KV cache scales. Parameters
+        that are converted to 16 bits are checked to be in range.
         """
         values: ParameterValues = self.quantized or self.unquantized_values
         if self.kv_cache_scales:
@@ -244,8 +250,8 @@ class LoweringJob(CompileJob):
 
     @property
     def manifest_graph(self) -> Graph:
-        """Return the full graph for the manifest: the graph of the spec, or the converted graph if
-        it has casts to 16 bits.
+        """Return the full-forward graph for the manifest: the graph of the spec, or the converted
+        graph if it computes in 16 bits.
         """
         converted = self.convert_dtype(self.simplified_graph)
         return self.graph if converted is self.simplified_graph else converted
@@ -259,14 +265,12 @@ class LoweringJob(CompileJob):
         )
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
-        """Return derived graphs in the compute dtype of the target, including the KV cache
-        between steps.
-        """
+        """Return derived graphs, including their KV caches, in the compute dtype of the target."""
         half = self.half_dtype
         return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
-        """Return the source of a model in which the weights of `quantization_decision` are
+        """Return the source of a generator in which the weights of `quantization_decision` are
         quantized.
         """
         return precision.quantize_source(source, self.quantization_decision.plan)
@@ -276,12 +280,12 @@ STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
 
 
 def plan_lowering(job: CompileJob) -> LoweringJob:
-    """Simplify the graph and decide how its weights are stored and computed with.
+    """Simplify the graph, and decide the storage and compute dtypes of its weights.
 
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
     weight_request = job.quantize.weight_request
-    # for standard operators, the runtime decides whether activations are quantized
+    # with standard operators, the runtime decides whether activations are quantized
     keeps_stored_codes = (
         weight_request is None
         and not job.quantize.dequantizes_checkpoint

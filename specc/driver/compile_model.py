@@ -18,7 +18,7 @@ from specc.driver.spec_loader import OpenedSpec
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Return the job of `--graphs all` without the graphs that its model does not support, and a
+    """For `--graphs all`, return the job without the graphs that the model does not support, and a
     remark that lists the skipped graphs with reasons.
 
     A model without a `generate` section has only `score`. There is no `generate` graph if the model
@@ -59,11 +59,11 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
 
 
 def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
-    """Compile a spec to `options.output`: an ONNX file, or a package directory if
-    `options.graphs` names graphs.
+    """Compile a spec to `options.output`: an ONNX file, or a package directory if `options.graphs`
+    names graphs.
 
     1. Elaborate the spec with its config, and open its weights.
-    2. Leave out graphs that the model or the target does not support.
+    2. Drop graphs that the model or the target does not support.
     3. Simplify the graph; plan the quantization of weights and the use of 16-bit compute dtypes.
     4. Calibrate int4 weights (GPTQ) and the scales of an int8 KV cache.
     5. Derive the encoder and the decode step, lower each graph, verify and write the files.
@@ -83,7 +83,7 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
 
 
 def _check_decode_loop_support(job: CompileJob) -> None:
-    """Raise E0934 if the target computes wrong results for decode loops without an error."""
+    """Raise E0934 if the target silently computes wrong results for decode loops."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
     others = [part for part in job.options.graphs if part != "generate"] or ["step"]

@@ -1,4 +1,4 @@
-"""Options and report of one compile: the table of options, and the graphs of a package."""
+"""Options and report of a compilation: the table of options, and the graphs of a package."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -38,9 +38,8 @@ from specc.ir.model import ModelDefinition
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
 PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
-"""Graphs that a package may contain: the full forward, the encoder, the decoding step
-(decoder-with-past), and the complete generation loop in a single file.
-"""
+"""Graphs that a package may contain: the full forward pass, the encoder, the decode step
+(decoder-with-past), and a standalone generator with the complete generation loop."""
 
 
 PROFILES = ("specc", "hf", "genai")
@@ -96,8 +95,8 @@ class CompileOptions:
 
 
 def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
-    """Return the graphs of a package, from a list of names, a comma-separated string or
-    `all`. Raise E0754 for unknown names.
+    """Parse the graphs of a package: a list of names, a comma-separated string, or `all`. Raise
+    E0754 if a name is unknown.
     """
     if names_or_text == "all":
         return PACKAGE_GRAPHS
@@ -116,7 +115,7 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True)
 class CompileReport:
     """The result of `compile`: the written files with their sizes, remarks and warnings.
-    `attention_forms` lists how each attention is lowered, with the reason.
+    `attention_forms` describes the lowering of each attention layer and the reason for it.
     """
 
     path: Path
@@ -286,7 +285,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         BOOLEAN_OPTION, "", "do not load the compiled model in ONNX Runtime as a check"
     ),
 }
-"""Options of a compile."""
+"""Options of a compilation."""
 ARGUMENT_KINDS: Mapping[str, OptionKind] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
@@ -301,11 +300,13 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
         *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
     ),
 }
-"""The options of `COMPILE_OPTIONS`, grouped like in the help."""
+"""The options of `COMPILE_OPTIONS`, grouped as in the help."""
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of `compile` from checked arguments of Python or of the command line."""
+    """Return the options of `compile` from checked arguments from Python or from the command
+    line.
+    """
     values = {
         n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
         for n, value in arguments.items()

@@ -1,4 +1,4 @@
-"""Export profiles: names and layouts that other programs expect, and genai_config.json."""
+"""Apply export profiles, and build genai_config.json."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,9 +25,8 @@ from specc.ir.model import DecodeState, DerivedGraphs, GenerateSection, ModelDef
 
 GENAI_FILE = "genai_config.json"
 DEFAULT_MAX_LENGTH = 131072
-"""Maximum sequence length of a model without a limit. Caches grow on demand, so a large value needs
-no memory.
-"""
+"""Maximum sequence length in the config of a model without a limit. KV caches grow on demand, so a
+large value does not increase memory use."""
 
 CACHE_NAME_PATTERNS = {
     "past_key_names": "past_key_values.%d.key",
@@ -43,7 +42,7 @@ def build_genai_config(
     graph: Graph,
     states: tuple[DecodeState, ...],
 ) -> dict[str, Any]:
-    """Return the content of genai_config.json; `graph` and `states` have the names of the
+    """Return the content of genai_config.json; `graph` and `states` use the names of the
     profile.
     """
     settings = generation.settings
@@ -77,8 +76,8 @@ def build_genai_config(
 
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """Return the maximum sequence length in tokens: the size of the smallest position embedding
-    table, or else the config's `context`, or else `DEFAULT_MAX_LENGTH`.
+    """Return the maximum sequence length in tokens: the size of the smallest position embedding;
+    without one, the config value `context`, or `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -88,8 +87,8 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the special tokens that the settings name; the default padding token is the first stop
-    token.
+    """Return the special tokens in the generation settings; the default padding token is the first
+    stop token.
     """
     start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
     tokens = {
@@ -108,7 +107,7 @@ def _list_tokens(setting: object) -> list[object]:
 
 
 def _translate_search_options(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the search options under their onnxruntime-genai names."""
+    """Return the generation settings as search options of onnxruntime-genai."""
     kind, search = parse_strategy(settings.get("strategy") or "greedy")
     renamed = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
     unchanged = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
@@ -126,7 +125,8 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""Logits that the step graph returns: of the newest token, or of all new tokens (`hf`)."""
+"""The positions for which the step graph returns logits: the last token, or all new tokens
+(`hf`)."""
 
 
 def check_profile(profile: str) -> None:
@@ -140,11 +140,11 @@ def check_profile(profile: str) -> None:
 
 
 def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ProfiledGraphs:
-    """Return the graphs of `derived` with the names and layouts that `profile` prescribes.
+    """Return the graphs of `derived` with the names and layouts of `profile`.
 
-    `specc`: `encode` (if there is one) and `step`, unchanged. `hf`: `model`, or
-    `encoder_model`, `decoder_model` and `decoder_with_past_model`. `genai`: `model` and
-    `genai_config.json`. Raise E0752 if the profile cannot represent the model.
+    `specc`: `encode` (if present) and `step`, unchanged. `hf`: `model`, or `encoder_model`,
+    `decoder_model` and `decoder_with_past_model`. `genai`: `model` and `genai_config.json`. Raise
+    E0752 if the profile cannot represent the model.
     """
     generation = model.generation
     assert generation is not None, f"{model.name} has no `generate` section"

@@ -41,7 +41,9 @@ LEFT_PADDED_SIDES = ("any", "left")
 
 
 def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Return True if sequences of different lengths in one decode batch are independent."""
+    """Return True if a decode batch may contain sequences of different lengths without affecting
+    the results.
+    """
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
@@ -56,7 +58,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
         model, mask, sequence_input
     ):
         return False
-    # left padding shifts strided windows
+    # left padding would shift strided windows
     if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
     return not can_padding_reach(graph, mask, (generation.logits_output,))
@@ -71,7 +73,7 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return True if the mask of a generated token depends on that token alone."""
+    """Return True if the mask of a generated token depends only on that token."""
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
@@ -81,16 +83,16 @@ def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) 
 def _can_pad_left(state: DecodeState) -> bool:
     """Return True if padding can be added to and removed from the start of a state."""
     if state.batch_axis is None:
-        return state.name == PAST_LENGTH_INPUT  # the padded length is equal for all sequences
-    # padding does not shift the window of a state with prefix positions
+        return state.name == PAST_LENGTH_INPUT  # the padded length is the same for all sequences
+    # left padding does not shift the window of a state with positions before the first token
     return (
         state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
     )
 
 
 def require_generation(model: ModelDefinition) -> GenerateSection:
-    """Return the `generate` section. Raise E0701 if there is none, and E0977 for a streaming
-    model.
+    """Return the `generate` section. Raise E0701 if there is none, and E0977 if the model is a
+    streaming model.
     """
     if model.generation is None and model.streaming is not None:
         raise_error(
@@ -113,8 +115,8 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
 
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the time symbol: the length of the generated or streamed input. Raise E0701 if the
-    model neither generates nor streams.
+    """Return the symbol of the time axis of the generated or streamed input. Raise E0701 if the
+    spec has neither a `generate` nor a `stream` section.
     """
     model = job.model
     stream = model.streaming if model.generation is None else None
@@ -131,11 +133,12 @@ def derive_graphs(
     defaults: Graph | None = None,
     allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
-    """Derive `encode` and `step` for the output that tokens are sampled from, and for outputs
-    available at the same step.
+    """Derive `encode` and `step` for the output that tokens are sampled from, and for the other
+    outputs that can be computed in the same step.
 
-    With `allows_empty_prompt` and no start token, the first token is sampled from prefix positions
-    if there are any. Raise E0711 to E0718 if the model cannot be decoded step by step.
+    If `allows_empty_prompt` is true and there is no start token, the first token is sampled from
+    positions before the first token (e.g. image embeddings), if there are any. Raise E0711 to E0718
+    if the model cannot be decoded step by step.
     """
     return pass_pipeline.derive_with_passes(
         pass_pipeline.PassState(
@@ -175,7 +178,7 @@ def build_generation_metadata(
 def build_step_metadata(
     job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
 ) -> GenerationMetadata:
-    """Return the metadata that generation and streaming share."""
+    """Return the metadata of a step graph that generation and streaming share."""
     graph = job.simplified_graph
     limit = find_position_limit(job, graph)
     return GenerationMetadata(
@@ -188,14 +191,14 @@ def build_step_metadata(
         full_inputs=derived.full_length_inputs,
         max_context=limit.max_length if limit else None,
         limiting_table=limit.table_name if limit else "",
-        # the seed of random weights also seeds sampling
+        # sampling uses the seed of the randomly initialized weights
         random_init=describe_random_weights(job),
         length_bounds=find_other_length_bounds(job, graph),
     )
 
 
 def describe_random_weights(job: CompileJob) -> RandomWeights | None:
-    """Return the record of randomly initialized weights (all weights or the weights of a new head),
+    """Return the seed of randomly initialized weights (all weights, or those of a new task head),
     or None if no weights are random.
     """
     if not isinstance(job.values, CheckpointBinding):
@@ -206,7 +209,7 @@ def describe_random_weights(job: CompileJob) -> RandomWeights | None:
 
 
 def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph with the spec's inputs only; the generated input may have length 0."""
+    """Return a graph with the spec's inputs only; where the generated input may have length 0."""
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
     min_lengths = {name: rows for name, rows in spec.min_lengths.items() if name != time_symbol}
@@ -223,7 +226,7 @@ def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
 
 
 def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
-    """Return the size of the vocabulary that tokens are sampled from.
+    """Return the vocabulary size of the logits from which tokens are sampled.
 
     Raise E0703 if the generated input is not token ids, or if the output is not logits.
     """
@@ -232,7 +235,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     size = source.shape[-1].number if source.shape else None
     ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
-        # a pointer network, which selects positions of a different input
+        # a pointer network, which selects positions of another input
         raise_error(
             "E0703",
             f"`{generation.logits_output}` points at {source.shape[-1]} positions of an input, not "
@@ -255,24 +258,26 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
 
 def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the limit that a position embedding table imposes on the sequence length, or None."""
+    """Return the limit on the sequence length imposed by the smallest position embedding, or
+    None.
+    """
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
 def find_other_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of all lengths other than the generated one."""
+    """Return the bounds of all lengths except the length of the generated input."""
     sequence_input = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != sequence_input}
 
 
 def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str, object]:
-    """Return the metadata of a self-contained generator: its settings, maximum length,
-    vocabulary size, and whether an empty prompt is allowed (`begins`).
+    """Return the metadata of a standalone generator: its settings, maximum length, vocabulary size,
+    and whether an empty prompt is allowed (`begins`).
     """
     generation, graph = require_generation(job.model), source.graph
     limit = find_position_limit(job, graph)
-    # tuples become lists, because JSON has no tuples
+    # lists, because JSON has no tuples
     recorded = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(merge_job_settings(job)).items()
@@ -291,8 +296,8 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
 def build_generator_source(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
 ) -> SelfDecodingGraph:
-    """Return the source of a self-contained generator; `derived` are the derived graphs of
-    `graph` if they exist already.
+    """Build the source of a standalone generator. `derived` are the derived graphs of `graph` if
+    they already exist.
     """
     generation = require_generation(job.model)
     full_graph = _inline_defaults(job, graph, generation)
@@ -337,8 +342,8 @@ def check_exportable_settings(settings: GenerationSettings) -> None:
 def _check_token_settings(
     graph: Graph, generation: GenerateSection, settings: Mapping[str, object]
 ) -> None:
-    """Raise E0703 unless tokens are sampled from logits. Raise the error of a setting that names a
-    token outside the vocabulary.
+    """Raise E0703 unless tokens are sampled from logits. Also raise the error for a setting with a
+    token id outside the vocabulary.
     """
     size = get_vocabulary_size(graph, generation)
     below = graph.input_facts[generation.sequence_input].upper_bound
@@ -355,7 +360,7 @@ def merge_job_settings(job: CompileJob) -> GenerationSettings:
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
     """Return the graph with the defaults of inputs other than masks inlined, or `graph` itself if
-    there are none.
+    there are no defaults.
     """
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
@@ -366,7 +371,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         facts = source.input_facts.get(name)
         if facts is None or name == generation.sequence_input or facts.padding_side:
             continue
-        # e.g. position ids: each new token needs a value that only the default computes
+        # e.g. position ids: new tokens need a value that only the default expression provides
         if any(d.name == time_symbol for d in facts.type.shape):
             inlined.append(name)
     if not inlined:

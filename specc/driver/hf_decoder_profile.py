@@ -1,4 +1,4 @@
-"""Decoder-only profile (`hf`, `genai`): input_ids, mask and past in; logits and present out."""
+"""Export decoders (`hf`, `genai`): input_ids, mask and past in; logits and present out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +16,11 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True)
 class ProfiledGraphs:
-    """Derived graphs with the names of a profile.
+    """Derived graphs with the input and output names of an export profile.
 
-    `graphs` maps the file stem (`decoder_model` for `decoder_model.onnx`) to the graph.
-    `states` are passed from step to step, with the profile's names. `json_files` is JSON
-    content by file name, written next to the graphs.
+    `graphs` maps the file stem (`decoder_model` for `decoder_model.onnx`) to the graph. `states`
+    are passed from step to step; their names are those of the profile. `json_files` are JSON files,
+    by name, that are written next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -32,11 +32,11 @@ PROFILE_READERS = {
     "hf": "the reader of this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""Names (in messages) of the programs that read each profile."""
+"""The programs that read each profile, for messages."""
 
 
 def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
-    """Raise E0752 because the profile has no name for an input or output that the model needs."""
+    """Raise E0752 because the profile cannot represent the model."""
     raise_error(
         "E0752",
         f"this model does not fit the profile `{profile}`: {reason}",
@@ -47,8 +47,8 @@ def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = (
 
 @dataclass
 class GraphReplay:
-    """A graph under construction; `copied_values` maps values of the source graphs to values of the
-    new graph.
+    """Copies nodes of source graphs into a new graph. `copied_values` maps values of the source
+    graphs to values of the new graph.
     """
 
     builder: Builder = field(default_factory=Builder)
@@ -57,7 +57,7 @@ class GraphReplay:
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, wanted: Iterable[Value]) -> None:
-        """Copy the nodes that compute `wanted` values of `graph` and are not copied yet."""
+        """Copy the nodes of `graph` that `wanted` values depend on, without duplicates."""
         live = self._find_uncopied_nodes(wanted)
         names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
@@ -90,7 +90,7 @@ class GraphReplay:
         return live
 
     def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
-        """Add a node; drop the zero-length operands of a concatenation."""
+        """Add a node; drop operands of length 0 from a concatenation."""
         if isinstance(op, ops.Concat):
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(some) == 1:
@@ -106,15 +106,15 @@ class GraphReplay:
         return constant
 
     def declare_mask(self, name: str, type: Type) -> Value:
-        """Declare an int64 mask input (0 for padding) and return it as booleans."""
+        """Declare an int64 mask input (0 for padding), and return it as bool."""
         given = self.builder.add_input(name, Input(Type("i64", type.shape)))
         return self.builder.add_op(
             ops.Compare("ne"), given, self.builder.add_op(ops.Constant(0, "i64"))
         )
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
-        """Declare a cache of `step` as the input `name`, and convert it to the layout of the
-        step.
+        """Declare a KV cache of `step` as the input `name`, and convert it to the layout that the
+        step uses.
         """
         value = step.inputs[state.name]
         layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
@@ -124,7 +124,7 @@ class GraphReplay:
         )
 
     def build_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
-        """Return the finished graph with the length bounds of its remaining symbols."""
+        """Return the finished graph, with the length bounds of its remaining symbols."""
         symbols = _collect_symbols(self.builder.inputs.values())
         min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
         length_equations = {n: d for n, d in self.length_equations.items() if n in symbols}
@@ -136,12 +136,12 @@ class GraphReplay:
 def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """Return `graph` with symbols replaced by other symbols or integers.
 
-    An existing symbol that clashes with a new name is renamed with a trailing `_`.
+    An existing symbol with the same name as a new symbol gets a trailing `_`.
     """
     symbols = _collect_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
-    # A spec may call an axis `batch_size` that is not the batch: it becomes
-    # `batch_size_` before the batch gets that name.
+    # If a spec calls an axis `batch_size` that is not the batch axis, it becomes `batch_size_`
+    # before the batch axis gets this name.
     clashing = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
     substitutions = {**clashing, **{s: d for s, d in lengths.items() if d.name != s}}
 
@@ -173,14 +173,14 @@ STATE_DESCRIPTIONS = {
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of keys and values in files, on which other programs rely."""
+"""The order of keys and values in files, which other programs rely on."""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
-"""The key and the value cache of one attention, in the order of `CACHE_PARTS`."""
+"""The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
 
 def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer, ...]:
-    """Return the cache layers in order. Raise E0752 if a step has any state other than the
-    keys and values of an attention.
+    """Return the cache layers in order. Raise E0752 if a step has a state other than the keys and
+    values of an attention layer.
     """
     found: dict[int, dict[str, DecodeState]] = {}
     for state in sorted(derived.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
@@ -236,8 +236,8 @@ def _check_state(profile: str, state: DecodeState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a state: its axes as [batch, heads, positions, features], with None for an axis
-    of length 1, and the ops that convert a cache of that shape to the state and back.
+    """The layout of a state relative to [batch, heads, positions, features]: the axes of the state
+    (None for an axis of length 1), and the ops that convert a KV cache to the state and back.
     """
 
     axes: tuple[int | None, ...]
@@ -264,7 +264,7 @@ def get_cache_layout(state: DecodeState) -> CacheLayout:
 
 
 def get_exported_state_type(state: DecodeState, type: Type) -> Type:
-    """Return the `type` of a state in the renamed step as [batch, heads, positions, features]."""
+    """Return the type of an exported state, [batch, heads, positions, features]."""
     axes = get_cache_layout(state).axes
     return Type.of(type.dtype, *(1 if axis is None else type.shape[axis] for axis in axes))
 
@@ -279,8 +279,8 @@ def build_decoder(
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
     """Return the step graph and its states under the names of the profile.
 
-    `source` is the output that the next token is sampled from. Raise E0752 if the model
-    has an encoder, or a state or an input that the profile has no name for.
+    `source` is the output from which the next token is sampled. Raise E0752 if the model has an
+    encoder, or a state or an input that the profile cannot represent.
     """
     layers = list_cache_layers(profile, derived)
     if derived.encode is not None or derived.static_inputs:
@@ -312,7 +312,7 @@ def build_decoder(
 
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
-    """Map the step's symbols for batch size, new length and past length to the symbols of the
+    """Map the symbols of the step for batch size, new length and past length to the symbols of the
     profile.
     """
     batch, new = derived.step.inputs[derived.sequence_input].type.shape
@@ -323,7 +323,7 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
 
 
 def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) -> None:
-    """Declare the input `input_ids` for the new tokens."""
+    """Declare the input `input_ids`, which contains the new tokens."""
     value, facts = step.inputs[derived.sequence_input], step.input_facts[derived.sequence_input]
     replay.copied_values[value] = replay.builder.add_input(
         IDS, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
@@ -333,7 +333,7 @@ def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) 
 def _declare_other_input(
     profile: str, replay: GraphReplay, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
-    """Map an input other than the ids, i.e. the attention mask or the position ids."""
+    """Declare an input other than the token ids: the attention mask or the position ids."""
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
         if MASK in replay.builder.inputs:
@@ -359,8 +359,8 @@ def _declare_other_input(
 def emit_caches(
     replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
-    """Return the caches including the new positions, by output name; `name` is a format string
-    for the layer index and `key` or `value`.
+    """Return the present key values (which include the new positions) by output name. `name` is a
+    format string for the layer index and `key` or `value`.
     """
     made = {}
     for n, layer in enumerate(layers):
@@ -374,7 +374,7 @@ def emit_caches(
 def keep_other_outputs(
     replay: GraphReplay, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
-    """Return the other outputs, such as taps; programs that do not know them ignore them."""
+    """Return the other outputs, such as taps. Programs that do not expect them ignore them."""
     inside = {source, *(s.next_output for s in derived.states)}
     return {n: replay.copied_values[v] for n, v in step.outputs.items() if n not in inside}
 

@@ -1,4 +1,4 @@
-"""Encoder-decoder profile: the three graphs that Optimum and transformers.js read."""
+"""Encoder-decoder export: the three graphs that Optimum and transformers.js load."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +31,10 @@ from specc.ir.model import DecodeState, DerivedGraphs
 def find_encoder_output(
     encode: Graph, source: Value, static_inputs: Iterable[Value]
 ) -> Value | None:
-    """Return the last value f[batch, positions, features] on every path from `source` to
+    """Return the last value [batch, positions, features] on every path from `source` to
     `static_inputs` (their common dominator), or None if there is none.
 
-    Values that do not depend on `source`, such as a mask from a different input, are ignored.
+    Values that do not depend on `source`, such as a mask computed from another input, are ignored.
     """
     dominators: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
@@ -96,12 +96,12 @@ ENCODER_INPUT_NAMES = {
     ("f32", 4): "pixel_values",
     ("f32", 3): "input_features",
 }
-"""Name of the encoder's input by element type and rank: tokens, images, audio."""
+"""Name of the encoder's input by element type and rank: for tokens, images and audio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderParts:
-    """Parts of an encoder-decoder model: the encoder's input, mask ("" if there is none) and
+    """Components of an encoder-decoder model: the encoder's input, mask ("" if there is none) and
     output, the self-attention caches, the cross-attention keys and values, and the new names of the
     axes.
     """
@@ -117,7 +117,9 @@ class EncoderDecoderParts:
 
 
 def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
-    """Return the parts. Raise E0752 if the profile cannot represent a part of the model."""
+    """Find the components of an encoder-decoder model. Raise E0752 if the profile cannot represent
+    the model.
+    """
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.static_inputs)
@@ -153,11 +155,11 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
 
 
 def _check_layers(parts: EncoderDecoderParts) -> None:
-    """Raise E0752 unless every layer has exactly one cross-attention and no other node depends on
+    """Raise E0752 unless every layer has exactly one cross-attention and nothing else depends on
     the encoder output.
     """
     for pair in parts.cross_attentions:
-        # a shared projection for keys and values would be one cache under two names
+        # a shared projection of keys and values would result in one cache with two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             fail_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
@@ -171,7 +173,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
     named = {n for pair in parts.cross_attentions for n in pair.values()}
     static_inputs = [n for n in parts.derived.static_inputs if n in parts.encoder_graph.outputs]
     for name in static_inputs:
-        # values that `encode` computes only from the mask are recomputed from the mask
+        # values that `encode` computes from the mask alone are recomputed from the mask
         if name not in named and depends_on_encoder_input(parts, name):
             fail_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
@@ -208,7 +210,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
 
 def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     """Return the name of the encoder's padding mask, or "" if there is none."""
-    # a mask that only the decoder reads is passed to every step
+    # a mask that only the decoder reads is an input of every step
     masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
     facts = derived.step.input_facts
     static_inputs = [n for n in derived.static_inputs if n in derived.step.inputs]
@@ -224,7 +226,7 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
 
 def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
     """Return the name of the encoder's only input besides the mask."""
-    # the generated tokens are the decoder's input, even if `encode` reads them too
+    # the generated tokens are the decoder's input, even if `encode` also reads them
     read = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
     types = [encode.inputs[n].type for n in read]
     if len(read) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
@@ -249,8 +251,8 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
-    """Return the three graphs. Raise E0752 if the decoder needs anything besides keys,
-    values and a mask.
+    """Return the three graphs. Raise E0752 if the decoder needs anything from the encoder except
+    keys, values and a mask.
     """
     parts = find_encoder_decoder_parts(derived)
     first, _ = _build_decoder(parts, source, without_past=True)
@@ -260,12 +262,12 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
         "decoder_model": first,
         "decoder_with_past_model": later,
     }
-    # only `decoder_with_past_model` has its states as inputs; `decoder_model` outputs them
+    # only `decoder_with_past_model` has the caches as inputs; `decoder_model` outputs them
     return ProfiledGraphs(graphs, states)
 
 
 def _build_encoder(parts: EncoderDecoderParts) -> Graph:
-    """Return `encoder_model`: `encode` up to the encoder output."""
+    """Return `encoder_model`: the part of `encode` up to the encoder output."""
     encode, encoder_output = _rename_encoder(parts)
     replay = GraphReplay()
     value = encode.inputs[parts.encoder_input]
@@ -288,12 +290,12 @@ def _build_decoder(
     derived = parts.derived
     lengths: Mapping[str, Dim] = parts.renamed_lengths
     if without_past:
-        # the same step with a past of length 0: concatenations with the past disappear
+        # the same step with a past length of 0: concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
     encode, end = _rename_encoder(parts)
     replay = GraphReplay()
-    # inputs are declared in the order in which the file lists them
+    # inputs are declared in the order in which they are listed in the file
     declare_input_ids(replay, step, derived)
     if without_past:
         replay.copied_values[end] = replay.builder.add_input(HIDDEN, Input(end.type))
@@ -301,8 +303,8 @@ def _build_decoder(
     _fill_decoder_masks(parts, replay, step)
     _add_past_caches(parts, replay, step, without_past=without_past)
     for name in derived.static_inputs:
-        # cross-attention keys and values: computed here in `decoder_model`, inputs of
-        # `decoder_with_past_model`. Values that depend on the mask alone are computed in both.
+        # `decoder_model` computes the cross-attention keys and values; in `decoder_with_past_model`
+        # they are inputs. Both compute values that depend only on the mask.
         if step.inputs[name] not in replay.copied_values:
             replay.copy_required_nodes(encode, [encode.outputs[name]])
             replay.copied_values[step.inputs[name]] = replay.copied_values[encode.outputs[name]]
@@ -318,7 +320,7 @@ def _emit_presents(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
     """Return the self-attention cache, followed by the cross-attention cache, of each layer. Only
-    `decoder_model` outputs the cross-attention cache, which never changes.
+    `decoder_model` outputs the cross-attention cache, which later steps do not change.
     """
     self_attention = emit_caches(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}
@@ -334,10 +336,10 @@ def _emit_presents(
 
 def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
     """Return `encode` with the new axis names, and its output value in that graph."""
-    # renaming creates new values, so the encoder output is found again as a graph output
+    # renaming creates new values, so the encoder output is looked up again as a graph output
     encode = parts.encoder_graph
     marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.encoder_output})
-    # `encode` has neither new nor past positions
+    # `encode` has no symbols for the new or past length
     lengths = {n: d for n, d in parts.renamed_lengths.items() if d.name not in (NEW, PAST)}
     found = rename_lengths(marked, lengths)
     outputs = dict(found.outputs)
@@ -346,13 +348,14 @@ def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Name of the encoder output; it contains a space, so that no graph output has this name."""
+"""Temporary name of the encoder output. It contains a space to avoid conflicts with graph
+outputs."""
 
 
 def _declare_cross_mask(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, encode: Graph
 ) -> None:
-    """Declare the encoder's padding mask if a step reads it or recomputes values from it."""
+    """Declare the encoder's padding mask if a step reads it or values that depend on it."""
     everything = parts.derived.static_inputs
     static_inputs = [n for n in everything if n == parts.encoder_mask and n in step.inputs]
     # outputs of `encode` that depend only on the mask are recomputed here
@@ -365,7 +368,7 @@ def _declare_cross_mask(
 
 
 def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
-    """Replace the mask of the generated tokens by ones, since this profile has no input for it."""
+    """Replace the mask of the generated tokens by ones, because this profile has no such input."""
     derived = parts.derived
     known = {derived.sequence_input, *derived.static_inputs, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
@@ -378,8 +381,9 @@ def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: G
 def _add_past_caches(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, without_past: bool
 ) -> None:
-    """Fill the self-attention caches with `without_past` constants, or declare for each layer the
-    self-attention cache, then the cross-attention cache; readers rely on the order.
+    """With `without_past`, replace the self-attention caches by empty constants. Otherwise declare,
+    per layer, the self-attention cache and then the cross-attention cache; programs rely on this
+    order.
     """
     for n, (layer, pair) in enumerate(zip(parts.cache_layers, parts.cross_attentions, strict=True)):
         for word, state in layer.items():

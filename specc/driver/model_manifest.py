@@ -1,4 +1,4 @@
-"""The manifest that a compiled model carries in its metadata."""
+"""Build the manifest in the metadata of a compiled model."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,11 +17,11 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import Preprocessin
 def describe_graph(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
 ) -> MetadataTexts:
-    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
-    whose inputs have no preprocessing and which is not generative on its own. The `sources` of the
-    spec are stored in the index of a package, or in the metadata of a single file.
+    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph:
+    its inputs have no preprocessing, and it cannot generate on its own. `sources` are stored in the
+    metadata of a single model file; a package stores them in its index.
     """
-    # a file without a span has no source text, but is listed
+    # a file without a span has no source text, but its name is listed
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
     return partial(
         build_manifest,
@@ -33,7 +33,7 @@ def describe_graph(
 
 
 def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> MetadataTexts:
-    """Return the metadata of a self-contained generator."""
+    """Return the metadata of a standalone generator."""
     signature, decode_settings = (
         build_spec_signature(job, source.graph),
         get_decode_settings(job, source),
@@ -56,13 +56,13 @@ def build_manifest(
     """Return the metadata texts with the manifest of a model of `job`; `graph` is the graph of the
     model.
 
-    The manifest of a self-contained generator (`decode_settings`) has the spec's inputs, no inlined
-    defaults and no attentions; `scoring_graph` is the graph that `verify` decodes with.
+    The manifest of a standalone generator (`decode_settings`) has the inputs of the spec, no
+    inlined defaults and no attention metadata; `verify` decodes with `scoring_graph`.
     """
     model, described = job.model, scoring_graph or graph
     kept = job.quantization_decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted))
-    # a generator always computes its defaults, and does not list them
+    # a generator always computes its defaults, so they are not listed
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
         name=model.name,
@@ -96,11 +96,11 @@ def build_manifest(
 
 
 def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
-    """Return the initializer of each parameter. A parameter of which a derived graph uses only the
-    shape has no initializer.
+    """Return the initializer of each parameter. A parameter has no initializer if a derived graph
+    uses only its shape.
     """
     plan = job.quantization_decision.plan
-    # for a quantized parameter, the initializer of its integers
+    # for a quantized parameter, the initializer of its quantized values
     stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
     return {
         n: emitted.initializer_names[i] for n, i in stored.items() if i in emitted.initializer_names

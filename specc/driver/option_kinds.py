@@ -1,7 +1,6 @@
 """Kinds of options and arguments, and their declaration for `argparse`.
 
-The command line declares its flags from tables of these kinds; the Python API checks its arguments
-with the same tables.
+The same tables declare the command-line flags and check the arguments of the Python API.
 """
 
 import os
@@ -15,8 +14,8 @@ from specc.io.safe_read import escape_text
 
 
 class OptionKind(NamedTuple):
-    """A kind of option: a description and a predicate of the values that Python callers may pass,
-    the declaration for `argparse`, and the conversion to the value in `CompileOptions`.
+    """A kind of option: a description and a predicate of the valid Python values, the declaration
+    for `argparse`, and the conversion to the value in `CompileOptions`.
     """
 
     description: str
@@ -27,7 +26,7 @@ class OptionKind(NamedTuple):
 
 class Option(NamedTuple):
     """An option of a command. `flag` is set if it differs from the name; `extra_arguments` are
-    additional arguments of the declaration, such as the default.
+    additional arguments of `add_argument`, such as the default.
     """
 
     kind: OptionKind
@@ -38,10 +37,12 @@ class Option(NamedTuple):
 
 
 def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
-    """Return a parser of integers within bounds; `noun` names them in messages."""
+    """Return a parser of integers from `minimum` to `maximum`; `noun` names the value in
+    messages.
+    """
 
     def parse(text: str) -> int:
-        # `isdigit` accepts digits of other scripts, and `int` accepts at most 4300 digits
+        # `isdigit` accepts non-ASCII digits, and `int` accepts at most 4300 digits
         plain = text.isascii() and text.isdigit() and len(text) <= 20
         if not plain or not minimum <= int(text) <= maximum:
             raise ArgumentTypeError(f"{noun} must be an integer from {minimum} to {maximum}")
@@ -54,25 +55,25 @@ parse_seed = make_int_parser(0, 2**64 - 1, "a seed")
 
 
 def _is_path(value: object) -> bool:
-    # Python also accepts bytes as paths, but messages contain file names, so paths must be str
+    # bytes are valid paths in Python, but messages contain file names, so paths must be str
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     return isinstance(value, str)
 
 
 def _is_int(value: object) -> bool:
-    # bool is an Integral, but True is not a seed
+    # bool is an Integral, but a bool is not a valid seed
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 
 def is_count(value: object) -> bool:
     """Return True if a value is an integer from 0 to 2**31 - 1."""
-    # `in range` would compare a string with every integer in the range
+    # `in range` would compare a string with each integer in turn
     return _is_int(value) and value in range(2**31)
 
 
 def _is_string_list(value: object) -> bool:
-    # a str is a sequence of str as well
+    # a str is also a sequence of str
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str | bytes)
@@ -104,7 +105,8 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A switch that overrides the spec; if it is False (the default), the spec's value applies."""
+"""A boolean option that overrides the spec if True. If it is False (the default), the spec's value
+applies."""
 COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
 OPTIONAL_INTEGER = OptionKind(
     "None or an integer",
@@ -140,11 +142,11 @@ SPEC_OPTIONS: Mapping[str, Option] = {
     ),
     "graph": Option(STRING_OPTION, "NAME", "select a graph of the spec"),
 }
-"""Options for opening a spec."""
+"""Options that control how a spec is opened."""
 
 
 def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:
-    """Declare the flags of a table."""
+    """Declare the flags of a table of options."""
     for name, option in options.items():
         metavar = {"metavar": option.placeholder} if option.placeholder else {}
         flags = (option.flag or f"--{name.replace('_', '-')}").split()
@@ -155,12 +157,12 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
 def check_argument_kinds(
     kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
-    """Raise the error `code` for every argument in `kinds` whose value is invalid for its kind."""
+    """Raise `code` with one error per argument whose value is invalid for its kind."""
     wrong_names = [
         n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
     ]
     if wrong_names:
-        # a repr may be arbitrarily long
+        # the repr may be very long
         shown_values = {name: escape_text(repr(arguments[name]))[:60] for name in wrong_names}
         titles = [
             f"`{name}` is {kinds[name].description}, not {shown_values[name]}"

@@ -49,8 +49,8 @@ from specc.weights.parameter_values import CheckpointBinding
 def _derive_streaming_graphs(
     job: LoweringJob, streaming: StreamSection
 ) -> tuple[DerivedGraphs, GenerationMetadata]:
-    """Derive the step graph that computes the streamed outputs chunk by chunk, and return it
-    with the metadata that the streaming runtime needs.
+    """Derive the step graph that computes the streamed outputs chunk by chunk. Also return the
+    metadata for the streaming runtime.
 
     Raise E0711 to E0718 if an output depends on later time steps.
     """
@@ -79,8 +79,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default at a time step depends only on that time step, so that the
-    default of a chunk is a slice of the default of the whole input.
+    """Return the inputs whose default at a time step depends only on that time step. The default of
+    a chunk is then a slice of the default of the whole input..
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()
@@ -96,8 +96,8 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the output length as a function of the input length, for each output of the step whose
-    length depends on the input length.
+    """Return, for each output of the step whose length depends on the input length, the output
+    length as a function of the input length.
     """
     symbol = find_time_symbol(graph, sequence_input)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}
@@ -110,7 +110,7 @@ def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict
 
 @dataclass(frozen=True)
 class PackageContents:
-    """Contents of a package: graphs by role, further files, and the generation metadata in
+    """Contents of a package: graphs by role, additional files, and the generation metadata in
     `specc.json`.
     """
 
@@ -122,15 +122,15 @@ class PackageContents:
 def build_package_graphs(job: LoweringJob) -> PackageContents:
     """Build the requested graphs with their files and metadata.
 
-    Raise E0701 if the spec is not generative, E0711 to E0718 if it is not causal, and E0977 for
-    generation options of a streaming model.
+    Raise E0701 if the spec is not generative, E0711 to E0718 if it is not causal, and E0977 if
+    generation options are given for a streaming model.
     """
     graph_names = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
     if "score" in graph_names:
         about = describe_graph(job, job.manifest_graph, is_full_forward=True)
         graphs["score"] = PackageGraph(job.convert_dtype(job.simplified_graph), "score.onnx", about)
-    # the full forward alone needs no causality proof
+    # the full forward pass alone does not need a causality proof
     if graph_names == ("score",):
         return PackageContents(graphs)
     if job.model.generation is None and job.model.streaming is not None:
@@ -139,8 +139,8 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
 
 
 def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> SelfDecodingGraph:
-    """Return a self-contained generator in the compute dtype of the target; `derived` are
-    the derived graphs of the simplified graph if they exist already.
+    """Build a standalone generator in the compute dtype of the target. `derived` are the derived
+    graphs of the simplified graph if they already exist.
     """
     source = build_generator_source(job, job.simplified_graph, derived)
     return replace(
@@ -169,13 +169,14 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
-        # only specc's runtime supports preallocated buffers; other runtimes use growing caches
+        # only the runtime of specc supports preallocated KV buffers; other runtimes use growing
+        # caches
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
     facts = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
-        # other profiles require different logits, so `generate` does not share their derived graphs
+        # other profiles require different logits, so `generate` cannot share their derived graphs
         source = build_generator(job, derived if is_native_profile else None)
         about = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", about)
@@ -197,8 +198,8 @@ def _build_runtime_metadata(
 def _add_streaming_graphs(
     job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
 ) -> PackageContents:
-    """Add the graphs of a streaming model, which only specc's runtime can run. Raise E0977 for
-    options that apply only to generation.
+    """Add the graphs of a streaming model, which only the runtime of specc can run. Raise E0977 if
+    an option applies only to generation.
     """
     other = job.options.io_names if job.options.io_names != "specc" else ""
     if other or "generate" in job.options.graphs:
@@ -222,14 +223,14 @@ def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGr
 def _build_buffered_step(
     job: LoweringJob, step: Graph, derived: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
-    """Return the step graph with in-place KV buffers where the target supports them, and the
-    names of these inputs.
+    """Return the step graph with in-place KV buffers where the target supports them, and the names
+    of the buffer inputs.
     """
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
     # there are no buffers if the target has no in-place updates or its kernel supports no attention
-    # of the graph
+    # layer of the graph
     if not caches:
-        # the scales were calibrated on a package with default options, which had buffers
+        # calibration used a package with default options, which has buffers
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
             fail_no_int8_cache(reason, job.quantize.kv_cache.span)
@@ -242,14 +243,14 @@ def _build_buffered_step(
 
 
 def write_model_file(job: LoweringJob) -> CompileReport:
-    """Write one ONNX file: the full forward, or a self-contained generator (token ids in,
-    token ids out).
+    """Write one ONNX file: the full forward, or a standalone generator (token ids in, token ids
+    out).
     """
     options = job.options
     path = resolve_output_path(
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
-    # preprocessing files are next to the model and begin with its name
+    # preprocessing files are written next to the model; their names begin with its name
     job = replace(job, reading=job.reading.assign_file_names(sanitize_file_stem(path.stem)))
     if options.is_generator_file:
         generator = build_generator(job)
@@ -274,13 +275,13 @@ def write_model_file(job: LoweringJob) -> CompileReport:
 
 
 def write_package(job: LoweringJob) -> CompileReport:
-    """Write the package directory; its input files are never overwritten."""
+    """Write the package directory without overwriting input files."""
     options = job.options
     tokenizers = {file.sha256: "tokenizer.json" for file in job.reading.files}
     job = replace(job, reading=job.reading.rename_files(tokenizers))
     contents = build_package_graphs(job)
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
-    # programs that read other profiles load companion files by their usual names
+    # programs that read other profiles load tokenizer files by their usual names
     taken = [extra.name for extra in (*texts, *contents.extra_files)]
     companions = tuple(read_companions(options.io_names, job.directories, taken))
     written = job.compiler.write_package(
@@ -310,7 +311,7 @@ def write_package(job: LoweringJob) -> CompileReport:
 
 
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
-    """Return the report of the written files; `remarks` precede the remarks about weights."""
+    """Build the report of the written files; `remarks` precede the remarks on weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
@@ -337,7 +338,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
 
 
 def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
-    """Yield remarks on generation settings that a graph of token ids cannot apply."""
+    """Yield remarks on generation settings that a graph over token ids cannot apply."""
     generation = job.model.generation
     if "generate" not in job.options.graphs or generation is None:
         return
@@ -346,7 +347,7 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
 
 
 def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
-    """Yield a remark on the location of the weights, if specc chose the location."""
+    """Yield a remark on where the weights are stored, if the user did not choose it."""
     if linked := len(written.plan.linked_tensors):
         yield (
             f"{linked} weights are external data in their original file: keep that file next to "
@@ -354,7 +355,7 @@ def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterato
         )
         return
     reasons = sorted(set(written.plan.copy_reasons.values()))
-    # no remark if the user chose the storage, or the weights are random
+    # no remark if the user chose the weight storage, or if the weights are random
     named = job.options.weights or job.spec.checkpoint
     if named and reasons and not job.options.weights_as:
         yield f"weights were copied: {reasons[0]}"

@@ -1,4 +1,4 @@
-"""Open specs that Python callers pass as path, name or text, with config values."""
+"""Open specs that Python callers pass as path, name or source text, with config values."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
 
 SPEC_TEXT_NAME = "<spec>"
-"""Name of a spec given as text, in messages."""
+"""Name in messages for a spec that is given as text."""
 
 
 @contextmanager
 def translate_errors_to_spec_syntax() -> Iterator[None]:
-    """Translate the help of errors to the syntax (DSL or YAML) of the spec file, as the command
-    line does.
+    """A context that translates the help of errors to the syntax of the spec file (DSL or YAML), as
+    the command line does.
     """
     try:
         yield
@@ -40,13 +40,13 @@ def open_spec_argument(
 ) -> OpenedSpec:
     """Open a spec with the config values `config_values`.
 
-    A string of several lines is the text of a spec, whose paths are relative to the current
-    directory; a `Path` is never the name of a built-in spec. Raise E0203 for values that
-    have no literal in the language.
+    A string of several lines is the text of a spec, and paths in it are relative to the current
+    directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203 if a value
+    has no literal in the language.
     """
-    # a Path is never a name, even if it equals the name of a built-in spec
+    # a Path is not a name, even if it equals the name of a built-in spec
     spec_name = spec if isinstance(spec, str) else make_explicit_path(str(spec))
-    # no real path contains a line break
+    # a path does not contain line breaks
     is_source_text = isinstance(spec, str) and "\n" in spec
     return open_spec(
         Source(SPEC_TEXT_NAME, spec_name) if is_source_text else spec_name,
@@ -80,8 +80,8 @@ def _iterate_config_literals(
 
 
 def _format_literal(value: object, path: str, depth: int = 0) -> str:
-    """Return a Python value as a literal of the language. Raise E0203 if it cannot be written as a
-    literal.
+    """Return a Python value as a literal of the language. Raise E0203 if the language has no
+    literal for it.
     """
     if depth > MAX_NESTING:
         raise_error(
@@ -95,7 +95,7 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
         case bool():
             return str(value).lower()
         case str():
-            # a plain string may be an expression, but the items of a list are strings
+            # a plain string may be an expression, but items of a list are string literals
             return value if depth == 0 else json.dumps(value, ensure_ascii=False)
         case list() | tuple():
             return f"[{', '.join(_format_literal(item, path, depth + 1) for item in value)}]"

@@ -1,5 +1,5 @@
-"""Check quantization options for invalid values, patterns without a match, and options without
-effect.
+"""Check quantization options for invalid values, for patterns that match nothing, and for options
+that have no effect.
 """
 
 import re
@@ -38,9 +38,9 @@ def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Ite
 
 
 def parse_integer(entry: ast.QuantizeEntry) -> int | None:
-    """Return the value of an entry if it is an integer, or else None."""
+    """Return the value of an entry if it is an integer, else None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
-    # no valid value has ten or more digits
+    # a number with ten or more digits is never valid
     fits = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if fits else None
 
@@ -59,7 +59,7 @@ def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...
 
 
 LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
-"""Pattern of a layer index in the name of a weight."""
+"""Pattern of a layer index in the name of a parameter."""
 
 
 def check_patterns_match(
@@ -68,9 +68,11 @@ def check_patterns_match(
     spans: Mapping[str, Span],
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise E0850 for patterns in `missing`, which match none of the `names` of a graph.
+    """Raise E0850 if patterns match nothing. `missing` are the patterns that match none of the
+    `names` of a graph.
 
-    A pattern of the spec (with a span in `spans`) may match in a different graph of the spec.
+    A pattern of the spec (with a span in `spans`) may also match a name of another graph of the
+    spec.
     """
     missing = tuple(missing)
     spec_patterns = [pattern for pattern in missing if pattern in spans]
@@ -84,7 +86,7 @@ def check_patterns_match(
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
     known = f"names are {', '.join(names[:8])} …"
-    # patterns usually cover all layers, so names such as `h.*.attn` are also suggested
+    # patterns usually cover all layers, so suggestions include names such as `h.*.attn`
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
@@ -101,26 +103,26 @@ KINDS_BY_ENTRY: Mapping[str, tuple[QuantizationKind, ...]] = {
     BLOCK_WORD: ("int4", "int8-weights"),
     ALL_WORD: ("int4",),
 }
-"""The quantization kinds for which an entry has an effect."""
+"""The quantization kinds that an entry applies to."""
 ENTRY_DESCRIPTIONS = {
     BLOCK_WORD: "group-wise quantization",
     ALL_WORD: "weights that `int4` keeps at 8 bits",
 }
-"""The effect of each entry, for messages."""
+"""What an entry applies to, for messages."""
 NO_EFFECT_REASONS = {
     BLOCK_WORD: "no weight is quantized group-wise",
     ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
     HEAD_WORD: "no output layer can be quantized",
 }
-"""The reason why an entry has no effect on a model."""
+"""The reason why an entry has no effect, for messages."""
 
 
 def describe_requested_options(
     entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the entries that the spec or the options set, each with its name in messages."""
+    """Return the entries that the spec or the options set, with their names in messages."""
     labels = {w: f"`{w}` in the spec" for w in OPTIONAL_ENTRIES if w in entries}
-    # the default value is not a request
+    # the default value does not count as a request
     if ALL_WORD in labels and entries[ALL_WORD].values[0].value == "false":
         del labels[ALL_WORD]
     return labels | {word: f"`{option}`" for word, option in flags.items()}
@@ -131,7 +133,7 @@ def check_known_options(weight_request: QuantizationOptions, flags: Mapping[str,
     requested quantization kind.
     """
     for word, kinds in KINDS_BY_ENTRY.items():
-        # `all` applies to the default kind only, not to per-pattern kinds
+        # `all` applies only to the default kind, not to the kinds of patterns
         requested_kinds = (weight_request.kind,) if word == ALL_WORD else weight_request.kinds
         if word not in flags or set(kinds) & set(requested_kinds):
             continue
@@ -153,7 +155,7 @@ def find_ineffective_options(
     plan: QuantizationPlan,
     make_plan: Callable[[QuantizationOptions], QuantizationPlan],
 ) -> Iterator[str]:
-    """Yield a line for each requested entry that does not change the plan.
+    """Yield a line for each requested entry that does not change the quantization plan.
 
     `option_labels` maps entries to their names in messages; `make_plan` computes the plan of a
     request.
@@ -176,8 +178,8 @@ def find_ineffective_options(
 
 
 def fail_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
-    """Raise E0951; `span` is the `kv_cache` entry of the spec if the spec requested an int8 KV
-    cache.
+    """Raise E0951 with the reason. `span` is the `kv_cache` entry of the spec, or None if an option
+    requested the int8 KV cache.
     """
     fix = "compile with `--kv-cache none`" if span else "leave out `--kv-cache`"
     raise_error(

@@ -1,4 +1,4 @@
-"""Read the `reading { ... }` section: preprocessing of inputs, display of outputs."""
+"""Read the `reading { ... }` section: preprocessing of inputs and postprocessing of outputs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,23 +53,23 @@ from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
 MAX_SHOWN = 8
-"""Maximum number of unreachable tokens that a warning lists."""
+"""Maximum number of tokens listed in a warning about unreachable tokens."""
 MAX_VOCABULARY_BYTES = 16 * 2**20
 FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
-"""Codes for missing or unreadable files, and for missing packages."""
+"""Error codes of missing or unreadable files, and of missing Python packages."""
 FILE_READINGS = ("characters", "words", "tokenizer")
-"""Readings whose argument may be a file."""
+"""Preprocessing functions whose argument may be a file."""
 OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
-"""Readings without positional arguments, with an example of their options."""
+"""Preprocessing functions without positional arguments, with an example of their options."""
 _NO_VOCABULARY = object()
 """Sentinel for a missing tokenizer or vocabulary."""
 
 
 @dataclass(frozen=True)
 class _ReadingContext:
-    """The location of a `reading` entry, and the data that all entries share. `directory` is the
-    directory of the spec, to which paths are relative; `paths` are the directories given at compile
-    time; `language` is the language of an adapter; `files` are the tokenizers found so far, by
+    """The location of a `reading` entry, and data common to all entries. Paths are relative to
+    `directory`, the directory of the spec. `paths` are the directories given at compile time,
+    `language` is the language of an adapter, and `files` are the tokenizers read so far, by
     SHA-256.
     """
 
@@ -83,11 +83,11 @@ class _ReadingContext:
 def build_preprocessing_config(
     program: Program, model: ModelDefinition, paths: Sequence[Path] = (), language: str = ""
 ) -> PreprocessingConfig:
-    """Return the preprocessing of each input and the display format of each output.
+    """Build the preprocessing of each input and the postprocessing of each output.
 
-    Paths are relative to the spec file that names them. `language` selects a part of a multilingual
-    vocabulary. `text(tokenizer())` uses the first tokenizer.json in the directories or GGUF files
-    `paths`; if there is none, the input takes token ids.
+    Paths are relative to the spec file that contains them. `language` selects a part of a
+    multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in the directories or
+    GGUF files `paths`; if there is none, the input takes token ids.
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
@@ -127,7 +127,7 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
 
 
 def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
-    """Return the errors of the `reading` section of a spec, without errors about missing files."""
+    """Return the errors of the `reading` section of a spec, except errors about missing files."""
     bare = replace(model, input_readings={}, result_displays={})
     entries = [replace(bare, input_readings={n: d}) for n, d in model.input_readings.items()]
     entries += [replace(bare, result_displays={n: d}) for n, d in model.result_displays.items()]
@@ -153,7 +153,7 @@ def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
 
 
 def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return remarks on the tokenizer, vocabulary and audio settings found in `paths`."""
+    """Return remarks on the tokenizer, vocabulary and audio settings that are found in `paths`."""
     if not paths:
         return ()
     kinds = [e["kind"] for e in model.input_readings.values() if isinstance(e, dict)]
@@ -170,7 +170,7 @@ def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tup
 def _describe_text_files(
     model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
-    """Yield a remark on the tokenizer or vocabulary that is used if the spec does not name one."""
+    """Yield a remark on the tokenizer or vocabulary that is used by default."""
     entries = (*model.input_readings.items(), *model.result_displays.items())
     names = [name for name, data in entries if _needs_directory_file(data, kind)]
     if names and path is not None:
@@ -185,7 +185,7 @@ def _describe_text_files(
 
 
 def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
-    """Yield remarks on the audio settings that are used and on their ignored keys."""
+    """Yield remarks on the audio settings in use and on ignored keys."""
     entries: list[Any] = [*model.input_readings.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(paths) if kinds else (None, {})
@@ -199,7 +199,7 @@ def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> I
 def list_reading_files(
     program: Program, model: ModelDefinition, paths: Sequence[Path]
 ) -> list[Path]:
-    """Return the files that readings use: vocabularies, tokenizers, preprocessor settings."""
+    """Return the files that preprocessing uses: vocabularies, tokenizers, preprocessor settings."""
     spec_directories = {m.path: m.directory for m in program.chain}
     found = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if found[0] is not None:
@@ -213,7 +213,7 @@ def list_reading_files(
 
 
 def _iterate_named_files(data: Any) -> Iterator[str]:
-    """Yield the files that a reading call and the calls among its arguments name."""
+    """Yield the files that a preprocessing call and its nested calls name."""
     if isinstance(data, dict) and "kind" in data:
         for argument in data.get("args", ()):
             is_name = isinstance(argument, str) and data["kind"] in FILE_READINGS
@@ -224,7 +224,7 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
 
 
 def _needs_directory_file(data: object, kind: str) -> bool:
-    """Return True if a reading needs a tokenizer or vocabulary given at compile time."""
+    """Return True if a tokenizer or vocabulary must be given at compile time."""
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
     return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")
@@ -233,15 +233,15 @@ def _needs_directory_file(data: object, kind: str) -> bool:
 def _parse_output_reading(
     value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
 ) -> OutputReading:
-    """Return the record of an output. `text(…)` decodes ids with the vocabulary of the input."""
+    """Parse the postprocessing of an output. `text(…)` uses the vocabulary of the input."""
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
     return parse_output_record(value, path, raise_error_at, files)
 
 
 def _resolve_arguments(data: Mapping[str, Any], context: _ReadingContext) -> dict[str, Any]:
-    """Return a reading with its positional arguments as fields, e.g. `text(characters("x.vocab"))`
-    or `choice(labels)`.
+    """Return a preprocessing call as data, with its positional arguments as fields, e.g.
+    `text(characters("x.vocab"))` or `choice(labels)`.
     """
     record = {k: v for k, v in data.items() if k != "args"}
     args, kind = list(data.get("args", ())), record["kind"]
@@ -299,7 +299,7 @@ def _resolve_vocabulary(source: object, context: _ReadingContext) -> list[str]:
 
 
 def _check_vocabulary_texts(tokens: Sequence[object], span: Span | None) -> list[str]:
-    """Return the entries of a vocabulary list in a spec. Raise E0985 if one is not a string."""
+    """Return the entries of a vocabulary list. Raise E0985 if an entry is not a string."""
     for token in tokens:
         if not isinstance(token, str):
             shown = escape_text(json.dumps(token, default=str))[:60]
@@ -311,7 +311,7 @@ def _check_vocabulary_texts(tokens: Sequence[object], span: Span | None) -> list
 
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
-    """Return the tokens of a vocabulary file, which messages call `name`."""
+    """Read the tokens of a vocabulary file, which is called `name` in messages."""
     what = f"the vocabulary `{escape_text(name)}`"
     data = read_required_file(path, MAX_VOCABULARY_BYTES, what, span)
     return list(read_vocabulary(decode_spec(data, name)))
@@ -319,7 +319,7 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
 
 def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
     """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
-    `absent` if there is none or the list is empty, because the user may provide the vocabulary.
+    `absent` if there is no vocabulary or the list is empty, because the user may provide one later.
     """
     if args == [[]]:
         return {"absent": _NO_VOCABULARY}
@@ -334,7 +334,7 @@ def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
 def _resolve_transcript(
     args: list[Any], options: dict[str, Any], context: _ReadingContext
 ) -> dict[str, Any]:
-    """Return the fields of a transcript with its tokens, or `absent` if there are no tokens."""
+    """Return the fields of a transcript including its tokens, or `absent` if there are none."""
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], context)}
     # the padding token of the tokenizer is the CTC blank
@@ -343,7 +343,7 @@ def _resolve_transcript(
 
 
 def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
-    """Return the fields of a tokenizer, or `absent` if spec and caller name no tokenizer."""
+    """Return the fields of a tokenizer, or `absent` if there is no tokenizer."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
             'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'
@@ -361,10 +361,10 @@ def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, A
 
 
 def _resolve_path(name: str, context: _ReadingContext) -> Path:
-    """Return a path in or below the directory of the spec. Raise E0803 for any other path."""
+    """Resolve a path. Raise E0803 if it is outside the directory of the spec."""
     try:
         path = (context.directory / name).resolve()
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: a symlink loop
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a cycle of symbolic links
         raise_error("E0802", f"`{escape_text(name)[:200]}` is not a file name", context.span)
     if not path.is_relative_to(context.directory.resolve()):
         title = f"`{escape_text(name)}` is outside the directory of the spec"
@@ -392,7 +392,7 @@ def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> I
 
 
 def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:
-    """Yield the reasons why no text produces some of the tokens: whitespace or upper case."""
+    """Yield the reasons why no text produces some tokens: whitespace or upper case."""
     if any(c.isspace() for word in words for c in word):
         yield "texts are split at white space, so no token contains any"
     if record.do_lower_case and any(word != word.lower() for word in words):

@@ -1,4 +1,6 @@
-"""Compile sentence-transformers directories: `modules.json` as a spec that uses the encoder."""
+"""Compile sentence-transformers directories: converts `modules.json` to a spec that uses the
+encoder's spec.
+"""
 
 import os
 import re
@@ -39,7 +41,7 @@ LEGACY_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys of older files, in the order in which the library concatenates the modes."""
+"""Config keys of older files, in the order in which the library concatenates the pooling modes."""
 POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
@@ -48,9 +50,8 @@ POOLING_EQUATIONS = {
     "weightedmean": "sum(x * rows * weights, axis=1) / max(sum(rows * weights, axis=1), 1e-9)",
     "lasttoken": "last_token(x, kept)",
 }
-"""The equation of each pooling mode for hidden states `x`, the mask `kept`, `rows` (the mask as
-[batch, seq, 1]) and `weights` (1-based positions).
-"""
+"""The equation of each pooling mode for hidden states `x`, the mask `kept`, `rows` (the mask,
+[batch, seq, 1]) and `weights` (1-based positions)."""
 FUNCTIONS = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
 ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in FUNCTIONS}
 BASE_GRAPH = "embeddings"
@@ -60,7 +61,7 @@ SENTENCE_OUTPUT = "sentence_embedding"
 @dataclass
 class SentenceTransformersSpec:
     """A spec generated from a sentence-transformers directory: its text, the directory of the
-    encoder, and the weight files of the other modules by tensor prefix.
+    encoder, and the weight files of the other modules by tensor name prefix.
     """
 
     source: Source
@@ -71,8 +72,8 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """A graph under construction: its statements, the blocks that they call, and the width of the
-    vector `v`.
+    """The source of a graph under construction: its statements, the blocks that they call, and the
+    dimension of the embedding `v`.
     """
 
     root: Path
@@ -103,9 +104,9 @@ def has_file(directory: Path, name: str) -> bool:
 def wrap_encoder(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
-    """Return the spec of a sentence-transformers directory, or None for any other directory and for
-    cross-encoders, which are checkpoints with a classification head. Raise E0427 for unsupported
-    modules.
+    """Return the spec of a sentence-transformers directory. Return None for other directories and
+    for cross-encoders, which are checkpoints with a classification head. Raise E0427 if a module is
+    not supported.
     """
     root = Path(directory)
     if not directory or not has_file(root, MODULES_FILE):
@@ -145,9 +146,7 @@ def wrap_encoder(
 
 
 def _get_module_class(root: Path, type: str) -> str:
-    """Return the class name of a module. Raise E0427 for a custom class that the repository
-    defines.
-    """
+    """Return the class name of a module. Raise E0427 if it is a custom class of the repository."""
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
         reason = "is a class of the repository, whose code specc does not run"
@@ -156,14 +155,14 @@ def _get_module_class(root: Path, type: str) -> str:
 
 
 def wrap_encoder_config(data: JsonObject) -> JsonObject:
-    """Return the encoder's config as a JSON object under the key of the encoder's name."""
+    """Return the encoder's config as a JSON object, nested under the name of the encoder."""
     member = JsonMember(data.span, data)
     return JsonObject({ENCODER_PART: member}, data.span)
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Return True if the Transformer is a cross-encoder with a classification head. Raise
-    E0427 for a task that is not supported.
+    """Return True if the `Transformer` module is a cross-encoder with a classification head. Raise
+    E0427 if its task is not supported.
     """
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
     config = read_optional_object(path)
@@ -181,7 +180,7 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
 
 def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     """Return the graph of the encoder's spec that computes hidden states from token ids. If there
-    are several, return the graph of the class in config.json, or `embeddings`, the graph of the
+    are several, choose the graph of the class in config.json, or `embeddings`, the graph of the
     base model.
     """
     found = [
@@ -202,7 +201,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
 
 
 def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
-    """Return the spec text: the encoder's inputs, its hidden states, and the other modules."""
+    """Format the spec: the encoder's inputs, its hidden states, and the other modules."""
     keep = next((p for p in block.params if p.type.name == "keep"), None)
     names = [p.name for p in block.params]
     params = [f"{p.name}: {_format_type(p)}{_format_default(p)}" for p in block.params]
@@ -237,13 +236,13 @@ def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
 
 
 def _format_type(param: ast.BlockParameter) -> str:
-    """Return the type of an encoder input in spec syntax."""
+    """Format the type of an encoder input in spec syntax."""
     side = f" {param.type.side}" if param.type.side else ""
     return f"{param.type.name}[batch, seq]{side}"
 
 
 def _format_default(param: ast.BlockParameter) -> str:
-    """Return the default of an input, whose config values are read from the encoder's config."""
+    """Format the default of an input; its config values are read from the encoder's config."""
     if param.default is None or param.default.span is None:
         return ""
     text = " ".join(param.default.span.text.split())
@@ -251,7 +250,7 @@ def _format_default(param: ast.BlockParameter) -> str:
 
 
 def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
-    """Add pooling: one mode, or the concatenation of several modes."""
+    """Add a pooling layer: one mode, or the concatenation of several modes."""
     config = read_json_object(file)
     modes = config.get("pooling_mode")
     if modes is None:
@@ -296,7 +295,7 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
 
     line = f"{format_linear('v', str(width), f'{path}.linear')}"
     if config.get("use_residual") and width == body.vector_size:
-        # in a block, input and output width have the same name
+        # in a block, input and output dimensions of the same size have the same name
         body.blocks.append(
             f"block {path}_of(x: float[b, d]) -> float[b, d] "
             f"{{ return {format_linear('x', 'd', 'linear')} + x }}"
@@ -309,7 +308,7 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_layer_norm(body: _GraphBody, file: Path, number: int) -> None:
-    """Add a LayerNorm over the vector."""
+    """Add a LayerNorm of the embedding."""
     _check_keys(read_json_object(file), file, {"dimension"})
     path = _record_weights(body, file, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
@@ -323,7 +322,9 @@ def _add_normalize(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_dropout(body: _GraphBody, file: Path, number: int) -> None:
-    """Check the keys and add no ops, because dropout has no effect at inference."""
+    """Check the keys of a dropout module. It adds no ops, because dropout has no effect at
+    inference.
+    """
 
 
 MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
@@ -333,18 +334,22 @@ MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
     "Normalize": _add_normalize,
     "Dropout": _add_dropout,
 }
-"""Supported modules after the Transformer."""
+"""Supported modules after the `Transformer` module."""
 
 
 def _record_weights(body: _GraphBody, file: Path, number: int) -> str:
-    """Return the prefix of a module's weights in the spec, and record their directory."""
+    """Return the prefix of a module's weights in the spec, and record the directory of these
+    weights.
+    """
     path = f"module_{number}"
     body.weight_path_by_prefix[path] = str(file.parent)
     return path
 
 
 def _check_keys(config: Mapping[str, object], file: Path, known: set[str]) -> None:
-    """Raise E0427 for an unknown key, or for an input that is not the sentence embedding."""
+    """Raise E0427 if the config has an unknown key, or if the module's input is not the sentence
+    embedding.
+    """
     for key in config:
         if key not in known:
             _fail_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")
@@ -371,7 +376,7 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
 
 
 def _resolve_module_directory(root: Path, module: Mapping[str, Json]) -> Path:
-    """Return the directory of a module. Raise E0427 if it is outside the repository."""
+    """Resolve the directory of a module. Raise E0427 if it is outside the repository."""
     name = str(module.get("path", ""))
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(Path(os.path.normpath(root))):

@@ -14,15 +14,15 @@ from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.syntax.dsl.expression_printer import format_expression
 
 SCHEMA_FILE = "specc.schema.json"
-"""The JSON Schema for YAML specs that editors use, written next to the specs."""
+"""The JSON Schema of YAML specs, which editors use; it is written next to the specs."""
 SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 """Placeholder values for fields without a default."""
 
 
 @dataclass(kw_only=True)
 class SpecInstance:
-    """Description of a spec to write: its name, the spec that it extends, config values by path
-    that override the defaults, and comment lines before and after it.
+    """Description of a spec to write: its name, its base spec, config values by path that override
+    the defaults, and comment lines before and after the spec.
     """
 
     name: str
@@ -31,13 +31,15 @@ class SpecInstance:
     header_comments: tuple[str, ...] = ()
     footer_comments: tuple[str, ...] = ()
     omits_defaults: bool = False
-    """True if only `values` are written, without defaults."""
+    """True if only `values` are written, and no defaults."""
     comment_separator: str = ": "
     """Separator between a name and its value in a comment."""
 
 
 def format_spec_instance(instance: SpecInstance) -> ast.File:
-    """Return the spec as a tree with comments. Raise E0222 if the base is not built in."""
+    """Return the spec as a syntax tree with comments. Raise E0222 if the base spec is not a
+    built-in spec.
+    """
     library = SpecLibrary()
     if instance.extends not in find_builtin_specs():
         helps = suggest_similar_name(
@@ -58,7 +60,7 @@ def format_spec_instance(instance: SpecInstance) -> ast.File:
 
 
 def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
-    """Return the config section; comments are attached to the next entry."""
+    """Return the config section; each comment is attached to the next entry."""
     entries: list[ast.ConfigEntry] = []
     pending_comments: list[str] = []
     for line in lines:
@@ -72,7 +74,7 @@ def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
 
 
 def _iterate_entries(program: Program, instance: SpecInstance) -> Iterator["ast.Assign | str"]:
-    """Yield a value or a comment for each config field, in the spec's order, then values
+    """Yield a value or a comment for each config field in the order of the spec, then the values
     for the specs that it uses.
     """
     fields = {entry.name: entry for entry in program.iterate_fields()}
@@ -97,7 +99,7 @@ def _iterate_entries(program: Program, instance: SpecInstance) -> Iterator["ast.
 def _iterate_used_spec_values(
     values: Mapping[str, str], fields: Container[str]
 ) -> Iterator[ast.Assign]:
-    """Yield values for the used specs: paths that are not fields of the spec itself."""
+    """Yield the values for used specs: those whose path is not a field of the spec itself."""
     others = {p: t for p, t in values.items() if p.split(".")[0] not in fields}
     for name in dict.fromkeys(path.split(".")[0] for path in others):
         inner = {p: t for p, t in others.items() if p.split(".")[0] == name}
@@ -105,19 +107,19 @@ def _iterate_used_spec_values(
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
-    """Return the expression at a path: a value, a record of nested values, or a call."""
+    """Build the expression at a path: a value, a record of nested values, or a call."""
     below = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in below)
     inner = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(inner))
-    if inner:  # a used spec: its name, and its values as options
+    if inner:  # a used spec: its name, with its values as options
         return ast.Call(ast.Name(values[path]), options=tuple(inner))
     return parse_expression(Source("<value>", values[path]))
 
 
 def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Field]]:
-    """Yield leaf fields with their dotted paths; records are flattened."""
+    """Yield the leaf fields of an entry with their dotted paths."""
     if entry.type.name != "record":
         yield path, entry
         return
@@ -128,8 +130,8 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 def _format_value(
     program: Program, instance: SpecInstance, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
-    """Return a field's value as text, and True if the value is written. A default that is computed
-    from other fields is returned with False and becomes a comment.
+    """Return a field's value as text, and True if the value is written. For a default that is
+    computed from other fields, return False; it is written as a comment.
     """
     if path in instance.values:
         return instance.values[path], True

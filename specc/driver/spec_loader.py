@@ -1,4 +1,4 @@
-"""Open a spec with its config and elaborate it: symbolic check, then the sized model."""
+"""Open a spec with its config, check it symbolically, and elaborate it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OpenedSpec:
-    """A spec that has been opened: its program, its library, and the reader of its config."""
+    """An opened spec: its syntax trees, its spec library, and the reader of its config."""
 
     program: Program
     library: SpecLibrary
@@ -78,13 +78,13 @@ class OpenedSpec:
     checkpoint: str = ""
     """The checkpoint directory, if a directory was given instead of a spec."""
     repository: str = ""
-    """The directory given by the user; `checkpoint` may be a subdirectory of it."""
+    """The directory that the user gave; `checkpoint` may be a subdirectory of it."""
     module_weights: Mapping[str, str] = field(default_factory=dict)
-    """Directories of the weights of additional modules, by tensor name prefix."""
+    """Weight directories of additional modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, from its config."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `elaborate_other_graphs`, by name, or None if a graph cannot be built."""
+    """Graphs built by `elaborate_other_graphs`, by name; None if a graph cannot be built."""
 
 
 def open_spec(
@@ -99,11 +99,11 @@ def open_spec(
 ) -> OpenedSpec:
     """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
-    The config.json of a checkpoint directory `weights` is used if the spec reads a config.json and
+    The config.json of a checkpoint directory `weights` is used if the spec supports config.json and
     no config file is given. `spec` may itself be a checkpoint directory: its config.json then
-    selects the built-in spec, unless `checkpoint_spec` names one. `context_length` is the maximum
-    sequence length, for rotary embeddings that depend on it. A `Source` is the text of a spec.
-    `library` finds the specs that this spec uses.
+    selects the built-in spec, unless `checkpoint_spec` is given. `context_length` is the maximum
+    sequence length, for RoPE variants that depend on it. A `Source` contains the text of a spec.
+    `library` resolves the specs that this spec uses.
     """
     library = library or SpecLibrary()
     spec, download_remarks = (spec, ()) if isinstance(spec, Source) else download_model(spec)
@@ -140,7 +140,7 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return notes on a named spec. Raise E0222 if `checkpoint_spec` is also given."""
+    """Return notes on a built-in or user spec. Raise E0222 if `checkpoint_spec` is also given."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
         known = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -155,7 +155,7 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 def _load_config(
     config: str, wrapped_encoder: SentenceTransformersSpec | None
 ) -> JsonObject | None:
-    """Return the config file in the form that the spec reads, or None if no file is given."""
+    """Load the config file, nested as the spec expects. Return None if no file is given."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
@@ -166,8 +166,8 @@ def _get_display_name(spec: str | Source) -> str:
 
 
 def _find_checkpoint_directory(spec: str | Source) -> str:
-    """Return the checkpoint directory that is given in place of a spec, or "" for any other path
-    and for the name of a built-in spec.
+    """Return the checkpoint directory that is given in place of a spec. Return "" for any other
+    path and for the name of a built-in spec..
     """
     if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
@@ -175,13 +175,13 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
 
 
 def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
-    """Return the spec with the values of a config.json, and warnings on unread keys."""
-    # imported here: weight formats need NumPy, but a spec without a config.json does not
+    """Return the spec with the values of a config.json, and warnings about unused keys."""
+    # imported here: weight formats import NumPy, which a spec without a config.json does not need
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = _check_model_type(spec.program, data)
     stored = read_quantization_config(data)
-    # only files of a declared model_type have keys that are known to belong to the spec
+    # only in files of a declared model_type, all keys are known to belong to the spec
     return replace(
         spec,
         reader=replace(
@@ -197,11 +197,11 @@ def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
 
 
 def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
-    """Return True if a spec declares a model_type. Raise E0405 if the file, or the part that a used
-    spec reads, has a different model_type.
+    """Return True if a spec declares a model_type. Raise E0405 if the config, or the part that a
+    used spec reads, has a different model_type.
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
-    # a part without model_type has the type that the spec expects
+    # a part without a model_type is assumed to have the type that the spec expects
     silent = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
     for part in program.used_specs:
@@ -214,8 +214,8 @@ def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool 
 def warn_unread_keys(
     program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
-    """Yield W0418 for the keys that no entry of the spec reads, per part of the file; `outer_keys`
-    are the keys that the enclosing spec reads.
+    """Yield W0418 with the keys that no entry of the spec reads, for each part of the config.
+    `outer_keys` are the keys that the enclosing spec reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
@@ -229,7 +229,7 @@ def warn_unread_keys(
 
 
 def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for the rotary settings of each part of the file."""
+    """Yield W0436 if RoPE settings limit the context length, for each part of the config."""
     yield from find_context_limits(list_config_entries(program), data)
     for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
@@ -244,8 +244,8 @@ def _choose_default_graph(spec: OpenedSpec) -> str:
 
 @dataclass
 class CheckedSpec:
-    """The result of `check_spec`: the symbolic trials, and the sized model if every config value is
-    known.
+    """The result of `check_spec`: the symbolic trials, and the model with the config values if all
+    of them are known.
     """
 
     trials: list[SymbolicTrial]
@@ -273,7 +273,7 @@ class CheckedSpec:
     @property
     def _model_text(self) -> str:
         if self.model is None:
-            # a config file would provide the missing values
+            # the values are missing only because there is no config file
             return f"valid for every size, {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.format_signature()}"
 
@@ -284,15 +284,15 @@ class CheckedSpec:
 
 
 def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
-    """Check a spec with symbolic sizes, then with its config if that is complete."""
+    """Check a spec with symbolic sizes, then with its config values if the config is complete."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
-    # entries of `quantize` do not depend on the config, but its patterns do
+    # checks that `quantize` entries are valid; patterns can be checked only with a config
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
-        # missing values that a checkpoint's config provides are not an error of the spec
+        # config values that a checkpoint would provide may be missing in a valid spec
         if any(d.code != "E0401" for d in failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
@@ -315,8 +315,8 @@ def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
 
 
 def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
-    """Return W0756 for vocabularies that the spec names. Vocabularies next to weights are exempt,
-    since they are general word lists with many unused entries.
+    """Return W0756 for tokens in vocabularies of the spec that no text can produce. Vocabularies
+    next to weights are exempt, because general word lists have many unused entries.
     """
     try:
         reading = reading_section.build_preprocessing_config(spec.program, model)
@@ -326,8 +326,8 @@ def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
-    """Report the errors in the weight rules and the `reading` section of a spec that can be found
-    without opening files.
+    """Report the errors in the weight rules and the `reading` section of a spec that can be
+    detected without opening files.
     """
     check_rules(
         spec.program,
@@ -341,7 +341,7 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 
 def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
-    """Raise E0435 if the given context length has no effect on the model."""
+    """Raise E0435 if a context length is given and has no effect on the model."""
     if (wanted := spec.reader.max_length) and not has_context_length(wanted, model.graph):
         title = (
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
@@ -351,7 +351,7 @@ def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 
 def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
-    """Yield the other graphs of a spec that can be built with its config, each built once."""
+    """Yield the other graphs of a spec that can be built with its config; results are cached."""
     blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
     for name in (block.name for block in blocks if block.name != graph):
         if name not in spec.graphs:
@@ -364,10 +364,10 @@ def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
 
 
 def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
-    """Return the sized model. Raise the errors of `check`.
+    """Elaborate a spec with its config values. Raise the errors of `check`.
 
-    Tests check the built-in specs with symbolic sizes; here the symbolic check only explains an
-    invalid config.
+    The symbolic check of built-in specs is skipped (tests run it), unless it can explain an error
+    in the config.
     """
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
@@ -389,7 +389,7 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
 def _check_shares(
     spec: OpenedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
-    """Return warnings about unnecessary `share` rules. Raise E0527 for a rule without a match."""
+    """Return warnings about unnecessary `share` rules. Raise E0527 if a rule matches nothing."""
     all_models = [*(trial.model for trial in trials), *models]
     found = check_share_rules(spec.program, spec.library, all_models)
     if errors := [d for d in found if d.severity == "error"]:

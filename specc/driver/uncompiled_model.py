@@ -1,4 +1,4 @@
-"""Reject a spec or a checkpoint where a compiled model is expected."""
+"""Reject a spec or a checkpoint if a compiled model is expected."""
 
 import os
 from pathlib import Path
@@ -12,14 +12,14 @@ _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 
 def reject_uncompiled_model(model: str | Path) -> None:
-    """Return if `model` may be a compiled model. Raise E0802 for the name of a built-in spec, and
-    E0926 for a spec file or a checkpoint directory.
+    """Raise E0802 if `model` is the name of a built-in spec, and E0926 if it is a spec file or a
+    checkpoint directory. Otherwise return.
     """
     path = Path(model)
     name = str(model)
     if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
-    # imported here: running a compiled model does not need the spec library
+    # imported here, because running a compiled model does not need the spec library
     from specc.library.spec_files import (
         SPEC_SUFFIXES,
         find_builtin_specs,
@@ -51,7 +51,9 @@ def reject_uncompiled_model(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the arguments that compile a built-in spec, with its own weights if it has any."""
+    """Return the arguments that compile a built-in spec, with the weights in the directory if there
+    are any.
+    """
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"

@@ -1,5 +1,5 @@
-"""Load parameter values from a checkpoint, the spec's own file or a seed; open a model for
-training.
+"""Load parameter values from a checkpoint or from the spec's weights file, or initialize them from
+a seed. Open a model for training.
 """
 
 from collections.abc import Mapping
@@ -68,8 +68,7 @@ def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> t
         if stored.get_tied_source(name) is None:
             dtype = stored.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # floats are computed in float32 regardless of their storage type; integers stay
-            # integers
+            # floats are computed in float32 whatever their storage type; integers keep their type
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -93,9 +92,9 @@ def count_parameters(values: CheckpointBinding | SeededValues) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """Sources of parameter values: a checkpoint at `checkpoint`, with the `adapter` merged into it
-    and a missing head initialized from the seed `init_missing`; or a seed `init` for all
-    parameters.
+    """Sources of parameter values: a checkpoint at `checkpoint`, with the LoRA weights `adapter`
+    merged into it and a missing task head initialized from the seed `init_missing`; or a seed
+    `init` for all parameters.
     """
 
     checkpoint: str = ""
@@ -107,7 +106,8 @@ class WeightSources:
 def load_parameter_values(
     spec: OpenedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | SeededValues:
-    """Load the parameters from a checkpoint, the spec's own file or a seed.
+    """Load the parameters from a checkpoint or the spec's weights file, or initialize them from a
+    seed.
 
     Raise E0523 if no source is given.
     """
@@ -145,7 +145,7 @@ def load_parameter_values(
                 "--init SEED initializes them randomly, to try the architecture",
             ],
         )
-    # a model without parameters needs no values, whatever the seed
+    # a model without parameters needs no source of weights
     return initialize_parameters(graph, parameters, rules, 0)
 
 
@@ -156,7 +156,7 @@ def _check_seeds(sources: WeightSources) -> None:
 
 
 def _check_only_seed(sources: WeightSources) -> None:
-    """Raise E0525 for `--init` together with a different source of weights."""
+    """Raise E0525 if `--init` is combined with another source of weights."""
     conflicts = (
         (
             sources.adapter,
@@ -185,7 +185,9 @@ def _map_initializers(graph: Graph) -> dict[str, str]:
 
 
 def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
-    """Return the parameters that all graphs of a spec with several graphs share."""
+    """Return the parameters that all graphs of a spec share; empty if the spec has a single
+    graph.
+    """
     names = [frozenset(other.parameters) for other in elaborate_other_graphs(spec, graph.name)]
     if not names:
         return frozenset()
@@ -195,7 +197,7 @@ def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
 def initialize_parameters(
     graph: Graph, parameters: list[RequiredParameter], rules: WeightRules, seed: int
 ) -> SeededValues:
-    """Return every parameter from its initializer and the seed."""
+    """Return the initial value of every parameter, from its initializer and the seed."""
     by_name = {w.name: w for w in parameters}
     return SeededValues(seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules))
 
@@ -211,9 +213,9 @@ def bind_checkpoint(
 ) -> CheckpointBinding:
     """Bind every parameter to tensors of a file or directory.
 
-    An `adapter` directory is merged in; `head_initialization` initializes a missing head.
-    `module_weights` maps a prefix that is added to tensor names to the directory of these tensors.
-    Weights quantized by `quantization` are decoded.
+    The LoRA weights in the directory `adapter` are merged; `head_initialization` initializes a
+    missing task head. `module_weights` maps tensor name prefixes to the directories of further
+    tensors. Weights quantized by `quantization` are dequantized or repacked.
     """
     checkpoint = open_weights(path, module_weights)
     try:
@@ -234,8 +236,8 @@ def bind_checkpoint(
 def keep_stored_order(
     graph: Graph, values: CheckpointBinding | SeededValues
 ) -> tuple[Graph, CheckpointBinding | SeededValues]:
-    """Return the graph with weights in the layout of the file if only matmuls read them, so that
-    they can remain in the file as external data.
+    """Return the graph with weights in the layout of the checkpoint if only MatMul ops read them.
+    They can then remain in the checkpoint as external data.
     """
     if isinstance(values, SeededValues):
         return graph, values
@@ -254,7 +256,7 @@ def describe_weight_sources(
 ) -> dict[str, object]:
     """Return the manifest entries about the origin and location of the weights.
 
-    With `hash_contents` whole files are hashed, now and at every load of the model.
+    With `hash_contents`, whole files are hashed, both now and whenever the model is loaded.
     """
     facts = {
         **_describe_weight_origin(values, seed, hash_contents),
@@ -283,8 +285,8 @@ def _describe_weight_origin(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """Model to train. `values` holds the parameters that are not tied, `ties` maps each tied
-    parameter to its source. `defaults` computes inputs that may be omitted.
+    """A model to train. `values` are the parameters that are not tied to another parameter; `ties`
+    maps each tied parameter to its source. `defaults` computes optional inputs.
     """
 
     graph: Graph
@@ -297,7 +299,8 @@ class TrainingSpec:
 
 
 def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = "") -> TrainingSpec:
-    """Open a spec for training, from a checkpoint, its own weights or a seed (default 0).
+    """Open a spec for training, with weights from a checkpoint, from its own weights file, or from
+    a seed (default 0).
 
     Raise the errors of `compile`.
     """
@@ -315,7 +318,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
-        # loop-invariant code is hoisted, like in a compiled model
+        # hoists loop-invariant code, as in a compiled model
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         values=arrays,
         ties=ties,
@@ -329,8 +332,8 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
 def _load_for_training(
     spec: OpenedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | SeededValues:
-    """Load the parameters. Raise E0802 if the weights that the spec names do not exist yet; the
-    help explains how to start without weights.
+    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet; the help
+    explains how to start without weights.
     """
     try:
         return load_parameter_values(spec, graph, sources)

@@ -32,12 +32,12 @@ from specc.weights.weight_rules import (
 )
 
 MAX_STACKED = 65_536
-"""Maximum number of tensors that a rule may stack."""
+"""Maximum number of tensors stacked by one rule."""
 
 
 def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Return every tie, load and ignore rule: first the rules of an instance, then of the spec that
-    it extends, then of the specs that it uses.
+    """Read all tie, load and ignore rules: first those of a derived spec, then of its base spec,
+    then of the specs that it uses.
     """
     rules = _read_spec_rules(context, program, env)
     for used, use, used_env in iterate_used_specs(program, env.config):
@@ -51,14 +51,14 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
 def read_configured_rules(
     program: Program, library: Library, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
-    """Return the rules that apply to a config, and the values of the config."""
+    """Read the rules that apply to a config, and the config values."""
     context = create_context(library)
     config = evaluate_and_check_config(context, program, reader)
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
 
 
 def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Return the rules of a spec and of the specs that it extends."""
+    """Read the rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
@@ -80,7 +80,7 @@ def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRule
 
 
 def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
-    """Return True if the condition of a rule, if any, holds for this config."""
+    """Return True if a rule has no condition, or if its condition holds for this config."""
     if condition is None:
         return True
     return take_first_result(context.evaluator.evaluate(context, condition, env)) is True
@@ -90,14 +90,14 @@ def list_required_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[RequiredParameter]:
     """Return the parameters of a graph with their sizes, and the config values that determine the
-    sizes. Raise E0308 for a size that is not a positive integer.
+    sizes. Raise E0308 if a size is not a positive integer.
     """
     found = []
     for name, facts in graph.parameter_facts.items():
         sizes = []
         for dim in facts.type.shape:
             number = dim.number
-            # a checkpoint cannot hold a weight of size 0 or of a dynamic size
+            # a checkpoint cannot contain a weight of size 0 or of a dynamic size
             if number is None or number < 1:
                 span = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 raise_error(
@@ -122,13 +122,13 @@ def list_required_parameters(
 
 
 def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
-    """Return the config name that determines a size, or "" if a block renamed it."""
+    """Return the config name that determines a size, or "" if a block uses another name."""
     name = dim.origin.span.text if dim.origin and dim.origin.span else ""
     return name if name in config and config[name] == dim.number else ""
 
 
 def merge_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
-    """Yield the parameters of several graphs."""
+    """Yield the parameters of several graphs without duplicates."""
     for graph in graphs:
         yield from list_required_parameters(graph)
 
@@ -136,10 +136,10 @@ def merge_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParam
 def resolve_spec_file(
     module: SpecModule, name: ast.TextLiteral, description: str, option: str
 ) -> Path:
-    """Return the path of a file that a spec names, in or below the directory of the spec.
+    """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
     Raise E0802 if the file cannot be read, and E0803 if it is outside this directory. `description`
-    describes the content; `option` is the option that accepts other locations.
+    describes the content; `option` is the command-line option that accepts other locations.
     """
     try:
         path = resolve_links(module.directory / name.value)
@@ -149,7 +149,7 @@ def resolve_spec_file(
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
             name.span,
         )
-    # specs are shared: the location of their files must not depend on the machine
+    # the location of the files of a spec must not depend on the machine
     absolute = Path(name.value).is_absolute()
     if absolute or not path.is_relative_to(module.directory):
         raise_error(
@@ -164,7 +164,7 @@ def resolve_spec_file(
 def find_spec_weights_file(program: Program, *, is_required: bool = False) -> str:
     """Return the path of the weights file that a spec names, or "" if it names none.
 
-    Raise E0802 if `is_required` is true and the file is missing, e.g. before training.
+    Raise E0802 if the file is missing and `is_required` is true.
     """
     sources = (
         (rule, module)
@@ -194,7 +194,7 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
 
 @dataclass(frozen=True)
 class _TransformCall:
-    """A transform of a `load` expression, with readers of its tensors and options."""
+    """A call of a transform in a `load` rule, with methods that read its tensors and options."""
 
     context: Context
     env: Env
@@ -229,21 +229,21 @@ class _TransformCall:
         return None
 
     def read_value(self, name: str, default: Any = None) -> Any:
-        """Return a number or string. Raise E0522 if the option is required but absent."""
+        """Read a number or string option. Raise E0522 if the option is required but absent."""
         value = self.find_option(name)
         if value is None and default is None:
             self._fail_missing_option(name)
         return default if value is None else value.number if isinstance(value, Dim) else value
 
     def read_int(self, name: str, default: int | None = None) -> int:
-        """Return an integer. Raise E0522 for any other value."""
+        """Read an integer option. Raise E0522 if the value is not an integer."""
         value = self.read_value(name, default)
         if not isinstance(value, int):
             raise_error("E0522", f"`{name}` of `{self.name}` must be an integer", self.call.span)
         return value
 
     def read_ints(self, name: str, *, required: bool = False) -> Any:
-        """Return integers, or None if the option is absent. Raise E0522 for any other value."""
+        """Read a list of integers, None if absent. Raise E0522 for other values."""
         value = self.find_option(name)
         if value is None:
             if required:
@@ -257,7 +257,7 @@ class _TransformCall:
         return numbers
 
     def read_text(self, name: str) -> Any:
-        """Return a string; the pattern of `rearrange` may be the second argument."""
+        """Read a string option; the pattern of `rearrange` may also be the second argument."""
         args = self.call.args
         if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
             return args[1].value
@@ -269,7 +269,7 @@ class _TransformCall:
 
 
 def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
-    """Return the expression for a tensor name or a transform. Raise E0522 if it is invalid."""
+    """Read a tensor name or a transform in a `load` rule. Raise E0522 if it is invalid."""
     match expr:
         case ast.Name(path=name) | ast.TextLiteral(value=name):
             return t.TensorExpr(name)
@@ -303,8 +303,8 @@ def _read_rearrange(call: _TransformCall) -> t.Expr:
 
 
 def _read_stack(call: _TransformCall) -> t.Expr:
-    """Return the expression of `stack("experts.{e}.w", e=8)`, which expands the placeholder
-    `{e}` to 0..7, or of a list of tensors.
+    """Read the expression `stack("experts.{e}.w", e=8)`, which expands the placeholder `{e}` to
+    0..7, or of a list of tensors.
     """
     parts = call.tensors
     if not call.call.options:
@@ -356,9 +356,9 @@ def check_rules(
     graph: Graph,
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise the errors of `weights { … }` that can be found without any file.
+    """Raise the errors in the `weights` section that can be detected without reading files.
 
-    A rule for weights that this graph lacks may apply to a different graph of the spec;
+    A rule for weights that this graph lacks may apply to another graph of the spec;
     `iterate_other_graphs` builds them on demand.
     """
     wanted = {w.name: w for w in list_required_parameters(graph)}
@@ -374,7 +374,7 @@ def check_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters of a graph from `mark_ties`; tied weights count once."""
+    """Return the number of parameters of a graph whose ties are marked; tied weights count once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 
@@ -382,10 +382,10 @@ def count_untied_parameters(graph: Graph) -> Dim:
 def mark_ties(
     program: Program, library: Library, reader: ConfigReader, model: ModelDefinition
 ) -> ModelDefinition:
-    """Return the model with `tied_to` set on each tied parameter of its graph; the first
-    matching rule wins.
+    """Return the model with `tied_to` set on each tied parameter of its graph; the first matching
+    rule wins.
 
-    A tie rule for weights of a different graph is ignored.
+    Tie rules for weights of other graphs are ignored.
     """
     rules, _ = read_configured_rules(program, library, reader)
     facts = dict(model.graph.parameter_facts)

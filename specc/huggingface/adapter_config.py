@@ -22,19 +22,19 @@ BEGINNING, ENDING = "adapter.", ".safetensors"
 
 _IGNORED_KEYS = frozenset(
     {
-        # the base model, and the library
+        # identification of the base model and the library
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
-        # fully trained modules, recognized by their tensors
+        # fully trained modules, which are recognized by their tensors
         "bias", "ensure_weight_tying", "lora_bias",
-        # training settings, or initializations that keep the base weights
+        # training settings, and initializations that keep the base weights unchanged
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
-        # settings of options that a different key enables
+        # options of features that another key enables
         "qalora_group_size",
     }
 )  # fmt: skip
-"""Keys that do not affect merging."""
+"""Keys that do not affect merging the adapter."""
 _READ_KEYS = frozenset(
     {
         "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",
@@ -48,12 +48,12 @@ _PLAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Return True if an adapter is a file of complete tensors, not a peft directory."""
+    """Return True if an adapter is a file of complete tensors rather than a PEFT directory."""
     return adapter.endswith(ENDING)
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
-    """Return the config files of an adapter, or [] if `adapter` is ""."""
+    """Return the config files of an adapter, or [] if there is no adapter."""
     whole = not adapter or is_language_adapter(adapter)
     return [] if whole else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
@@ -69,7 +69,9 @@ def get_adapter_language(adapter: str) -> str:
 
 
 def open_adapter(adapter: str) -> LoraAdapter:
-    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or weight file errors."""
+    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or the errors of weight
+    files.
+    """
     path = Path(adapter)
     if is_language_adapter(adapter):
         return LoraAdapter.make_language_adapter(open_tensors(path))
@@ -89,7 +91,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
 
 
 def _read_scaling(config: JsonObject) -> LoraScaling:
-    """Return the scaling of an adapter if it can be merged."""
+    """Read the LoRA scaling of an adapter. Raise an error if the adapter cannot be merged."""
     kind = _read_plain_value(config, "peft_type")
     if kind != "LORA":
         _fail_unsupported_setting(
@@ -120,24 +122,24 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
 
 
 def _read_targets(config: JsonObject) -> LoraTargets:
-    """Return the modules that the config names. A string is a regular expression or `all-linear`.
-    It is not evaluated, since its run time is unbounded; tensor names determine the modules.
+    """Read the target modules in the config. A regular expression (or `all-linear`) is not
+    evaluated, because its run time is unbounded; instead, the tensor names determine the modules.
     """
     named = _read_list(config, "target_modules", str)
     numbered = _read_plain_value(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
-        # `all-linear` may be the only item of a list
+        # `all-linear` may also be the only item of a list
         included_modules=None if named is None or "all-linear" in named else named,
         fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
-        # in other names, a number before the last component may be the layer index
+        # in other names, the number before the last component may be a layer index
         layer_indices=_read_list(config, "layers_to_transform", int) if numbered else None,
     )
 
 
 def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
-    """Return the items of a list, or None if the key has no list. A single number becomes a list of
-    one item.
+    """Read a list, or return None if the value is not a list. A single number becomes a list of one
+    item.
     """
     value = _read_plain_value(config, key)
     if isinstance(value, str) or value is None:
@@ -155,7 +157,7 @@ def _read_plain_value(config: JsonObject, key: str, default: object = None) -> o
 
 
 def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
-    """Return the entries of a table that maps name suffixes to numbers."""
+    """Read an object that maps name suffixes to numbers."""
     member = config.find_non_null(key)
     if member is None:
         return []
@@ -163,8 +165,8 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
         _fail_invalid_config(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
-        # peft interprets keys as regular expressions; only plain names are accepted here, since
-        # matching may take unbounded time
+        # PEFT interprets keys as regular expressions; only plain names are accepted here, because
+        # the run time of matching is unbounded
         if not set(pattern) <= _PLAIN_CHARACTERS:
             _fail_unsupported_member(
                 entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not a suffix of a module name'

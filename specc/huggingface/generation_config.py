@@ -26,7 +26,7 @@ GENERAL_KEYS: Mapping[str, str] = {
     "forced_eos_token_id": "forced_eos_token_id",
     "stop_strings": "stop_strings",
 }
-"""Keys of settings outside the strategy, and their names in specc."""
+"""Keys of settings that apply to all strategies, and their names in specc."""
 SAMPLING_KEYS = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -36,7 +36,8 @@ BEAM_SEARCH_KEYS = (
     "renormalize_logits",
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys of Whisper's generation_config.json only, which selects language and task by tokens."""
+"""Keys that occur only in Whisper's generation_config.json; Whisper selects language and task with
+tokens."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""
@@ -63,7 +64,7 @@ IGNORED_KEYS = {
     "a time limit": "max_time",
     "NaN scores do not occur": "remove_invalid_values",
 }
-"""Keys that do not affect generation, each with the reason."""
+"""Keys that do not affect generation, with the reason."""
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
@@ -79,7 +80,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
         (),
     ),
 }
-"""Unsupported keys, with the values that have no effect."""
+"""Keys of unsupported features, with the values that disable the feature."""
 
 
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
@@ -102,7 +103,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True)
 class GenerationConfigResult:
-    """A model definition with the generation settings of the file, and remarks about them."""
+    """A model definition with the generation settings of the file, and remarks on them."""
 
     model_definition: ModelDefinition
     remarks: tuple[str, ...] = ()
@@ -110,7 +111,7 @@ class GenerationConfigResult:
 
 @dataclass
 class _GenerationConfigFile:
-    """The keys of a generation_config.json; `settings` are the converted settings."""
+    """A generation_config.json, and the `settings` converted so far."""
 
     path: Path
     keys: Mapping[str, object]
@@ -121,12 +122,12 @@ class _GenerationConfigFile:
         return self.keys.get(key)
 
     def get_table(self, key: str) -> dict[str, object]:
-        """Return an object, or {} if it is absent."""
+        """Return the object that is the value of a key, or {} if it is absent."""
         value = self.get_value(key)
         return value if isinstance(value, dict) else {}
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0847 for a key, or for the file if no key is named."""
+        """Raise E0847 at a key, or for the whole file if no key is given."""
         what = f"`{key}` in " if key else ""
         raise_error(
             "E0847",
@@ -142,7 +143,7 @@ def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
 ) -> GenerationConfigResult:
     """Apply the settings of the file in the first directory that has one. Raise E0846 if the file
-    is not a JSON object, and E0847 for unsupported settings.
+    is not a JSON object, and E0847 if a setting is not supported.
     """
     path = find_repository_file(directories, GENERATION_CONFIG_FILE) if model.generation else None
     if path is None or model.generation is None:
@@ -166,10 +167,10 @@ def apply_generation_config(
 
 
 def _check_types(file: _GenerationConfigFile) -> None:
-    """Reject values of the wrong type, which would otherwise be ignored."""
+    """Raise E0847 if a value has the wrong type; it would otherwise be ignored."""
     for key, (kind, otherwise) in KEY_TYPES.items():
         value = file.get_value(key)
-        # true is a number in Python, but not a count
+        # in Python, True is an integer
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
         if value is not None and not fits:
             file.raise_unsupported(key, f"is {escape_text(value)[:60]}, expected {otherwise}")
@@ -195,13 +196,13 @@ def _iterate_remarks(file: _GenerationConfigFile) -> Iterator[str]:
 
 
 def _read_general_settings(file: _GenerationConfigFile) -> None:
-    """Read the settings outside the strategy."""
+    """Read the settings that apply to all strategies."""
     for key, word in GENERAL_KEYS.items():
         value = file.get_value(key)
         if value is not None and value != []:
             file.settings[word] = value
     _read_forced_eos_token(file)
-    # transformers prefers the length without the prompt if both lengths are given
+    # transformers prefers the length without the prompt if both are given
     if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
@@ -210,8 +211,8 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. transformers assigns the same score to all tokens of a list,
-    except suppressed tokens; if scores are equal, greedy search selects the lowest id.
+    """Read `forced_eos_token_id`. transformers assigns the same score to all tokens of a list that
+    are not suppressed, and greedy search selects the lowest id among equal scores.
     """
     forced = {key: _list_tokens(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)}
     suppressed = _list_tokens(file.get_value("suppress_tokens"))
@@ -226,10 +227,10 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
 
 def _read_banned_tokens(file: _GenerationConfigFile) -> None:
     """Read `bad_words_ids`. Single tokens become suppressed tokens, except stop tokens, which
-    transformers ignores too.
+    transformers ignores here.
     """
     runs = _read_token_lists(file)
-    # transformers applies forced tokens before these tokens and after suppressed tokens
+    # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
@@ -243,7 +244,7 @@ def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
     """Return `bad_words_ids` without sequences that consist of a single stop token."""
     words = file.get_value("bad_words_ids")
     if not isinstance(words, list):
-        return []  # null, or absent
+        return []  # absent or null
     if not all(isinstance(word, list) and word for word in words):
         file.raise_unsupported("bad_words_ids", "is not a list of token lists")
     stops = _as_list(file.get_value("eos_token_id"))
@@ -256,16 +257,16 @@ def _as_list(value: object) -> list[object]:
 
 
 def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
-    """Read the start tokens, and the forced first tokens."""
+    """Read the decoder start tokens and the forced first tokens."""
     start = file.settings.get("start", spec_settings.get("start"))
-    # if sequences have a start token and the file lacks it, it is `bos_token_id`
+    # if sequences begin with a start token that the file does not specify, it is `bos_token_id`
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
     starts = _list_tokens(start)
     first = file.get_value(FORCED_BOS_KEY)
-    # transformers forces this token after exactly one token, i.e. after a start token but not after
-    # a prompt
+    # transformers forces this token only after exactly one token, i.e. after a start token but not
+    # after a longer prompt
     places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
         places = _split_forced_tokens(file, starts)
@@ -277,7 +278,7 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
 
 
 def _list_tokens(value: object) -> list[object]:
-    """Return a list of tokens; a single token becomes a list of one token."""
+    """Convert a token id or a list of token ids to a list."""
     tokens = list(value) if isinstance(value, list | tuple) else [value]
     return [token for token in tokens if token is not None]
 
@@ -295,13 +296,13 @@ def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> Non
 
 
 def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]) -> list[object]:
-    """Append the forced tokens of Whisper that are known in advance to `start_tokens`, which are
-    fed at once. Return the other forced tokens, which begin with a token that the model chooses.
+    """Append the forced tokens of Whisper that are known in advance to `start_tokens`. Return the
+    remaining forced tokens, from the first token that the model chooses.
     """
     places = _read_transcription_tokens(file)
     while places and not isinstance(places[0], list):
         start_tokens.append(places.pop(0))
-    # the published `max_length` counts the prompt, like `max_tokens`
+    # in published files, `max_length` includes the prompt
     most = file.settings.pop("max_length", None)
     if isinstance(most, int) and file.get_value("max_new_tokens") is None:
         file.settings["max_tokens"] = most + len(places)
@@ -314,7 +315,7 @@ def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
     """
     if file.get_value("return_timestamps") is True:
         file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
-    # settings by name take precedence over the token ids of older files
+    # settings by name take precedence over the token ids in older files
     named = any(file.get_value(key) is not None for key in ("language", "task"))
     places = _read_named_tokens(file) if named else _read_forced_tokens(file)
     languages = file.get_table("lang_to_id")
@@ -350,7 +351,7 @@ def _read_forced_tokens(file: _GenerationConfigFile) -> list[object]:
 
 
 def _read_strategy(file: _GenerationConfigFile) -> None:
-    """Read the strategy with its options, if the file sets any."""
+    """Read the strategy and its options if the file sets them."""
     sampled, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
@@ -375,7 +376,7 @@ def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[st
 
 
 def _iterate_unsupported(file: _GenerationConfigFile) -> Iterator[str]:
-    """Yield the features, each with its value, that a file enables but specc does not support."""
+    """Yield the unsupported features that the file enables, each with its value."""
     for key, idle in NEUTRAL_VALUES.items():
         value = file.get_value(key)
         if value is not None and value not in idle and value != []:

@@ -54,19 +54,19 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
     "gemma3_text": {**_GEMMA2_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-"""Config keys by metadata key (without the architecture prefix); later entries take precedence."""
+"""Keys of config.json by GGUF metadata key (without the architecture prefix); later entries take
+precedence."""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
-"""Config values that llama.cpp assumes, by model type."""
+"""Config values that llama.cpp hard-codes, by model type."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
-"""Number of layers of the largest model of each type. Only the largest model computes the query
-scale from `hidden_size / num_attention_heads` instead of `head_dim`.
-"""
+"""Number of layers of the largest model of each type. Only the largest model scales queries by
+`hidden_size / num_attention_heads` instead of `head_dim`."""
 STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 DEFAULT_THETA = 10000.0
 
 
 def read_gguf_config(path: str | Path) -> JsonObject:
-    """Return the metadata of a GGUF file as a config.json. Raise the errors of `open_gguf`."""
+    """Read the metadata of a GGUF file as a config.json. Raise the errors of `open_gguf`."""
     with open_gguf(path) as file:
         fields = _build_config(file, select_architecture(file.header, str(path)).model_type)
     shown = f"metadata of {escape_text(path)}"
@@ -89,12 +89,12 @@ def _build_config(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _select_prefix(values: Metadata, prefix: str) -> Metadata:
-    """Return the values whose keys begin with a prefix; the prefix is removed from the keys."""
+    """Return the values whose keys begin with a prefix, with the prefix removed."""
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
 def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
-    """Return the config fields that are inferred from the tensors."""
+    """Return the config fields that are inferred from tensor shapes and names."""
     tensors = {tensor.name: tensor for tensor in file.header.tensors}
     found: Fields = {"tie_word_embeddings": "output.weight" not in tensors}
     if (embedding := tensors.get("token_embd.weight")) is not None:
@@ -106,7 +106,7 @@ def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _compute_query_scale(fields: Fields, num_layers_of_largest: int) -> object:
-    """Return the head size from which the query scale is computed, as in llama.cpp."""
+    """Compute the head dimension that determines the query scale, as in llama.cpp."""
     width = _compute_head_width(fields)
     return (
         width
@@ -131,13 +131,13 @@ def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Met
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Return `rope_scaling`, or None if RoPE is not scaled. GGUF files store frequency divisors as
-    tensors.
+    """Build `rope_scaling`, or return None if RoPE is not scaled. GGUF files store frequency
+    factors as tensors.
     """
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, both = (file.read_rope_factors(name) for name in ROPE_TENSORS)
-    if both:  # Llama 3.1: one list of factors for all lengths
+    if both:  # Llama 3.1: a single list of factors for all lengths
         divisors: Fields = {"factor": 1.0, "attention_factor": 1.0}
         return (
             {"rope_type": "longrope", "short_factor": both, "long_factor": both}
@@ -155,7 +155,7 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
 
 
 def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: Fields) -> Fields:
-    """Return the other YaRN fields; llama.cpp multiplies the standard factor of cos and sin."""
+    """Build the other YaRN fields. llama.cpp multiplies the standard factor of cos and sin."""
     times = rope.get("scaling.attn_factor", 1.0)
     if kind != "yarn" or not isinstance(factor, float) or not isinstance(times, float):
         return {}
@@ -164,9 +164,9 @@ def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: F
 
 
 CONTROL, USER_DEFINED = 3, 4
-"""Types of tokens that are matched as a whole."""
+"""Types of tokens that are matched as a whole in the text."""
 MAX_TOKEN = 512
-"""Maximum length of a token that merges of other tokens produce."""
+"""Maximum length of a token that merging two other tokens produces."""
 SPACE = "▁"
 SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -186,8 +186,8 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer: its regular expression (GPT-2's if empty), and three flags:
-    digits are split first, words in the vocabulary ignore merges, texts are normalized by NFC.
+    """A byte-level pre-tokenizer: its regular expression (empty for GPT-2's), and three flags:
+    digits are split first, words in the vocabulary ignore merges, and text is normalized to NFC.
     """
 
     regex: str = ""
@@ -218,14 +218,14 @@ PRE_TOKENIZERS: Mapping[str, _ByteLevelSplit] = {
 
 @dataclass(frozen=True)
 class GGUFTokenizer:
-    """A tokenizer.json, and the fields of the tokenizer_config.json that goes with it."""
+    """A tokenizer.json, and the matching fields of tokenizer_config.json."""
 
     tokenizer_json: str
     tokenizer_config: Mapping[str, object]
 
 
 def read_gguf_tokenizer(path: str | Path) -> GGUFTokenizer | None:
-    """Return the tokenizer of a file, or None if it has no tokenizer of a known kind."""
+    """Read the tokenizer of a file, or return None if it has no tokenizer of a known type."""
     with open_gguf(path) as file:
         return _convert_tokenizer(file.header)
 
@@ -245,7 +245,7 @@ def _convert_tokenizer(header: GGUFHeader) -> GGUFTokenizer | None:
 
 
 def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | None:
-    """Return the content of a tokenizer.json: byte-level BPE, or BPE of SentencePiece."""
+    """Build a tokenizer.json: byte-level BPE or SentencePiece BPE."""
     kind, split = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if kind == "gpt2" and split in PRE_TOKENIZERS:
         parts = _build_byte_level(metadata, tokens, PRE_TOKENIZERS[str(split)])
@@ -268,14 +268,14 @@ def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[d
 
 
 def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
-    """Return the special tokens by name, whether texts begin or end with them, and the chat
-    template.
+    """Read the special tokens by name, whether they are added at the start and end of text, and the
+    chat template.
     """
     found: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
             found[name] = token
-    # like in llama.cpp, texts begin with BOS for SentencePiece unless the file disables it
+    # as in llama.cpp, SentencePiece adds BOS unless the file disables it
     default = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
     for key in ADDED_TOKEN_KEYS:
         found[key] = metadata.get(f"tokenizer.ggml.{key}", default.get(key, False))
@@ -284,14 +284,14 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
 
 
 def _get_token(tokens: list[str], number: object) -> str | None:
-    """Return the token with the id `number`, or None if there is no such token."""
+    """Return the token with id `number`, or None if the id is out of range."""
     return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
 
 def _build_byte_level(
     metadata: Metadata, tokens: list[str], split: _ByteLevelSplit
 ) -> dict[str, Any]:
-    """Return the tokenizer.json of a byte-level BPE tokenizer."""
+    """Build the tokenizer.json of a byte-level BPE tokenizer."""
     listed = metadata.get("tokenizer.ggml.merges")
     merges = [str(merge).split(" ", 1) for merge in listed] if isinstance(listed, list) else []
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
@@ -316,9 +316,11 @@ def _make_bpe(tokens: list[str], merges: list[list[str]], **options: object) -> 
 
 
 def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
-    """Return a SentencePiece BPE tokenizer, whose merges are derived from the scores of tokens."""
+    """Build the tokenizer.json of a SentencePiece BPE tokenizer. Merges are derived from token
+    scores.
+    """
     gemma = str(metadata.get("general.architecture")).startswith("gemma")
-    if gemma:  # repeated spaces are kept
+    if gemma:  # repeated spaces are preserved
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
     scores = [] if gemma else _read_scores(metadata)
     merges = _derive_merges(tokens, scores)
@@ -342,15 +344,15 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
 
 
 def _read_scores(metadata: Metadata) -> list[float]:
-    """Read the scores of the tokens."""
+    """Read the token scores."""
     listed = metadata.get("tokenizer.ggml.scores")
     known = listed if isinstance(listed, list) else []
     return [float(score) for score in known if isinstance(score, int | float)]
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
-    """Return all pairs of tokens whose concatenation is a token, sorted by descending score of that
-    token, or by its id if there are no scores.
+    """Derive the merges: all pairs of tokens whose concatenation is a token, sorted by the score of
+    that token (descending), or by its id if there are no scores.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     ranks = [-score for score in scores] if len(scores) == len(tokens) else range(len(tokens))

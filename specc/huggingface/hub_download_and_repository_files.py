@@ -26,19 +26,17 @@ if TYPE_CHECKING:
 HUB_PREFIX = "hf:"
 _MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
 _DOWNLOADED_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""Patterns of files that `compile` may read, without pickles and without weights in other
-formats."""
+"""Patterns of files that `compile` may read; excludes pickles and weights in other formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
 
 
 def download_model(model: str) -> tuple[str, tuple[str, ...]]:
-    """Return the directory of a model in the Hub's cache, and a remark that names the commit.
+    """Download a model to the Hub cache. Return its directory, and a remark with the commit.
 
     A path is returned unchanged. Cached files are not downloaded again; `HF_ENDPOINT`, `HF_HOME`,
-    `HF_HUB_OFFLINE` and access tokens have the same effect as in `huggingface_hub`. Raise E0801 if
-    the package `huggingface_hub` is missing, and E0806 for an invalid Hub name or a failed
-    download.
+    `HF_HUB_OFFLINE` and access tokens work as in `huggingface_hub`. Raise E0801 if the package
+    `huggingface_hub` is missing, and E0806 if the name is invalid or the download fails.
     """
     if not model.startswith(HUB_PREFIX):
         return model, ()
@@ -86,8 +84,8 @@ def _fail_download(model: str, reason: str) -> NoReturn:
 
 
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
-    """Return a tokenizer.json, called `name` in messages. Raise E0802 if it is unreadable, and
-    E0941 if it is invalid.
+    """Read a tokenizer.json, which is called `name` in messages. Raise E0802 if it cannot be read,
+    and E0941 if it is invalid.
     """
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
     return check_tokenizer_file(data, name, span)
@@ -96,7 +94,7 @@ def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFi
 def read_checkpoint_tokenizer(
     path: Path, span: Span | None
 ) -> tuple[TokenizerFile, ChatTemplate | None]:
-    """Return the tokenizer that `find_tokenizer_file` found, with the settings and the chat
+    """Read the tokenizer that `find_tokenizer_file` found, with the tokenizer settings and the chat
     template of its checkpoint. Raise E0423, E0802 or E0941 if a file is invalid.
     """
     if is_gguf_path(path):
@@ -125,7 +123,7 @@ def _find_tokenizer(directory: Path) -> Path | None:
 
 
 def _read_gguf(path: Path) -> "GGUFTokenizer | None":
-    # weight formats need NumPy, which a spec without a checkpoint does not
+    # imported here: weight formats import NumPy, which a spec without a checkpoint does not need
     from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 
     return read_gguf_tokenizer(path)
@@ -135,15 +133,17 @@ TOKENIZER_CONFIG_FILE, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 LARGEST_TEMPLATE = 16 << 20
 CHAT_TEMPLATE_KEY = "chat_template"
 DEFAULT_TEMPLATE = "default"
-"""The name of the default chat template, if there are several."""
+"""The name of the default chat template among several."""
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
-    """Read the chat template of a directory, if any. Raise E0802 or E0423 if it is invalid."""
+    """Read the chat template of a directory, or return None. Raise E0802 or E0423 if it is
+    invalid.
+    """
     path, own = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     said: object = config.get(CHAT_TEMPLATE_KEY)
-    # a separate file takes precedence, like in transformers
+    # a separate file takes precedence, as in transformers
     if os.path.lexists(own):
         said, path = _read_text(own, span), own
     return choose_chat_template(said, config, path, span)
@@ -152,8 +152,8 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 def choose_chat_template(
     setting: object, config: Mapping[str, object], path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the chat template in `setting`, with the special tokens of `config`. Raise E0423 if
-    the setting is invalid.
+    """Return the default chat template in `setting`, with the special tokens of `config`. Raise
+    E0423 if the setting is invalid.
     """
     if isinstance(setting, list | dict):
         setting = _select_template(setting, path, span)
@@ -165,15 +165,15 @@ def choose_chat_template(
 
 
 def list_chat_template_files(directory: Path) -> list[Path]:
-    """Return the files that a chat template is read from."""
+    """Return the files that contain the chat template of a directory."""
     return [
         f for f in (directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE) if os.path.lexists(f)
     ]
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template of a list of objects or a table, or None if there is no
-    template. Raise E0423 if the choice is ambiguous.
+    """Return the default or only template of a list or an object, or None if there is no template.
+    Raise E0423 if the choice is ambiguous.
     """
     named: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for one in templates if isinstance(templates, list) else ():
@@ -193,7 +193,7 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
-    """Return the special tokens by name, e.g. `bos_token`; the config stores each as a string or an
+    """Read the special tokens by name, e.g. `bos_token`. In the config, each is a string or an
     object.
     """
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
@@ -251,7 +251,7 @@ REPOSITORY_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""Files that other programs save next to weights and look for when loading."""
+"""Files that other programs save next to weights and load from there."""
 LARGEST_COMPANION = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """The tokenizer config that is generated if a checkpoint has only a `tokenizer.json`."""
@@ -265,11 +265,11 @@ def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
 def read_companions(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """Yield the companion files of a package in the format of a different program, except the files
-    in `excluded`.
+    """Yield the companion files of a package that programs of a profile read, except the files in
+    `excluded`.
 
-    onnxruntime-genai needs both tokenizer files; if a checkpoint has only the first, the second is
-    generated. Raise E0802 if a file cannot be read.
+    onnxruntime-genai needs tokenizer.json and tokenizer_config.json; if a checkpoint has only the
+    first, the second is generated. Raise E0802 if a file cannot be read.
     """
     if profile == "specc":
         return
@@ -283,7 +283,7 @@ def read_companions(
 
 
 def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on missing files that programs need to load a package of this format."""
+    """Return notes on missing files that programs of this profile need to load a package."""
     there = {path.name for path in find_companion_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in there:
         return (

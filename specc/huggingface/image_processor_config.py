@@ -15,7 +15,7 @@ from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 
 PROCESSOR_KEY = "image_processor"
-"""The key of image settings in a processor's file."""
+"""The key of the image processor settings in a processor config."""
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's resampling filters by number."""
 MISSING_CONFIG_HELP = (
@@ -24,7 +24,7 @@ MISSING_CONFIG_HELP = (
 )
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""ConvNeXt images of at least this size are resized without a crop."""
+"""ConvNeXt resizes images of at least this size without a crop."""
 
 _HALF_STATS = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -34,13 +34,13 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, kw_only=True)
 class _Defaults:
-    """Defaults of a published image processor.
+    """Default settings of an image processor class of transformers.
 
     `resizes_short_edge`: a single number is the length of the shorter side, not of both sides.
-    `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio and
-    are padded to the model's size; their sides are multiples of this number. `is_page`: images keep
-    their aspect ratio and are centered. `normalize` is the default of `do_normalize`. `sizing` is
-    the rule for dynamic image sizes; `settings` are the defaults of its options.
+    `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio,
+    their sides are multiples of this number, and they are padded to the model's size. `is_page`:
+    images keep their aspect ratio and are centered. `normalize` is the default of `do_normalize`.
+    `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its options.
     """
 
     filter: int
@@ -110,7 +110,7 @@ _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
         filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
-"""Processors whose output size depends on the image."""
+"""Image processors whose output size depends on the image."""
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _FOLLOWED_KEYS = frozenset(
     {
@@ -136,9 +136,9 @@ _BY_CHANNEL = ("image_mean", "image_std")
 def read_image_options(
     spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """Return the options of image preprocessing: `spec_options`, overridden by the file in the
-    first of `directories` that has one. Raise E0422 if the file is not supported, or if its size
-    differs from the model's.
+    """Read the options of image preprocessing: `spec_options`, overridden by the config file in the
+    first of `directories` that has one. Raise E0422 if the file is not supported, or if its image
+    size differs from the model's.
     """
     file = _find_file(directories)
     if file is None:
@@ -155,7 +155,7 @@ def read_image_options(
         reader.raise_unsupported(
             "size", f"it resizes images to {file_options['size']}, the model needs {size}"
         )
-    # the file has color statistics even if the model reads one channel
+    # the file has three-channel statistics even if the model has one channel
     if spec_options.get("channels") == 1:
         for key in ("mean", "std"):
             value = file_options[key]
@@ -169,7 +169,7 @@ def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
 
 
 def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
-    """Yield remarks about the config file that is used and about its ignored keys."""
+    """Yield remarks on the config file in use and on its ignored keys."""
     file, path = _find_file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
         return
@@ -184,7 +184,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
 
 
 def _find_file(directories: Sequence[Path]) -> JsonObject | None:
-    """Return the image settings, or None."""
+    """Find the image processor settings, or return None."""
     path = find_preprocessor_config(directories)
     if path is None:
         return None
@@ -192,24 +192,24 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     part = data.find_non_null(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
-    # Configs of audio processors and of other processors without images contain no image settings.
+    # Configs of audio and text processors contain no image settings.
     image_keys = ("image_mean", "size", "do_resize", "crop_size")
     has_images = path.name == PREPROCESSOR and any(map(data.find_non_null, image_keys))
     return data if has_images else None
 
 
 class _FileReader:
-    """Reader of the image options in a preprocessor config. Raises E0422 for unsupported keys."""
+    """Reads the image options of a preprocessor config. Raises E0422 if a key is not supported."""
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
         self.file, self.span, self.sizing = file, span, sizing
         self.kind = self._find_processor_defaults()
 
     def read_options(self) -> dict[str, object]:
-        """Return the options of `image(…)`."""
+        """Read the options of `image(…)`."""
         self._check_supported()
         fitted = _read_fitted_size(self) if self.kind.side_multiple else None
-        # None leaves the choice to the spec, while False would override it
+        # None means that the spec decides, whereas False would override the spec
         if fitted:
             size, resized = self.read_size("pad_size", (), edge=False) or None, None
         else:
@@ -227,16 +227,16 @@ class _FileReader:
         }
 
     def _check_supported(self) -> None:
-        """Raise E0422 for keys with unsupported values."""
-        # images in a frame are always padded, but document pages without a frame are never padded
+        """Raise E0422 if a key has an unsupported value."""
+        # images in a fixed frame are always padded; document pages without a frame are never padded
         padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
         for key, expected in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.read_value(key, expected[0]) not in expected:
                 self.raise_unsupported(key, "not supported")
 
     def read_pixel_options(self) -> dict[str, object]:
-        """Return the filter, and rescale and normalization options; disabled ones are still
-        validated.
+        """Read the resampling filter and the rescale and normalization options. Disabled options
+        are also validated.
         """
         mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
         if not self.read_bool("do_normalize", self.kind.normalize):
@@ -248,8 +248,8 @@ class _FileReader:
         return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
     def _find_processor_defaults(self) -> _Defaults:
-        """Return the defaults of the image processor. If the file names no processor, return the
-        defaults of ViT's processor, or of the processor for the spec's `sizing`.
+        """Return the defaults of the image processor. If the file names no processor class, return
+        the defaults of ViT's processor, or of the processor for the spec's `sizing` rule.
         """
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.find_non_null(key) is None:
@@ -268,8 +268,8 @@ class _FileReader:
         return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Return the output size of images (None if the model determines the size), and their size
-        before the center crop (None if there is no crop).
+        """Read the output size (None if the model determines it), and the size before the center
+        crop (None if there is no crop).
         """
         if self.kind.is_page:
             return _read_page_size(self), None
@@ -277,7 +277,7 @@ class _FileReader:
         if not self.read_bool("do_resize", True):
             if self.read_bool("do_center_crop", bool(self.kind.crop)):
                 self.raise_unsupported("do_resize", "a crop without resizing is not supported")
-            return None, None  # default: the model's input size
+            return None, None  # default: the input size of the model
         if self.kind.crop_ratio:
             return _read_shared_size(self, size)
         if not self.read_bool("do_center_crop", bool(self.kind.crop)):
@@ -288,7 +288,7 @@ class _FileReader:
         return cropped, size
 
     def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
-        """Return height and width, or the length of the shorter side."""
+        """Read a height and width, or the length of the shorter side."""
         match self.read_value(key, None):
             case None:
                 return list(default)
@@ -327,14 +327,14 @@ class _FileReader:
         return float(value)
 
     def read_bool(self, key: str, default: bool) -> bool:
-        member = self.file.find(key)  # null means false, like in transformers
+        member = self.file.find(key)  # null means False, as in transformers
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
             self.raise_unsupported(key, "expected true or false")
         return value is True
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0422 at a key of the file, or at the reading if the file lacks it."""
+        """Raise E0422 at a key of the file, or in the spec if the file lacks the key."""
         member: JsonMember | None = self.file.find_non_null(key)
         others = [Label(self.span, "this entry of the spec reads the file")] if self.span else []
         raise_error(
@@ -348,7 +348,7 @@ class _FileReader:
 
 
 def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
-    """Return the sizes of ConvNeXt, which crops small images and stretches large images."""
+    """Read the sizes of ConvNeXt, which crops only small images."""
     if len(size) != 1:
         reader.raise_unsupported("size", "a `shortest_edge` is expected")
     (edge,) = size
@@ -361,7 +361,7 @@ def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], 
 
 
 def _read_fitted_size(reader: _FileReader) -> list[int] | None:
-    """Return the shorter side and the maximum longer side, or None for fixed sizes."""
+    """Read the shorter side and the maximum longer side, or return None if the size is fixed."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images of any size are not supported")
     most = reader.read_value("max_size", reader.kind.size[1])
@@ -371,27 +371,27 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
             found = [] if any(rest.values()) else [short, long]
         case {"height": int(), "width": int()}:
             return None
-        # the format used before 2023
+        # the format of files written before 2023
         case int(short) if isinstance(most, int):
             found = [short, most]
-        # absent: the processor's default
+        # absent: the default of the processor class
         case {**rest} if not rest:
             found = list(reader.kind.size)
-    # a bool is an int in a match pattern
+    # in a match pattern, a bool matches int
     if not found or any(isinstance(n, bool) or n < 1 for n in found):
         reader.raise_unsupported("size", "this size is not supported")
     return found
 
 
 def _read_page_size(reader: _FileReader) -> list[int]:
-    """Return the height and width of a page. Settings for dynamic sizes are rejected."""
+    """Read the height and width of a page. Raise E0422 for settings of dynamic sizes."""
     for key, expected in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
         if reader.read_bool(key, expected) is not expected:
             reader.raise_unsupported(key, "pages are resized, not cropped")
     match reader.read_value("size", None):
-        # width before height, like in files before 2023
+        # width before height, as in files written before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.read_size("size", reader.kind.size, edge=False)

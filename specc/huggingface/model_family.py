@@ -25,9 +25,8 @@ from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""Minimum fraction of config keys that a spec must read, relative to the best spec, to be suggested
-for a type with a similar name.
-"""
+"""A spec whose model type has a similar name is suggested if it reads at least this fraction of the
+config keys that the best spec reads."""
 
 UNSUPPORTED_TYPES = {
     "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",
@@ -53,7 +52,7 @@ UNSUPPORTED_TYPES = {
         "each step generates a code for each of several codebooks, which `generate` cannot",
     ),
 }
-"""Published model types without a built-in spec, with the reason."""
+"""Known model types without a built-in spec, with the reason."""
 EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL
@@ -63,14 +62,13 @@ TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
 def load_checkpoint_config(path: str) -> JsonObject:
-    """Return the config.json of a file or directory, or the metadata of a GGUF file converted to a
-    config.json.
+    """Load the config.json of a file or directory, or the metadata of a GGUF file as a config.json.
 
     Raise the errors of `load_config_json` and `read_gguf_config`.
     """
     if not is_gguf_path(path):
         return load_config_json(path)
-    # imported here: weight formats need NumPy, but a spec without a checkpoint does not
+    # imported here: weight formats import NumPy, which a spec without a checkpoint does not need
     from specc.huggingface.gguf_metadata import read_gguf_config
 
     return read_gguf_config(path)
@@ -82,7 +80,7 @@ def has_checkpoint_config(path: str) -> bool:
 
 
 def describe_config(path: str) -> str:
-    """Describe the location from which `load_checkpoint_config` reads the config of a
+    """Describe for messages from where `load_checkpoint_config` reads the config of a
     checkpoint.
     """
     where = "metadata of" if is_gguf_path(path) else "config.json in"
@@ -131,7 +129,7 @@ def read_model_type(data: JsonObject) -> str:
 
 
 def map_supported_model_types() -> dict[str, str]:
-    """Return the first built-in spec of every supported `model_type`."""
+    """Map every supported `model_type` to its first built-in spec."""
     specs: dict[str, str] = {}
     for name, path in find_builtin_specs().items():
         for kind in read_expected_types(path):
@@ -140,17 +138,16 @@ def map_supported_model_types() -> dict[str, str]:
 
 
 def _find_nearest_type(kind: str, data: JsonObject) -> str:
-    """Return the supported type that is most similar to an unsupported config.json, or "" if no
-    spec reads any of its keys.
+    """Return the supported model type that is most similar to an unsupported config.json, or "" if
+    no spec reads any of its keys.
 
-    Prefer a type with a similar name if its spec reads nearly as many keys as the spec that reads
-    the most keys.
+    Prefer a model type with a similar name if its spec reads nearly as many keys as the best spec.
     """
     types = map_supported_model_types()
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
     alike = find_similar_name(kind, types) or ""
-    # keys such as `vocab_size` are in every config.json, so two keys in common are not significant
+    # keys such as `vocab_size` are in every config.json, so two common keys are not significant
     if alike and (read[best] <= 2 or read[types[alike]] >= MIN_KEY_SHARE * read[best]):
         return alike
     if not read[best]:
@@ -159,8 +156,8 @@ def _find_nearest_type(kind: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
-    """Return the number of keys of a config.json that each built-in spec reads, in descending
-    order. If counts are equal, specs that read fewer other keys come first.
+    """Return the number of keys of a config.json that each built-in spec reads, sorted in
+    descending order. With equal counts, specs that read fewer other keys come first.
     """
     keys = set(data.members)
     chosen = set(spec_names)
@@ -198,19 +195,19 @@ def read_expected_types(path: Path) -> frozenset[str]:
 
 
 def read_architectures(data: JsonObject) -> list[str]:
-    """Return the class names in `architectures`, if any. Raise E0420 for invalid values."""
+    """Return the class names in `architectures`, if any. Raise E0420 if a value is invalid."""
     member = data.find_non_null(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 
 
 def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
-    """Return the graph for the architecture in config.json, or "" if the spec's graphs or the file
-    name no architecture. Raise E0420 for an architecture without a graph.
+    """Return the graph for the architecture in config.json, or "" if neither the spec nor the file
+    names one. Raise E0420 if the spec has no graph for the architecture.
     """
     graphs = [g for g in list_graphs(program) if g.architectures]
     member = data.find_non_null(ARCHITECTURES_KEY)
     named = read_architectures(data)
-    # The graphs or the file specify no class, so the first graph is used.
+    # the file or the spec names no class, so the first graph is used
     if not graphs or not named or member is None:
         return ""
     for graph in graphs:
@@ -231,13 +228,13 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
 
 
 def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
-    """Return the architectures of all graphs."""
+    """Return the architectures of all graphs of a spec."""
     return [name for graph in graphs for name in graph.architectures]
 
 
 def _read_classes(member: JsonMember) -> list[str]:
     """Return the classes in config.json: a list of strings, null, or one string. Raise E0420 for
-    other values.
+    any other value.
     """
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)

@@ -37,7 +37,7 @@ from specc.preprocessing.tokenizer_files import TextTokenizer
 
 Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
-"""JSON object of a file next to the weights, or fields of a task."""
+"""The JSON object in a file next to the weights, or the fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
 SPECIAL_TOKENS_BY_FIELD = {
     "mask_token_id": ("mask_token", "[MASK]", "<mask>"),
@@ -45,17 +45,17 @@ SPECIAL_TOKENS_BY_FIELD = {
     "unknown_token_id": ("unk_token", "[UNK]", "<unk>"),
     "pad_token_id": ("pad_token", "[PAD]", "<pad>"),
 }
-"""Task fields that contain ids of special tokens, each with the config key of the token and its
+"""Task fields that contain the id of a special token, with the config key of the token and its
 default names."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
-"""Lengths of at least this value mean unlimited."""
+"""Lengths of at least this value mean that there is no limit."""
 SIGLIP_LENGTH = 64
-"""The length that SigLIP pads texts to: the default of `max_position_embeddings`."""
+"""The length to which SigLIP pads text: the default of `max_position_embeddings`."""
 SEGMENT_IDS = ("Bert", "Electra", "Deberta")
 """Tokenizer classes that return `token_type_ids` by default."""
 SEGMENT_TYPES = ("bert", "electra", "deberta-v2")
-"""Model types whose default tokenizer is one of these classes."""
+"""Model types whose default tokenizer class returns `token_type_ids`."""
 
 
 def add_checkpoint_task(
@@ -65,8 +65,8 @@ def add_checkpoint_task(
     config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
-    """Return the preprocessing config with the task of the graph, if the graph has a task and takes
-    text.
+    """Return the preprocessing config with the task of the graph, if the graph has a task and a
+    text input.
     """
     texts = [(n, r) for n, r in reading.inputs if isinstance(r, TEXT_READINGS)]
     text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
@@ -82,20 +82,20 @@ def add_checkpoint_task(
 
 
 def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
-    """Return the architectures that correspond to a graph."""
+    """Return the architectures (class names) of a graph."""
     blocks = [b for b in list_graphs(program) if b.name == graph_name]
     return tuple(name for block in blocks for name in block.architectures)
 
 
 def _select_encoder_config(config_json: JsonObject | None) -> Fields:
-    """Return the config of the encoder, or the whole config if it has no such part."""
+    """Return the config of the encoder, or the whole config if it has no such section."""
     whole: Fields = config_json.to_plain() if config_json is not None else {}
     part = whole.get(ENCODER_PART)
     return part if isinstance(part, dict) else whole
 
 
 def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
-    """Return True if the model preprocesses the inputs of the task."""
+    """Return True if the model has the preprocessing that the task needs."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, TextTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
@@ -105,7 +105,7 @@ def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) 
 def _find_task(
     kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
-    """Return the task with the settings in the files."""
+    """Build the task with the settings in the files of the checkpoint."""
     tokenizer_config = _read_tokenizer_config(directories)
     found: Fields = {
         "labels": _read_labels(config),
@@ -121,7 +121,7 @@ def _find_task(
     if kind == "zero-shot-image-classification":
         found |= _read_image_text_settings(config)
     if isinstance(record, TextTokenizer):
-        # the padding token of config.json if no tokenizer file has one
+        # use the padding token in config.json if no tokenizer file has one
         found |= _find_special_ids(
             map_token_ids(json.loads(record.file.json_text)), tokenizer_config
         )
@@ -129,7 +129,7 @@ def _find_task(
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
-    """Return the class names by index; missing names are `LABEL_n`."""
+    """Read the class names by index; missing names become `LABEL_n`."""
     tokenizer_config = config.get("id2label")
     if not isinstance(tokenizer_config, dict):
         return ()
@@ -138,7 +138,7 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Return the activation function of the logits, like transformers and sentence-transformers."""
+    """Read the activation function of the logits, as transformers and sentence-transformers do."""
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, dict) else None
     named = named or config.get("activation_fn")
@@ -155,8 +155,8 @@ def _read_function(config: Config) -> str:
 
 
 def _read_image_text_settings(config: Config) -> Fields:
-    """Return the settings for scoring candidate labels; SigLIP pads texts and scores each
-    separately.
+    """Read the settings for scoring candidate labels. SigLIP pads the texts and scores each label
+    independently.
     """
     if "siglip" not in str(config.get("model_type")):
         return {"score_function": "softmax"}
@@ -171,13 +171,13 @@ def _read_image_text_settings(config: Config) -> Fields:
 
 
 def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
-    """Return the content of the file `name`, or {} if it is absent."""
+    """Read the JSON file `name`, or return {} if it is absent."""
     return read_optional_object(find_repository_file(directories, name))
 
 
 def _read_max_length(config: Config, tokenizer_config: Config, about: Config) -> int | None:
-    """Return the number of tokens at which texts are truncated, 0 if they are not truncated, or
-    None if the setting is not a length.
+    """Read the maximum number of tokens per text: 0 if there is no truncation, and None if the
+    setting is not a length.
     """
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
@@ -193,7 +193,7 @@ def _read_max_length(config: Config, tokenizer_config: Config, about: Config) ->
 def _read_sentence_task(
     config: Config, tokenizer_config: Config, directories: Sequence[Path]
 ) -> Fields:
-    """Return the text settings of a sentence-transformers directory (truncation, lowercasing,
+    """Read the text settings of a sentence-transformers directory (truncation, lowercasing,
     prompts), or {} if its files are missing.
     """
     if find_repository_file(directories, MODULES_FILE) is None:
@@ -221,14 +221,14 @@ def _read_sentence_task(
 
 
 def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
-    """Raise E0427 for a setting of the wrong type."""
+    """Raise E0427 if a setting has the wrong type."""
     title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 
 def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
-    """Return special_tokens_map.json, overridden by tokenizer_config.json, overridden by the
-    tokenizer arguments of sentence-transformers.
+    """Merge special_tokens_map.json, tokenizer_config.json and the tokenizer arguments of
+    sentence-transformers; later files take precedence.
     """
     about = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
     files = {
@@ -249,7 +249,7 @@ def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
 
 
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
-    """Return the ids of the special tokens of a tokenizer, by the task field that stores them."""
+    """Find the ids of the special tokens of a tokenizer, by task field."""
     found: Fields = {}
     for field, (key, *defaults) in SPECIAL_TOKENS_BY_FIELD.items():
         named = get_token_content(tokenizer_config.get(key))

@@ -19,10 +19,10 @@ SENTENCE_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Names of the encoder settings files of sentence-transformers, in order of preference."""
+"""File names of the encoder settings of sentence-transformers, in order of precedence."""
 SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
 ENCODER_PART = "transformer"
-"""The encoder's name in the spec of a sentence-transformers directory and in its config."""
+"""The name of the encoder in the generated spec and config of a sentence-transformers directory."""
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer_config.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
 MAX_IDS = 1_000_000
@@ -30,8 +30,8 @@ MAX_IDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor: specc's names of its keys, and the keys with a single supported
-    value.
+    """A feature extractor class: the options of specc for its keys, and the keys with a single
+    supported value.
     """
 
     name: str
@@ -86,7 +86,7 @@ DEFAULT_HOP_LENGTH = 160
 def read_audio_options(
     kind: str, spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """Return the options of audio preprocessing, from the spec (`spec_options`) and the
+    """Read the options of audio preprocessing from the spec (`spec_options`) and from the
     `preprocessor_config.json` in the first of `directories` that has one. Raise E0844 if they
     disagree.
     """
@@ -106,7 +106,7 @@ def read_audio_options(
 
 
 def list_audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
-    """Return the files that a reading of this kind uses."""
+    """Return the files that audio preprocessing of this kind uses."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED_TOKENS_FILE)
@@ -126,8 +126,8 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
-    """Return the path and the content of the preprocessor config; for a processor config, return
-    the audio part. Return (None, {}) if there is no config.
+    """Read the preprocessor config, or the audio part of a processor config. Return its path and
+    content, or (None, {}) if there is no config.
     """
     path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:
@@ -140,8 +140,8 @@ def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, 
 def _convert_options(
     extractor: _FeatureExtractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """Convert a file's keys to options of a reading. Raise E0844 for the file of a different
-    extractor and for unsupported settings.
+    """Convert the keys of a file to preprocessing options. Raise E0844 if the file belongs to
+    another feature extractor or a setting is not supported.
     """
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
@@ -160,7 +160,7 @@ def _convert_options(
 
 
 def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None) -> None:
-    """Raise E0844 for an option that is not a number."""
+    """Raise E0844 if an option is not a number."""
     for value in options.values():
         if not isinstance(value, bool | int | float):
             _fail_unsupported_settings(path, f"has {str(value)[:40]!r}, expected a number", span)
@@ -189,8 +189,8 @@ def _fail_unsupported_settings(path: Path, reason: str, span: Span | None) -> No
 
 
 def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
-    """Return the path of the vocabulary (written by `convert` next to word vectors) in the first
-    directory that contains one, or None. Raise E0203 if there are several.
+    """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
+    directory that contains one, or None. Raise E0203 if a directory contains several.
     """
     for directory in directories:
         found = sorted(directory.glob("*.vocab"))
@@ -211,7 +211,7 @@ def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) 
 def read_ctc_transcript_options(
     directories: Sequence[Path], span: Span | None, language: str = ""
 ) -> dict[str, object] | None:
-    """Return the options of `transcript` from `vocab.json` and `tokenizer_config.json` in the first
+    """Read the options of `transcript` from `vocab.json` and `tokenizer_config.json` in the first
     directory with a `vocab.json`, or None if there is none. `language` overrides the language in
     `tokenizer_config.json`. Raise E0845 if the files are invalid.
     """
@@ -244,7 +244,7 @@ def read_ctc_transcript_options(
 def _select_language(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """Return the vocabulary; if it is multilingual, the vocabulary of `target_lang`."""
+    """Return the vocabulary, or the vocabulary of `target_lang` if it is multilingual."""
     if not any(isinstance(part, dict) for part in file.values()):
         return file
     language = config.get("target_lang")
@@ -271,7 +271,7 @@ def _iterate_ids(
 def _iterate_added_tokens(
     directory: Path, config: Mapping[str, object]
 ) -> Iterator[tuple[int, str]]:
-    """Yield added tokens, from either file format."""
+    """Iterate over the added tokens in either file format."""
     listed = config.get("added_tokens_decoder")
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
@@ -305,7 +305,7 @@ def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
 
 
 def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> list[Path]:
-    """Return the existing files among `names`, each from the first directory that contains it."""
+    """Return the existing files among `names`, each in the first directory that contains it."""
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
@@ -335,7 +335,7 @@ def read_optional_object(path: Path | None) -> dict[str, object]:
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file. Raise E0802 if the file is unreadable, and E0846 if it is
+    """Return the JSON object in a file. Raise E0802 if the file cannot be read, and E0846 if it is
     not a JSON object.
     """
     data = read_required_file(path, MAX_FILE_BYTES)

@@ -34,12 +34,12 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return notes on activation quantization that the compiled model omits."""
+        """Remarks on activation quantization that the compiled model omits."""
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
 GGUF_QUANTIZATION = CheckpointQuantization(method=GGUF_METHOD, settings=QuantizationSettings())
-"""The quantization of GGUF files, in which each tensor has its own type."""
+"""The quantization of GGUF files, where each tensor has its own type."""
 COMPRESSED_FORMATS = (
     "pack-quantized",
     "int-quantized",
@@ -50,17 +50,18 @@ COMPRESSED_FORMATS = (
     "mixed-precision",
     "dense",
 )
-"""Supported values of `format` of compressed-tensors."""
+"""Supported values of `format` in compressed-tensors configs."""
 
 
 class _UnsupportedSettingError(Exception):
-    """Raised for an unsupported quantization setting; the message names the setting."""
+    """Raised if a quantization setting is not supported; the message names the setting."""
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
-    """Return the quantization method of a checkpoint, or None if its weights are not quantized.
+    """Read the quantization method of a checkpoint, or return None if its weights are not
+    quantized.
 
-    Raise E0421 for a method or setting that is not supported.
+    Raise E0421 if the method or a setting is not supported.
     """
     member = _find_section(data) if data is not None else None
     if member is None:
@@ -83,7 +84,7 @@ def _get_method(fields: Mapping[str, Json]) -> Json:
     """Return the quantization method that the config names."""
     method = fields.get("quant_method")
     if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
-        return "bitsandbytes"  # checkpoints before transformers 4.32
+        return "bitsandbytes"  # configs written before transformers 4.32
     return method
 
 
@@ -113,8 +114,8 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
-    """Return the value of `key`, or the first supported value if it is null. Raise an error for
-    unsupported values.
+    """Return the value of `key`, or the first supported value if it is null. Raise an error if the
+    value is not supported.
     """
     value = fields.get(key)
     if isinstance(value, str):
@@ -150,7 +151,7 @@ def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
-    """Return the schemes of weights and activations in every group of layers."""
+    """Return the weight and activation schemes of every group of layers."""
     groups = fields.get("config_groups")
     listed = groups.values() if isinstance(groups, dict) else ()
     return [
@@ -169,7 +170,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    # settings that all groups share
+    # settings that all groups have in common
     first = weights[0] if weights else {}
     shared = {k: v for k, v in first.items() if all(v == scheme.get(k) for scheme in weights)}
     settings = QuantizationSettings(
@@ -181,7 +182,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
 
 
 def _require_plain_part(fields: Mapping[str, Json], key: str, plain: str) -> None:
-    """Reject a part of the config that changes the weights: sparse or transformed weights."""
+    """Raise an error if a section of the config (sparsity or transforms) changes the weights."""
     part = fields.get(key)
     if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
         raise _UnsupportedSettingError(f'"{key}"')
@@ -203,5 +204,4 @@ _METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationS
     "mxfp4": lambda _: (QuantizationSettings(), False),
     "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
-"""The function that reads the settings of each method and determines whether activations are
-quantized."""
+"""Functions that read the settings of each method and return whether activations are quantized."""

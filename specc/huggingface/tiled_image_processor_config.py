@@ -1,4 +1,4 @@
-"""Settings of image processors whose output size depends on the image."""
+"""Read the settings of image processors whose output size depends on the image."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, Protocol
@@ -23,14 +23,14 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
     "do_center_crop": (None, False),
     "return_row_col_info": (None, True, False),
 }
-"""Default supported values of settings; some sizing rules support different values."""
+"""Supported default values of settings; some sizing rules support other values."""
 
 
 def read_sized_options(
     reader: SettingsReader, sizing: str, default: Mapping[str, object], spec: Mapping[str, object]
 ) -> Options:
-    """Return the options of images that `sizing` resizes. `default` are the default settings of the
-    processor class, `spec` the options of the spec. Raise E0422 for unsupported settings.
+    """Read the options of the sizing rule `sizing`. `default` are the default settings of the
+    processor class, `spec` the options of the spec. Raise E0422 if a setting is not supported.
     """
     if spec.get("sizing", "") != sizing:
         reader.raise_unsupported(
@@ -44,14 +44,14 @@ def read_sized_options(
 
 
 class _Settings:
-    """The settings of a file, with the defaults of the processor class."""
+    """The settings in a file, with the defaults of the processor class."""
 
     def __init__(self, reader: SettingsReader, default: Mapping[str, object]) -> None:
         self.reader, self.defaults = reader, default
 
     def read_length(self, key: str, *parts: str) -> int:
-        """Return a positive integer: the value of `key`, or, if the value is an object, its first
-        member in `parts`.
+        """Read a positive integer: the value of `key`, or its first member in `parts` if it is an
+        object.
         """
         value = self.reader.read_value(key, self.defaults.get(key))
         if isinstance(value, dict):
@@ -61,7 +61,7 @@ class _Settings:
         return value
 
     def check_length(self, key: str, expected: object, *parts: str) -> None:
-        """Raise E0422 for a setting that contradicts the model."""
+        """Raise E0422 if a setting contradicts the model."""
         length = self.read_length(key, *parts)
         if isinstance(expected, int) and length != expected:
             self.reader.raise_unsupported(key, f"got {length}, expected {expected}")
@@ -106,7 +106,7 @@ def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
         settings.check_length("crop_size", tile, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):
-        # the graph counts tiles with the grid sizes of the config
+        # the graph counts tiles with the grid sizes in the config
         case value if value == spec.get("bounds"):
             return {}
     reader.raise_unsupported(key, "the model has other sizes of tiled images in its config.json")
@@ -133,4 +133,4 @@ SIZING_READERS: Mapping[str, Callable[[_Settings, Mapping[str, object]], Options
     "anyres": _read_grids,
     "square": _read_square,
 }
-"""The reader of the bounds of images, by the name of the rule in `image(sizing=…)`."""
+"""The functions that read the size bounds of each sizing rule in `image(sizing=…)`."""

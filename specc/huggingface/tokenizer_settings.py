@@ -1,4 +1,4 @@
-"""Apply the settings of tokenizer_config.json to a tokenizer.json, like transformers."""
+"""Apply the settings of tokenizer_config.json to a tokenizer.json, as transformers does."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from specc.ir.model import ModelDefinition
 Part: TypeAlias = dict[str, Any]
 """A normalizer, pre-tokenizer or post-processor of a tokenizer.json."""
 GENERIC_CLASSES = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
-"""Tokenizer classes that use the file's normalizer unchanged."""
+"""Tokenizer classes that do not change the normalizer of the file."""
 BERT_NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -31,8 +31,7 @@ BERT_NORMALIZER = {
 }
 """Fields of a BertNormalizer by the keys of tokenizer_config.json that set them."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Keys that enable a special token at the beginning or end of a text, each with the key that names
-this token."""
+"""Keys that enable a special token at the beginning or end of text, with the key of this token."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
@@ -46,14 +45,18 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """A tokenizer.json with the settings applied, and the ignored keys of tokenizer_config.json."""
+    """A tokenizer.json with the settings of tokenizer_config.json applied, and the keys that were
+    ignored.
+    """
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
 
 
 def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
-    """Return the tokenizer.json of a directory with the settings of its sibling files."""
+    """Read the tokenizer.json of a directory, with the settings of tokenizer_config.json and other
+    files applied.
+    """
     about = find_first_file([directory], SENTENCE_CONFIGS)
     encoder = read_optional_object(about) if about else {}
     settings = {**read_optional_object(directory / TOKENIZER), **get_tokenizer_arguments(encoder)}
@@ -70,8 +73,8 @@ def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
 def apply_tokenizer_settings(
     text: str, settings: Mapping[str, object], *, lower: bool = False
 ) -> AppliedSettings:
-    """Return a tokenizer.json with the settings of tokenizer_config.json; with `lower` it
-    lowercases text first, like `do_lower_case` of sentence-transformers.
+    """Return a tokenizer.json with the settings of tokenizer_config.json; with `lower`, it also
+    lowercases text (`do_lower_case` of sentence-transformers).
     """
     content: Part = json.loads(text)
     before = json.dumps(content)
@@ -92,7 +95,7 @@ def apply_tokenizer_settings(
 
 
 def _list_parts(value: object) -> list[Part]:
-    """Return the parts of a `Sequence`, a list of one item for a single part, or [] for null."""
+    """Return the items of a `Sequence`, a list with the single component, or [] for null."""
     if not isinstance(value, dict):
         return []
     inner = next(
@@ -107,7 +110,7 @@ def _lowercases_text(part: Part) -> bool:
 
 
 def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Set the fields of a BertNormalizer. Yield `do_lower_case` if a different normalizer
+    """Set the fields of a BertNormalizer. Yield `do_lower_case` if a normalizer of another type
     contradicts it.
     """
     normalizers = _list_parts(content.get("normalizer"))
@@ -133,8 +136,8 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Apply `add_bos_token` and `add_eos_token`. Yield the key if the post-processor adds tokens
-    with other roles or the token is not in the file.
+    """Apply `add_bos_token` and `add_eos_token`. Yield the key if the post-processor adds other
+    tokens or the token is not in the file.
     """
     given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
@@ -151,14 +154,16 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
 
 
 def _collect_added_tokens(content: Part) -> set[str]:
-    """Return the tokens that the post-processor adds, or {"?"} if it is BERT's or RoBERTa's."""
+    """Return the tokens that the post-processor adds, or {"?"} for the post-processors of BERT and
+    RoBERTa.
+    """
     parts = _list_parts(content.get("post_processor"))
     others = [part for part in parts if part.get("type") != "ByteLevel"]
     return {str(name) for part in others for name in part.get("special_tokens", ("?",))}
 
 
 def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
-    """Return a post-processor that adds the tokens to every text."""
+    """Build a post-processor that adds the tokens to every text."""
 
     def make_sequence(name: str, type_id: int) -> list[Part]:
         text = {"Sequence": {"id": name, "type_id": type_id}}
@@ -209,17 +214,19 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings in which ids outside the vocabulary have no effect, with their keys."""
+"""Settings in which ids outside the vocabulary have no effect, with their config keys."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
     "forced_eos_token_id": "forced_eos_token_id",
 }
-"""Settings with tokens that the model reads or generates, with their keys."""
+"""Settings that contain tokens which the model reads or generates, with their config keys."""
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove unknown ids from `FILTERING_SETTINGS` in place; yield a remark per key."""
+    """Remove ids outside the vocabulary from `FILTERING_SETTINGS` in place. Yield a remark per
+    key.
+    """
     vocabulary = _read_vocabulary(model)
     for word, key in FILTERING_SETTINGS.items():
         value = settings.get(word)
@@ -227,8 +234,8 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         unknown = [i for i in items if vocabulary.check_token_id(word, [i])]
         if value is None or not unknown:
             continue
-        # if the only stop token of a file is unknown, no stop token ends a sequence, whatever the
-        # spec says
+        # if the only stop token in the file is unknown, sequences have no stop token, whatever the
+        # spec declares
         settings[word] = [item for item in items if item not in unknown]
         if word == "pad":
             del settings[word]
@@ -237,7 +244,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
 
 def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
     """Return the key and a description of a token that is read or generated but is outside the
-    vocabulary, or two empty strings if there is none.
+    vocabulary; both are "" if there is none.
     """
     vocabulary = _read_vocabulary(model)
     for word, key in GENERATED_SETTINGS.items():
@@ -274,14 +281,14 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are read or that do not change embeddings, with their supported values if only some are
+"""Keys that are supported or do not change embeddings, with the supported values if not all are
 supported."""
 
 
 def _iterate_unread_settings(
     path: Path | None, known: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
-    """Yield a note for each ignored key of a file."""
+    """Yield a remark for each ignored key of a file."""
     for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:
@@ -291,11 +298,11 @@ def _iterate_unread_settings(
 READ_TOKENIZER_ARGUMENTS = frozenset(
     ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
 )
-"""Arguments of the tokenizer that are read or that do not change embeddings."""
+"""Tokenizer arguments that are supported or do not change embeddings."""
 
 
 def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
-    """Yield a note for each ignored argument of the tokenizer or of its call."""
+    """Yield a remark for each ignored argument of the tokenizer or of its call."""
     settings = read_optional_object(path)
     for key in get_tokenizer_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
@@ -320,8 +327,8 @@ def _format_ignored_note(key: str, path: Path | None) -> str:
 
 
 def iterate_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:
-    """Yield a note for each ignored setting of a sentence-transformers directory, in the config
-    files of its encoder and of the sentence transformer.
+    """Yield a remark for each ignored setting in the config files of a sentence-transformers
+    directory and its encoder.
     """
     yield from _iterate_unread_settings(encoder, ENCODER_SETTINGS)
     yield from _iterate_unread_arguments(encoder)

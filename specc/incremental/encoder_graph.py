@@ -1,4 +1,4 @@
-"""Build the encoder graph: everything that does not depend on generated positions, and
+"""Build the encoder graph, which computes all values that do not depend on generated positions, and
 the initial states.
 
     step 1, 1 key, k = 3          step 4, 4 keys
@@ -11,15 +11,15 @@ position 0 also has one visible key and selects the first two masked keys, which
 the same indices.
 
 If only the last position of a value is requested, it is computed from the last positions of the
-operands, unless the whole value is computed anyway. Therefore the last MLP and the output
-projection process only one position of a long prefix such as image tokens.
+operands, unless the whole value is needed anyway. The last MLP and the output projection then
+process only one position of a long prefix such as image embeddings.
 
     x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
     logits = linear(x) @ head  →   logits' = linear(x') @ head
 
-After a prefix, states start with their values at the prefix positions: the encoder runs the same
-ops with a time axis of length 0. Empty operands of a concatenation are removed, so the encoder does
-not read the generated input.
+If there are positions before the first token, states start with their values at these positions:
+the encoder runs the same ops with a time axis of length 0. Empty operands of a concatenation are
+removed, so the encoder does not read the generated input.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -61,8 +61,8 @@ def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: Builder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node whose operands `args` have an empty time axis. If the operand of `topk` has fewer
-    than k positions, pad it.
+    """Add a node whose operands `args` have an empty time axis. The operand of `topk` is padded to
+    at least k positions.
     """
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
@@ -75,12 +75,12 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 
 def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
-    """Return True if a result has a last position even with an empty time axis."""
+    """Return True if an output has a last position even if the time axis is empty."""
     value, clock = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
-    # In addition, each position that is read as the newest position must be a prefix position.
+    # in addition, each position that is read as the last position must precede the first token
     newest = _iterate_newest_reads(graph, collect_step_nodes([value], flow))
     return all(
         clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
@@ -88,7 +88,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
 
 
 def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the operands whose newest position a live node reads, each with its axis."""
+    """Yield the operands of which a live node reads the last position, each with its axis."""
     for node, results in graph.nodes:
         if node in live:
             for link in find_dependences(node, results):
@@ -98,10 +98,10 @@ def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[Last
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of a value along `axis` for `symbol` = 0. The position is computed
-    from positions of the operands; if the node of the value is in `computed_nodes` (the nodes that
-    are computed anyway), the position is sliced from the value. `full_values` are the values of
-    which all positions are needed.
+    """Builds the last position of a value along `axis` for `symbol` = 0. If the value's node is in
+    `computed_nodes` (nodes that are computed anyway), the position is sliced from the value;
+    otherwise, it is computed from positions of the operands. `full_values` are the values of which
+    all positions are needed.
     """
 
     value: Value
@@ -112,9 +112,7 @@ class LastPositionBuilder:
     positions: list[LastPosition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Collect the positions to recompute without duplicates; operands come before their
-        users.
-        """
+        """Collect the positions to recompute, without duplicates and in topological order."""
         seen: set[LastPosition] = set()
         todo: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
         while todo:
@@ -131,8 +129,9 @@ class LastPositionBuilder:
     def _find_operand_positions(
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
-        """Return the positions from which a position is computed, by operand, and the values that
-        are read completely. If the position is sliced from its value, return no positions.
+        """Return the operand positions from which a position is computed, by operand, and the
+        values that are read completely. Return no positions if the position is sliced from its
+        value.
         """
         value, axis = position
         node = value.node
@@ -148,7 +147,7 @@ class LastPositionBuilder:
     def _find_same_position_operands(
         self, node: Node, position: LastPosition
     ) -> dict[int, LastPosition]:
-        """Return the operands that are read at the same position as the result. Return {} if other
+        """Return the operands that are read only at the position of the result. Return {} if other
         positions are read (except through a mask) or if the op depends on the length.
         """
         value, axis = position
@@ -167,15 +166,15 @@ class LastPositionBuilder:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
             case Node(ops.Concat(n)) if n == axis:
-                # the last operand that is not empty at time 0
+                # the last operand that is not empty if the time axis is empty
                 for operand_index, a in reversed([*enumerate(node.args)]):
                     if a and a.shape[axis].substitute({self.symbol: 0}) != 0:
                         return operand_index, (a, axis)
         return None
 
     def build_position(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in a different graph; `new_values` maps values of the full graph
-        to values of that graph.
+        """Build the last position in another graph. `new_values` maps values of the full-forward
+        graph to values of that graph.
         """
         built_positions: dict[LastPosition, Value] = {}
 
@@ -209,7 +208,7 @@ class LastPositionBuilder:
 def _map_equal_positions(
     node: Node, dependences: Iterable[Dependence], length: Dim
 ) -> dict[int, LastPosition]:
-    """Return the operands of length `length` that are read elementwise along the axis."""
+    """Return the operands of length `length` that are read only at the same position."""
     operand_positions = dict[int, LastPosition]()
     for link in dependences:
         x, operand_axis = node.args[link.operand], link.operand_axis
@@ -220,9 +219,10 @@ def _map_equal_positions(
 
 @dataclass(frozen=True)
 class InitialValue:
-    """The initial value of a state: a value of the full graph at time 0. The state contains the
-    last `max_positions` positions along `axis`, or their sum if `is_sum`. If `is_last_position`, it
-    contains only the last position, computed from as few positions as possible.
+    """The initial value of a state: a value of the full-forward graph for an empty time axis. The
+    state contains the last `max_positions` positions along `axis`, or their sum if `is_sum`. If
+    `is_last_position`, it contains only the last position, computed from as few positions as
+    possible.
     """
 
     value: Value
@@ -235,8 +235,8 @@ class InitialValue:
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
     """Build the graph that computes `targets`; return None if there are no targets.
 
-    If no input of the graph determines a length such as the batch size, add the input with the time
-    axis, of which the graph reads only the lengths.
+    If no input determines a length such as the batch size, add the input with the time axis; only
+    its shape is read.
     """
     if not targets:
         return None
@@ -268,7 +268,7 @@ class EncoderBuilder:
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
         """Copy every node that the targets need, except nodes of which only the last position is
-        requested. Copy a loop with more scan outputs than in the full graph last.
+        requested. Loops with additional scan outputs are copied last.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -283,8 +283,8 @@ class EncoderBuilder:
         self._compute_missing_values(values)
 
     def _declare_inputs(self, read_values: Collection[Value]) -> None:
-        """Declare inputs and parameters, and the prefix positions of the generated inputs in
-        `read_values`.
+        """Declare inputs and parameters, and constants for the positions before the first token of
+        generated inputs in `read_values`.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         for name, value in graph.inputs.items():
@@ -298,7 +298,7 @@ class EncoderBuilder:
                 now[value] = self._build_filled_constant(value.type, nothing)
 
     def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
-        """Return the values of which more than the last position is requested or read."""
+        """Return the values of which more than the last position is needed."""
         values = [first.value for first in targets if not first.is_last_position]
         computed_nodes = collect_needed_nodes(values, self._list_read_operands)
         for target in targets:
@@ -314,14 +314,14 @@ class EncoderBuilder:
         return values
 
     def _compute_missing_values(self, values: Iterable[Value]) -> None:
-        """Compute the values that the copied nodes do not compute."""
+        """Compute the values that are not results of copied nodes."""
         for value in values:
             if value not in self.new_values and value.node:
                 made = self._copy_node(value.node, (value,))
                 self.new_values[value] = made[value.index]
 
     def build_output(self, target: InitialValue) -> Value:
-        """Build a result with only the requested positions."""
+        """Build an output with only the requested positions."""
         if target.is_last_position and target.axis is not None:
             return self.last_positions[target.value].build_position(self.b, self.new_values)
         value, axis = self.new_values[target.value], target.axis
@@ -345,7 +345,7 @@ class EncoderBuilder:
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
         """Return the operands that are read while the time axis is empty. An `extent` reads no
-        operand; a concatenation or `pad` reads only operands that are not empty.
+        operand; a concatenation or `pad` reads only non-empty operands.
         """
         if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
             return []
@@ -356,13 +356,13 @@ class EncoderBuilder:
         return [*node.args]
 
     def _remove_time_axis(self, length: Dim) -> Dim:
-        """Return the value of a length for a time axis of length 0."""
+        """Return a dimension with a time axis of length 0."""
         return length.substitute({self.plan.time_symbol: 0})
 
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
-        """Copy a node so that it computes only prefix positions."""
+        """Copy a node so that it computes only the positions before the first token."""
         op = substitute_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
-        # An `extent` reads only the length of its operand, which is known here.
+        # `extent` needs only the length of its operand, which is known here
         if isinstance(op, ops.Extent):
             return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._is_all_padding(node):
@@ -373,7 +373,7 @@ class EncoderBuilder:
         return _add_node_with_enough_keys(self.b, replace(node, op=op), args, self.plan.time_symbol)
 
     def _is_all_padding(self, node: Node) -> bool:
-        """Return True if a `pad` adds positions to an empty axis."""
+        """Return True if a `pad` pads an empty axis."""
         x = node.first_operand
         if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False

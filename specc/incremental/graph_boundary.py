@@ -1,11 +1,12 @@
-"""Inputs and outputs of derived graphs: inputs of which only the lengths are read, and axes that
-merge the batch with heads or windows.
+"""Inputs and outputs of derived graphs: inputs of which only the shape is used, and axes in which
+heads or windows are merged with the batch.
 
-A length is derived from an axis of an input: `past + m` positions and a known `past` determine `m`.
+Symbols are determined by axes of inputs: if an axis has length `past + m` and `past` is known, it
+determines `m`.
 
-If heads or windows are merged with the batch, an axis has length `batch * k` and index r belongs to
-batch element `r // k`. States and encoder outputs are passed as `[batch, k]`, because beam search
-reorders batch elements and needs a separate batch axis.
+If heads or windows are merged with the batch, an axis has length `batch * k`, and index `r` belongs
+to batch element `r // k`. States and encoder outputs are passed as `[batch, k]`, because beam
+search reorders batch elements and needs a separate batch axis.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,17 +19,17 @@ from specc.ir.types import Type
 
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbols in the lengths of the given values."""
+    """Return the symbols in the shapes of values."""
     return {s for v in values for d in v.shape for s in d.symbols()}
 
 
 def find_determined_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbols that the shapes of the given values determine."""
+    """Return the symbols that the shapes of values determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     found = set[str]()
-    # A known length may determine a further length: `m` and `past + m` determine `past`.
+    # A known symbol may determine another one: `m` and `past + m` determine `past`.
     while True:
         more = _find_next_symbols(dims, length_equations or {}, found)
         if more <= found:
@@ -39,7 +40,7 @@ def find_determined_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbols that lengths or equations determine, given `known_symbols`."""
+    """Return the symbols that dimensions or equations determine, given `known_symbols`."""
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -47,19 +48,20 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbol that a length determines, given `known_symbols`, or None."""
+    """Return the symbol that a dimension determines, given `known_symbols`, or None."""
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
     (name,) = unknown
-    # Only a symbol that is a term of a sum can be solved for, not a symbol in a product or minimum.
+    # Only a symbol that is a term of a sum can be solved for, not a factor of a product or an
+    # argument of a minimum.
     rest = [m for m, _ in length.terms if m != ((name, 1),)]
     inside = Dim(dict.fromkeys(rest, 1)).symbols()
     return name if len(rest) < len(length.terms) and name not in inside else None
 
 
 def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()) -> Graph:
-    """Remove inputs that no node reads and that determine no length in use."""
+    """Remove inputs that no node reads and whose shape determines no symbol in use."""
     read = {a for node, _ in graph.nodes for a in node.operands}
     read |= set(graph.outputs.values())
     kept = {n for n, v in graph.inputs.items() if v in read or n in kept_inputs}
@@ -79,7 +81,7 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add the inputs in `input_names` of the full graph that are needed to determine a length in a
+    """Add the inputs in `input_names` whose shapes are needed to determine a length in a
     computation, as in `x / float(length(memory))`, or a term of such a length, as in `past + m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
@@ -96,14 +98,14 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidate inputs that determine needed lengths which `present_inputs` do not
-    determine.
+    """Return the candidate inputs that determine symbols which are needed and which
+    `present_inputs` do not determine.
     """
     found: list[str] = []
     known = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
         more = find_determined_symbols([*present_inputs, value], length_equations)
-        # An input that determines no further length is not added.
+        # inputs that determine no additional symbol are not added
         if (more - known) & needed_symbols:
             present_inputs, known = [*present_inputs, value], more
             found.append(name)
@@ -111,7 +113,7 @@ def _find_length_inputs(
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
-    """Return the symbols in lengths of node results and attributes, including loop bodies."""
+    """Return the symbols in the shapes of node results and in attributes, including loop bodies."""
     found = set[str]()
     for node, results in graph.nodes:
         found |= collect_value_symbols(results)
@@ -122,7 +124,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which only the axis lengths are read."""
+    """Add an input of which only the shape is used."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},
@@ -132,21 +134,21 @@ def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class FoldedBatchAxis:
-    """An axis with `elements_per_sequence` positions for each of `batch` batch elements."""
+    """An axis of length `batch * elements_per_sequence`, in which elements are folded into the
+    batch.
+    """
 
     axis: int
     batch: Dim
     elements_per_sequence: Dim
 
     def split_batch_of_type(self, type: Type) -> Type:
-        """Return the type with separate axes for the batch and the elements folded into it."""
+        """Split the folded axis of a type into a batch axis and an element axis."""
         before, behind = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(type.dtype, (*before, self.batch, self.elements_per_sequence, *behind))
 
     def shift_axis(self, axis: int) -> int:
-        """Return the new index of an axis other than the batch axis after the batch axis has been
-        split.
-        """
+        """Return the index of another axis after the folded axis has been split."""
         return axis + (axis > self.axis)
 
     def merge_batch_axes(self, b: Builder, value: Value) -> Value:
@@ -155,7 +157,7 @@ class FoldedBatchAxis:
 
 
 def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxis | None:
-    """Return the axis of a type that holds several elements per batch element, or None."""
+    """Return the axis of a type in which several elements per batch element are folded, or None."""
     if batch_size is None or batch_size.name is None:
         return None
     for axis, length in enumerate(type.shape):
@@ -164,8 +166,8 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
                 size = divide_dims_exactly(length, batch_size)
             except DimError:
                 return None
-            # The batch proof reports axes that do not contain a fixed number of positions per batch
-            # element.
+            # The batch independence analysis reports axes without a fixed number of positions per
+            # batch element.
             return (
                 FoldedBatchAxis(axis, batch_size, size)
                 if batch_size.name not in size.symbols()
@@ -175,7 +177,7 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
 
 
 def split_folded_batch_axis(b: Builder, value: Value, batch_size: Dim | None) -> Value:
-    """Return a value with separate axes for the batch and the elements folded into it."""
+    """Split the folded axis of a value into a batch axis and an element axis."""
     blocks = find_folded_batch_axis(value.type, batch_size)
     if blocks is None:
         return value

@@ -1,16 +1,16 @@
 """Build the decode step of a loop over an axis other than the time axis: its states and their
 initial values.
 
-The encoder graph runs the loop once more and returns the initial values as scan outputs; in this
-run, the body processes only prefix positions, or no positions.
+The encoder graph also contains the loop and returns the initial values as scan outputs. In the
+encoder graph, the body processes only the positions before the first token, or none.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {
       y = y + h                                     first = linear(row)  …
     }                                             }
 
-Input: the step of the outer graph, with the operands of the loop, and an empty step of the body.
-Output: the values in the step of the outer graph that are the results of the loop.
+The input is the step of the outer graph, with the operands of the loop, and an empty step of the
+body. The output is the values in the outer step that are the results of the loop.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -34,15 +34,14 @@ if TYPE_CHECKING:
 def stack_initial_values(
     loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
 ) -> dict[str, InitialValue]:
-    """Stack initial values of a loop body along the loop's axis, as values of the outer graph."""
+    """Stack initial values in a loop body along the scan axis, as values of the outer graph."""
     body = _ClosedBody.from_loop(loop)
     made: dict[str, tuple[InitialValue, Value]] = {}
     for name, first in initial_values.items():
         value, axis = body.get_closed_value(first.value), first.axis
-        # A batch axis that was merged with other axes is split, because beam search reorders batch
-        # elements.
+        # A folded batch axis is split, because beam search reorders batch elements.
         if blocks := find_folded_batch_axis(value.type, batch):
-            # The values have one position per iteration, like the state.
+            # Like the state, the values have one position per iteration.
             sizes = (blocks.batch, blocks.elements_per_sequence)
             value = body.add_node(ops.Split(blocks.axis, sizes), value)
             axis = None if axis is None else blocks.shift_axis(axis)
@@ -85,13 +84,13 @@ def _build_initial_loop(
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], selected: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """Return the outer values of the given inputs of a body, in order."""
+    """Return the outer values that correspond to the given inputs of a body, in order."""
     return {v: x for v, x in zip(inner, outer, strict=True) if v in selected}
 
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """The dependencies of values of a body: carries, live nodes, and all values that these nodes
+    """The dependences of values of a body: carries, live nodes, and all values that these nodes
     read. `next_values` maps each carry to its next value.
     """
 
@@ -102,13 +101,13 @@ class _BodyDependencies:
 
     @classmethod
     def from_values(cls, op: ops.Scan, requested_values: Iterable[Value]) -> "_BodyDependencies":
-        """Return the dependencies of the given values of the body of `op`, including the updates of
+        """Collect the dependences of the given values of the body of `op`, including the updates of
         carries.
         """
         starts, values = op.split_body_inputs().initial_carries, list(requested_values)
         after = dict(zip(starts, op.get_next_carries(), strict=True))
         carried: frozenset[Value] = frozenset()
-        # The next value of a carry may need other carries, so this is repeated up to a fixed point.
+        # The next value of a carry may depend on other carries, so iterate to a fixpoint.
         while True:
             ends = [*values, *(after[c] for c in carried)]
             live = collect_needed_nodes(ends)
@@ -130,7 +129,7 @@ class _ClosedBody:
 
     @classmethod
     def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
-        """Return the closed form of the body of `loop`."""
+        """Create the closed form of the body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.body_inputs}
         captures = op.map_captures(loop.node.args).items()
@@ -141,11 +140,11 @@ class _ClosedBody:
 
     def get_closed_value(self, value: Value) -> Value:
         """Return the value of the closed body that corresponds to a value of the open body. Add
-        inner loops with additional scan outputs.
+        nested loops with additional scan outputs.
         """
         if value not in self.closed_values:
             node = value.node
-            # This node is a nested loop with more scan outputs than in the original body.
+            # This node is a nested loop with additional scan outputs.
             assert node is not None, "every input of a body is known"
             args = [a and self.get_closed_value(a) for a in node.args]
             results = self.add_node_results(Node(node.op, tuple(args)))
@@ -182,7 +181,8 @@ def build_loop_step(
         inner, loop, loop.get_output_positions(results, outer.plan.needs), len(given.scanned)
     )
     declared = inner.states.states
-    # States of the body are one tensor outside, with one position per iteration.
+    # All iterations' states of a body value are one tensor in the outer graph, with one position
+    # per iteration.
     past = [
         outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, given.scanned[0]))
         for s in declared
@@ -191,7 +191,7 @@ def build_loop_step(
         op,
         body=body,
         scanned_count=op.scanned_count + len(declared),
-        # A finished iteration still outputs values that later iterations may read.
+        # A finished iteration still produces values that later iterations may read.
         unfrozen_output_count=0 if op.end_condition_index == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]
@@ -207,7 +207,7 @@ def build_loop_step(
 
 
 def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> DecodeState:
-    """Stack the states of all iterations of a loop along the loop's axis (`axis` of
+    """Stack the states of all iterations of a loop along the scan axis (`axis` of
     `scanned_operand`).
     """
     iterations, shape = scanned_operand.shape[axis], state.type.shape
@@ -228,7 +228,7 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 def _add_body_inputs(
     builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
 ) -> None:
-    """Add the inputs of the body: one element of each scanned operand, carries, captures."""
+    """Add the inputs of the body: one slice of each scanned operand, carries, captures."""
     b, now, kept = builder.draft.builder, builder.draft.new_values, builder.plan.cached_values
     element_types = [remove_axis(x.type, loop.scan_axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]
@@ -247,8 +247,8 @@ def _finish_body(
     demands: Sequence[Mapping[int, float]],
     scanned_count: int,
 ) -> Graph:
-    """Return the finished body, with inputs in the order of a loop: scanned elements including
-    states, carries, captures.
+    """Return the finished body, with inputs in the order of `Scan`: scanned slices (including
+    states), carries, captures.
     """
     draft, outputs = builder.draft, dict[str, Value]()
     for (name, value), axes in zip(loop.body.outputs.items(), demands, strict=True):
@@ -261,7 +261,7 @@ def _finish_body(
     body = draft.builder.build_graph(loop.body.name, {**outputs, **builder.states.next_states()})
     states = [s.name for s in builder.states.states]
     others = [n for n in body.inputs if n not in states]
-    # The scanned operands of a loop come first, including these states.
+    # The scanned operands of a loop, which include these states, come first.
     order = [*others[:scanned_count], *states, *others[scanned_count:]]
     return replace(
         body,

@@ -1,16 +1,16 @@
 """Compute the number of earlier positions of each value that the next step needs.
 
-Input: a graph that is causal along a symbol, and its `TimeFlow`, which states which axes of each
-value are indexed by that symbol ("time axes"). This module does not build graphs.
+The input is a graph that is causal along a symbol, and its `TimeFlow`, which determines the time
+axes of each value (axes indexed by that symbol). This module does not build graphs.
 
 A need is a number of earlier positions: 0 means only the new positions, `inf` means all positions
-so far, and `NEWEST_ONLY` means only the last new position. Needs flow backwards, from the requested
-outputs to the inputs: an op that reads `hi` positions back adds `hi`. The need of a value is the
-maximum of the needs of its consumers.
+so far, and `NEWEST_ONLY` means only the last position. Needs are propagated backward from the
+requested outputs to the inputs; an op with a look-back of `hi` positions adds `hi`. The need of a
+value is the maximum of the needs of its consumers.
 
-In the example only the newest result is requested, and a convolution has kernel size 3. It reads 2
-positions back, so its operand is needed at 2 more positions; `tanh`, which reads no earlier
-positions, is needed only at the newest position:
+In the example, only the last position of the output is requested. The convolution has kernel size 3
+and reads 2 earlier positions, so its operand is needed at 2 more positions; `tanh` reads no earlier
+positions and is needed only at the last position:
 
     $ demand x y=newest
     graph "g"
@@ -66,7 +66,7 @@ def compute_position_demand(
     """Compute the demand of every live value along each of its time axes from the demand of the
     outputs. A second time axis of an output (the keys of an attention map) is demanded completely.
     """
-    # Nodes are visited from last to first, so the demand of all users of a node's results is known.
+    # Nodes are visited in reverse order, so the demand of all users of a node's results is known.
     needs: dict[Value, dict[int, float]] = {}
     for value, rows in outputs.items():
         for n, axis in enumerate(context.find_time_axes(value)):
@@ -82,9 +82,7 @@ def _propagate_demand(
     live: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Merge the demands that the nodes of a graph or loop body have on their operands into
-    `needs`.
-    """
+    """Merge the demands of the nodes of a graph or loop body on their operands into `needs`."""
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, context.flow):
             continue
@@ -100,8 +98,8 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands that the body of a loop over a different axis has on its values and
-    captures into `needs`.
+    """Merge the demands of a loop body on its values and captures into `needs`, for a loop over
+    another axis than the time axis.
     """
     loop = NonTimeAxisLoop.from_node(context, node)
     live = collect_step_nodes(loop.body_outputs, context.flow)
@@ -111,8 +109,8 @@ def _propagate_into_body(
         for value, axes in zip(loop.body_outputs, rows, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
-        # The previous iteration must provide what an iteration demands of a carry, so this is
-        # repeated up to a fixed point.
+        # The previous iteration must provide what an iteration demands of a carry, so iterate to a
+        # fixpoint.
         if rows == before:
             return
         before = rows
@@ -121,7 +119,7 @@ def _propagate_into_body(
 
 def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
     """Return every node that `values` need in a decode step, except nodes that compute only
-    operands of an `extent` or the source of prefix positions.
+    operands of an `extent` or constant prefix positions.
     """
 
     def get_read_operands(node: Node) -> Iterable[Value]:
@@ -132,7 +130,9 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
-    """Return True if a node selects only prefix positions, which stay constant."""
+    """Return True if a node selects only positions before the first token, which are constant
+    during generation.
+    """
     if not is_prefix_slice(node, flow.time_axis):
         return False
     x = node.first_operand
@@ -142,14 +142,12 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
 def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
-    """Return the positions that a node computes with, by axis name, given the needs of its
-    results.
-    """
+    """Return the positions that a node processes, by axis name, given the needs of its results."""
     if node in context.flow.loop_bodies:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # Reading a length demands no positions.
+        # reading only a length demands no positions
         names = [{}], names[1]
     operands = _select_time_axes(context, node.args, names[0])
     made = _select_time_axes(context, results, names[1])
@@ -159,8 +157,8 @@ def compute_node_demand(
             rows.setdefault(name, NEWEST_ONLY)
     fold = context.resumes_from_state(node, results)
     tracks = _collect_axis_layouts(context, node.args, operands)
-    # This is the demand on the results before any operand is added: each dependence adds its range
-    # to this demand, not to the demand of a different dependence.
+    # the demand on the results only: each dependence adds its range to this demand, not to that of
+    # another dependence
     given = dict(rows)
     for link in find_dependences(node, results):
         name = operands[link.operand].get(link.operand_axis)
@@ -174,7 +172,7 @@ def compute_node_demand(
         rows[name] = max(rows[name], round_up_to_chunks(requested_positions, tracks[name]))
         rows |= _count_windows(link, made, rows[name], tracks[name])
     if fold and "rows" in rows:
-        # The op resumes from a state, so it always computes exactly the new positions.
+        # the op resumes from a state, so it processes exactly the new positions
         rows["rows"] = 0.0
     return Demand(rows, operands, made)
 
@@ -182,7 +180,7 @@ def compute_node_demand(
 def _demands_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a step also keeps positions outside a window."""
+    """Return True if a step also caches positions outside a window."""
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")
@@ -219,7 +217,7 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand of the results; only the new positions of a cached value are computed."""
+    """Return the demand of the results. Of a cached value, only the new positions are computed."""
     rows: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
@@ -243,16 +241,15 @@ def _get_operand_demand(
     to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
         return inf  # the prefix is included only if all positions are
-    # A dependence without a time axis of the result, such as that of `last`, demands the newest
-    # position.
+    # if the result has no time axis, as for `last`, the dependence demands the last position
     name = result_axes[dependence.result].get(to) if to is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
     if dependence.kind == "strided":
         return _count_window_inputs(node, dependence, need, time_axis)
     if reach.is_empty or reach.high <= 0:
         return need
-    # Position t depends on positions from t - hi on. The range is counted from the first new
-    # position even if only the newest is demanded, because the number of new positions is not known
+    # Position t depends on positions from t - hi on. The range starts at the first new position
+    # even if only the last position is demanded, because the number of new positions is unknown
     # here.
     return max(need, 0.0) + reach.high
 
@@ -263,8 +260,8 @@ def _count_windows(
     positions: float,
     layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
-    """Return the number of strided windows over `positions` positions, without the oldest windows
-    that are not needed. Return {} for ops that keep the length.
+    """Return the number of strided windows over `positions` positions, without the earliest windows
+    that are not needed. Return {} if the op preserves the length.
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}
@@ -279,7 +276,7 @@ def _count_window_inputs(
     node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
 ) -> float:
     """Return the number of positions that the windows need: `stride` for each needed window, plus
-    the positions of windows that overlap with earlier positions.
+    the overlap with earlier positions.
     """
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"

@@ -5,8 +5,8 @@ axis other than the time axis.
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A carry has the same positions before and after an iteration and never has earlier positions: the
-body caches the earlier positions that it reads.
+A carry has the same positions before and after an iteration, and no earlier positions: the body
+caches the earlier positions that it reads.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -23,24 +23,24 @@ from specc.ir.op import Op
 from specc.ir.signature import assign_axis_marks, assign_result_axes
 
 NEWEST_ONLY = -1.0
-"""Demand for the newest position only."""
+"""The demand for the last position only."""
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
-"""Ops that depend on all earlier positions through a carried state or that read the first position.
-"""
+"""Ops that depend on all earlier positions through a carried state, or that read the first
+position."""
 
 SEQUENCE_AXIS = 1
 """The time axis of recurrent layers, [batch, time, features]."""
 
 AxisName: TypeAlias = Hashable
 AxisNames: TypeAlias = dict[int, AxisName]
-"""The name of each axis of a value; equal names have equal lengths."""
+"""The name of each axis of a value. Axes with equal names have equal lengths."""
 PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
 class Demand:
-    """The demanded positions of a node by axis name, and the time axes of its operands and
+    """The positions that a node must compute, by axis name, and the time axes of its operands and
     results.
     """
 
@@ -55,7 +55,7 @@ class DemandContext:
     and values that are free to recompute.
 
     Unless `evicts_positions`, sliding-window attention caches all positions, for runtimes that
-    expect the full cache.
+    expect a full KV cache.
     """
 
     graph: Graph
@@ -79,8 +79,8 @@ class DemandContext:
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the node resumes from a state; other nodes are recomputed from position
-        0.
+        """Return True if the node resumes from a state; other nodes are recomputed from the first
+        position.
         """
         if any(r in self.free_values for r in results):
             return False
@@ -89,9 +89,7 @@ class DemandContext:
         if not isinstance(node.op, STATEFUL_OPS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
-            return (
-                False  # the op runs over the keys of a grid, which are all available in each step
-            )
+            return False  # runs along the keys, which are all available in each step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
         ) and self._depends_on_time(node)
@@ -102,16 +100,16 @@ class DemandContext:
 
 
 def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to complete chunks of a strided stream. A demand within one chunk is not
-    rounded.
+    """Round a demand up to complete chunks of a streaming model with strides. A demand within one
+    chunk is not rounded.
 
-    The number of positions is then a multiple of the chunk length, so that strided windows align
-    like in the full forward pass.
+    The number of positions is then a multiple of the chunk length, so that strided windows are
+    aligned as in the full forward pass.
     """
     if layout.rate == 1 or need <= 0 or need == inf:
         return need
     if layout.prefix_length.number is None:
-        return inf  # for other values they may or may not include prefix positions
+        return inf  # for other values, they may or may not include positions before the first token
     lacking = need - layout.prefix_length.number
     if lacking <= layout.rate:
         return need
@@ -119,7 +117,7 @@ def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
-    """Return the operand that a stateful op reads sequentially, with its axis."""
+    """Return the operand that a stateful op processes sequentially, and the axis."""
     match node.op:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.get_operand(), axis
@@ -129,11 +127,11 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 
 
 def get_stateful_axis(node: Node, operand: int) -> int | None:
-    """Return the axis along which a stateful op reads an operand in order, or None."""
+    """Return the axis along which a stateful op processes an operand sequentially, or None."""
     match node.op:
         case ops.Scan(axis=axis, scanned_count=scanned, first_body_operand=first):
             if operand < first:
-                return SEQUENCE_AXIS  # `keep` is [batch, positions] for every loop axis
+                return SEQUENCE_AXIS  # `keep` is [batch, positions] for any scan axis
             return axis if operand < first + scanned else None
         case ops.CumSum(axis):
             return axis if operand == 0 else None
@@ -145,7 +143,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return the name of every axis of operands and results; axes with equal names have equal
+    """Return a name for every axis of operands and results. Axes with equal names have equal
     lengths.
     """
     if isinstance(node.op, ops.Scan):
@@ -169,7 +167,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
 
 
 def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
-    """Return axis names derived from the shape rule; equal names are numbered from the right."""
+    """Derive axis names from the shape rule. Equal names are numbered from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
@@ -182,7 +180,7 @@ def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
     """Return axis names of operands and results: `rows` for the scan axis of the loop, and the
-    lengths of other axes.
+    dimensions of other axes.
     """
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
@@ -198,8 +196,8 @@ def _assign_scan_names(
 
 @dataclass(frozen=True, kw_only=True)
 class NonTimeAxisLoop:
-    """A loop over an axis other than the time axis, and facts about its body. `scan_axis` is the
-    scan axis of the scanned values, `body_carries` the carries of the body, `body_inputs` all
+    """A loop over an axis other than the time axis, with the properties of its body. `scan_axis` is
+    the scan axis of the scanned values, `body_carries` the carries of the body, `body_inputs` all
     inputs of the body; `body_outputs` are the next carries, then the scan outputs.
     """
 
@@ -213,7 +211,7 @@ class NonTimeAxisLoop:
 
     @classmethod
     def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
-        """Return the loop at `node`."""
+        """Create the loop of `node`."""
         body, op = context.flow.loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
@@ -237,8 +235,8 @@ class NonTimeAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return the number of positions of each result that the loop computes, by axis of the
-        body's output.
+        """Return the number of positions of each result that the loop computes, by axis of the body
+        output.
         """
         found: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
@@ -284,8 +282,8 @@ class NonTimeAxisLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand of an operand; `operand_index` counts the operands that the
-        body reads.
+        """Return the demand of an operand; `operand_index` is the index among the operands that the
+        body takes.
         """
         first = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first:
@@ -294,14 +292,14 @@ class NonTimeAxisLoop:
             return 0.0 if kept else needs.get(row, {}).get(inner, NEWEST_ONLY)
         if first <= operand_index < len(self.body_inputs):
             return result_demands[operand_index - first][axis]
-        # The captured value is passed with all positions and sliced where it is read.
+        # A captured value is passed with all positions, and is sliced where it is read.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
     """Add the positions of a carry that the body reads to the demand on the carry, which has as
-    many positions before as after an iteration. The body caches the earlier positions that it
-    reads, if possible.
+    many positions before as after an iteration. If possible, the body caches the earlier positions
+    that it reads.
     """
     for axis, need in input_demand.items():
         need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf

@@ -1,23 +1,22 @@
 """Select the values to cache between steps and to precompute, by a minimum cut.
 
-Some values are needed later (`sinks`). A needed value is cached, at the cost of its bytes, or
-recomputed, at the cost of its multiply-adds, in which case its operands are needed too. The
+The `sinks` are values that later steps need. A needed value is either cached, at the cost of its
+bytes, or recomputed, at the cost of its multiply-adds; then its operands are needed, too. The
 cheapest choice is a minimum cut in a network with two nodes per value: "available" and
-"recomputed". If there are several minimum cuts, the one nearest the sinks is chosen. The cut itself
-is independent of the graph IR.
+"recomputed". Of several minimum cuts, the one nearest to the sinks is chosen. The algorithm is
+independent of the graph IR.
 
-Input: the needs computed by `compute_position_demand`. Earlier positions of a value are available
-only if they were cached, or can be recomputed from cached values.
+The input is the result of `compute_position_demand`. Earlier positions of a value are available
+only if they were cached, or if they can be recomputed from cached values.
 
-The cost compares cached bytes with recomputed bytes. Contractions and loops are never recomputed;
-views are free; values that depend only on positions, masks and static inputs are always recomputed.
-Dynamic lengths are estimated as 64; with estimates between 2 and 100 000, no choice was observed to
-change.
+Contractions and loops are never recomputed; reshapes and other views are free; values that depend
+only on positions, masks and static inputs are always recomputed. Dynamic lengths are estimated as
+64; estimates between 2 and 100 000 led to the same choices.
 
-In the example a delay needs the previous position of `exp(x W)`. Caching `x` would take as
-many bytes, but `x W` would be computed twice; caching `x W` and recomputing `exp` costs more
-than caching the result of `exp`, as both have four features. `m` is not on the time axis, so
-its product is computed once and passed to each step:
+In the example, a delay needs the previous position of `exp(x W)`. Caching `x` would take as many
+bytes, but `x W` would be computed twice. Caching `x W` and recomputing `exp` costs more than
+caching the result of `exp`, because both have four features. `m` has no time axis, so its linear
+layer is computed once and passed to each step:
 
     $ keeping x y=new
     graph "g"
@@ -94,7 +93,7 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass
 class _FlowNetwork(Generic[N]):
-    """A flow network: residual capacities by node and neighbor."""
+    """A flow network, as residual capacities by node and neighbor."""
 
     residual_capacities: dict[N, dict[N, float]] = field(default_factory=dict)
 
@@ -120,7 +119,7 @@ class _FlowNetwork(Generic[N]):
         return reached
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
-        """Send as much flow along `path` as its residual capacities allow."""
+        """Augment the flow along `path` by its smallest residual capacity."""
         room = min(self.residual_capacities[a][b] for a, b in path)
         assert room < inf, "a sink can be neither cached nor recomputed"
         for a, b in path:
@@ -151,21 +150,21 @@ BYTES_BY_DTYPE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "
 
 
 def estimate_value_bytes(value: Value) -> float:
-    """Return the bytes of a value, with 64 for each dynamic length."""
+    """Estimate the size of a value in bytes; dynamic lengths are estimated as 64."""
     lengths = [d.evaluate(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.shape]
     return float(prod(lengths) * BYTES_BY_DTYPE[value.dtype])
 
 
 def estimate_recompute_cost(node: Node, value: Value) -> float:
-    """Return the cost of recomputing a node."""
+    """Estimate the cost of recomputing a node."""
     if node.op.is_heavy or isinstance(node.op, STATEFUL_OPS):
         return inf
     return 0.0 if node.op.is_view else estimate_value_bytes(value)
 
 
 def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[Value]:
-    """Return the time-dependent values that are free to recompute: positions, inputs, and results
-    of cheap ops.
+    """Return the time-dependent values that are free to recompute: position ids, inputs, and
+    results of cheap ops.
     """
     free = {
         v
@@ -183,7 +182,9 @@ def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[
 def _is_free_node(
     node: Node, results: Sequence[Value], flow: TimeFlow, free_values: set[Value]
 ) -> bool:
-    """Return True for a cheap op that depends on the time axis and reads only free values."""
+    """Return True if a node is a cheap op that depends on the time axis and reads only free
+    values.
+    """
     moves = flow.get_state(results[0]).is_time_dependent
     return moves and not node.op.is_heavy and _find_moving_operands(node, flow) <= free_values
 
@@ -207,8 +208,8 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
     choices: dict[Value, CutChoice[Value]] = {}
     sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
-        # Graph inputs and carries of a loop cannot be recomputed; elements of scanned operands are
-        # free, because the complete operand is available.
+        # Graph inputs and carries of a loop cannot be recomputed; slices of scanned operands are
+        # free, because the whole operand is available.
         again = estimate_recompute_cost(value.node, value) if value.node else inf
         again = 0.0 if value in sources.rows else again
         choices[value] = CutChoice(estimate_value_bytes(value), again, sources.find_sources(value))
@@ -218,7 +219,9 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
 def iterate_nodes_and_loop_bodies(
     graph: Graph, flow: TimeFlow
 ) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph, each loop over a different axis before the nodes of its body."""
+    """Yield the nodes of a graph, and the nodes of the bodies of loops over other axes than the
+    time axis, after the loop.
+    """
     for node, results in graph.nodes:
         yield node, results
         if node in flow.loop_bodies:
@@ -226,7 +229,7 @@ def iterate_nodes_and_loop_bodies(
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
-    """Return the scanned inputs of a loop body, each with the operand whose element it is."""
+    """Return the scanned inputs of a loop body, each with the corresponding operand."""
     op = node.op
     assert isinstance(op, ops.Scan), "no other op has a body"
     outer = [x for x in op.split_operands(node.args).scanned if x is not None]
@@ -250,7 +253,7 @@ def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[V
 
 
 class _RecomputeSources:
-    """Finds the nearest cacheable values from which a value is recomputed."""
+    """Finds the nearest values that can be cached and from which a value can be recomputed."""
 
     def __init__(self, context: DemandContext, cacheable_values: frozenset[Value]) -> None:
         self.setting, self.known = context, cacheable_values
@@ -278,9 +281,8 @@ class _RecomputeSources:
 def select_encoder_values(
     graph: Graph, flow: TimeFlow, used_values: Iterable[Value]
 ) -> list[Value]:
-    """Return the time-independent values that the encoder passes to the step so that the step can
-    compute all of `used_values`. Weights, constants and values computed only from them are not
-    passed.
+    """Return the time-independent values that `encode` passes to the step, so that the step can
+    compute all `used_values`. Weights, constants and values computed only from them are not passed.
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reached = set(inputs)
@@ -300,7 +302,7 @@ def _make_choices(
 ) -> dict[Value, CutChoice[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
-        # Only the encoder graph can compute elements selected from the prefix.
+        # Only the encoder graph can compute slices of the positions before the first token.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}
     operands = [a for a in node.args if a in reachable_values and a is not None]
     return {

@@ -1,15 +1,15 @@
-"""Derive the encoder graph, decode step and states from a graph over complete sequences
+"""Derive the encoder graph, the decode step and its states from the full-forward graph
 (docs/derivation.md).
 
 `position_demand` computes how many positions of each value a step needs; `state_selection` selects
 the values that a step caches; this module builds the step.
 
-Position ids start at the first demanded position. A concatenation that adds prefix positions
-returns only the new positions; the prefix is added again if earlier positions are demanded.
-Explicit lengths are the lengths in the current step.
+Position ids start at the first demanded position. A concatenation that adds positions before the
+first token returns only the new positions; the prefix is added again if earlier positions are
+demanded. Explicit lengths refer to the current step.
 
-Only folds (stateful ops) have an incremental form. Every other op runs unchanged on the new
-positions and the earlier positions in its receptive field; unneeded positions are dropped.
+Only stateful ops (folds) have an incremental form. All other ops run unchanged on the new positions
+and on the earlier positions in their receptive field; unneeded results are dropped.
 
 The delay runs on the cached and the new positions; its first result, which belongs to the cached
 position, is dropped. The running sum is a fold: it sums the new positions and adds the state; its
@@ -81,11 +81,11 @@ from specc.ir.graph import Graph, Input, Node, NodeResults, Value
 from specc.ir.model import DecodeState, DerivedGraphs
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
-"""Ops that prepend or remove positions at the start of a time axis."""
+"""Ops that add or remove positions at the start of a time axis."""
 
 
 def add_position_ids(states: StepStates, node: Node, result: Value, demand: Demand) -> NodeResults:
-    """Build position ids; they start at 0 only if all positions are present."""
+    """Build position ids. They start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, track = demand.positions[name], plan.get_axis_layout(result, 0)
@@ -96,8 +96,8 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
-    """Lower a splice, which adds or removes prefix positions. New positions pass unchanged; if
-    earlier positions are demanded, add the prefix again.
+    """Build an op that adds or removes positions at the start of the time axis. New positions pass
+    unchanged; if earlier positions are demanded, the prefix is added again.
     """
     plan = draft.plan
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
@@ -112,16 +112,16 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
     before = plan.get_axis_layout(node.get_operand(grows), axis)
     total = plan.count_positions(demand.positions[demand.operand_axes[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
-        # If not all positions of `x` are demanded, positions after the prefix may be missing. Then
-        # the last positions include no prefix positions.
+        # If only some positions of `x` are demanded, positions after the prefix may be missing. In
+        # this case, the last positions include no prefix positions.
         (made,) = draft.add_node(node, node.op, *operands)
         total += track.prefix_length - before.prefix_length
     return draft.select_last_positions(made, axis, total, plan.count_positions(need, track))
 
 
 class StepGraphBuilder:
-    """Builds a step graph. `static_inputs` maps inputs of the step to values that the encoder graph
-    or the caller computes once.
+    """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
+    caller provides once.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -132,7 +132,7 @@ class StepGraphBuilder:
         self.static_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
-        """Build inputs, live nodes in order, outputs and next states."""
+        """Build inputs, live nodes in order, outputs, and next states."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:
@@ -164,7 +164,7 @@ class StepGraphBuilder:
         for value in select_encoder_values(plan.graph, plan.flow, used):
             name = self.names.name_value(value)
             self.static_inputs[name] = value
-            # An input of the spec is passed without splitting its batch axis.
+            # An input of the spec keeps its batch axis; it is not split.
             blocks = None if value in own else find_folded_batch_axis(value.type, plan.batch_size)
             type = blocks.split_batch_of_type(value.type) if blocks else value.type
             given = draft.builder.add_input(name, own.get(value, Input(type)))
@@ -190,8 +190,8 @@ class StepGraphBuilder:
         plan.needs[value] = dict.fromkeys(times, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
-        """Compute a static node in the step, unless the encoder graph passes its results or is the
-        only graph that needs them.
+        """Compute a node without the time axis in the step, unless `encode` passes its results or
+        only `encode` needs them.
         """
         now = self.draft.new_values
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
@@ -211,7 +211,7 @@ class StepGraphBuilder:
         (self._build_time_axis_node if moves else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node on the time axis for the demanded positions. Then slice each result to the
+        """Build a node with a time axis for the demanded positions. Then slice each result to the
         needed positions, or append it to the cached positions.
         """
         plan = self.plan
@@ -220,7 +220,7 @@ class StepGraphBuilder:
         work = self._resume_op if folds else self._copy_op
         built = work(node, results, demand)
         for axes, old, new in zip(demand.result_axes, results, built, strict=True):
-            # Only the new positions of a cached value are computed; earlier positions are a state.
+            # Of a cached value, only the new positions are computed; earlier positions are a state.
             kept = old in plan.cached_values
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
@@ -253,7 +253,7 @@ class StepGraphBuilder:
             return self.states.build_running_sum(node, axis, results[0], sums)
         starts = _map_state_operands(self.plan, node, results)
         operands = draft.slice_operands(node, demand, excluded=starts)
-        # Initial states that the node lacks are appended to its operands.
+        # Initial states that the node lacks become additional operands.
         operands += [None] * (max(starts, default=-1) + 1 - len(operands))
         held = {}
         for operand, r in starts.items():
@@ -267,7 +267,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStates, node: Node, results: NodeResults, demand: Demand
 ) -> NodeResults | None:
-    """Build an op that counts or selects positions; return None for other ops."""
+    """Build an op that counts or selects positions, or return None for other ops."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
@@ -280,8 +280,8 @@ def _build_counted_op(
 
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
-    """Yield the constant values that a step uses. Skip initial values of stateful ops, which resume
-    from a state, and values of which an `extent` reads only the length.
+    """Yield the values without the time axis that a step uses, except initial values of stateful
+    ops (which resume from a state) and values of which `extent` reads only the length.
     """
     for node, results in plan.graph.nodes:
         used = node in plan.live_nodes and plan.depends_on_time(results[0])
@@ -303,14 +303,14 @@ def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool
 
 
 def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
-    """Map each operand that is the initial state of a fold to the result that is the next state."""
+    """Map each initial-state operand of a stateful op to the result with the next state."""
     if not plan.resumes_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
         first = node.op.first_body_operand + node.op.scanned_count
         return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
-        # The first result has all positions; the final states follow it.
+        # The first result has all positions, followed by the final states.
         states = enumerate(node.op.initial_states, start=1)
         return {state.index: result for result, state in states}
     return {}
@@ -318,11 +318,11 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedStep:
-    """A decode step without the encoder graph that computes its static inputs and initial states.
+    """A decode step, without the encoder graph that computes its static inputs and initial states.
 
-    `static_inputs` maps inputs of the step to values of the full graph that are the same at every
-    step; `initial_values` are the initial values of states. `first_token_output` names the output
-    from which the first token of an empty sequence can be sampled; it may be "".
+    `static_inputs` maps inputs of the step to values of the full graph that are the same in every
+    step; `initial_values` are the initial values of states. `first_token_output` is the output from
+    which the first token can be sampled if the prompt is empty, or "".
     """
 
     plan: StepPlan
@@ -342,13 +342,13 @@ def derive_step_graph(
     first_token_output: str = "",
     chunk_length: int = 1,
 ) -> DerivedStep:
-    """Derive the decode step of `graph` for these outputs, with a generated `time_axis_input`.
+    """Derive the decode step of `graph` for these outputs. `time_axis_input` is generated.
 
-    A step returns all new positions of each output, or only the newest position. Unless
-    `evicts_positions`, sliding-window attention keeps positions outside the window. For the
-    output named by `first_token_output`, `encode` returns the last position before the first token,
-    if there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been
-    proved causal for the outputs (`specc.analysis.causality.check_causality`).
+    A step returns all new positions of each output, or only the last position. Unless
+    `evicts_positions`, sliding-window attention keeps positions outside the window. For the output
+    named by `first_token_output`, `encode` returns the last position before the first token, if
+    there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been proved
+    causal for the outputs (`specc.analysis.causality.check_causality`).
     """
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     assert symbol is not None, f"{time_axis_input} has no axis to grow along"
@@ -357,7 +357,7 @@ def derive_step_graph(
     built = StepGraphBuilder(plan)
     if first_token_output and not has_first_result(graph, plan.flow, first_token_output):
         first_token_output = ""
-    # A state stays an input even if no node reads it, because the runtime always passes it.
+    # A state remains an input even if no node reads it, because the runtime always passes it.
     step = remove_unused_inputs(built.build_graph(), frozenset(s.name for s in built.states.states))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_length_inputs(step, graph, fixed)
@@ -376,7 +376,7 @@ def derive_step_graph(
 def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
     """Add the encoder graph to a decode step."""
     inputs = set(step.plan.graph.inputs.values())
-    # A static input of the spec is also an input of the step; `encode` returns other static values.
+    # A static input of the spec is also an input of the step; `encode` returns the others.
     once = {n: InitialValue(v) for n, v in step.static_inputs.items() if v not in inputs}
     first = _make_first_result(step, {*once, *step.initial_values})
     return DerivedGraphs(

@@ -1,12 +1,12 @@
 """Plan a decode step (cached values, positions per value, length symbols), and hold the step graph
 under construction.
 
-Input: a graph that has been proved causal for the requested outputs. Output: every live value has a
-need along each of its time axes, and every need can be satisfied by a cached value, by an input
-that is passed completely, or by recomputation.
+The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
+every live value has a need along each of its time axes, and every need is satisfied by a cached
+value, by an input that is passed completely, or by recomputation.
 
-A delay by 2 reads two positions back, so at most two positions of `x` are cached. The length
-of the cache is therefore not `past`, the number of all earlier positions, but a separate
+A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The
+length of this cache is therefore not `past`, the number of all earlier positions, but a separate
 length `kept` of at most 2:
 
     $ plan x y=new
@@ -55,8 +55,8 @@ class StepPlan(DemandContext):
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
     `full_inputs` names the inputs along the time axis that are passed with all their positions. A
-    step gets `new_chunks` chunks of positions after `past_chunks` earlier chunks, which are all
-    earlier chunks or only the last `max_cached_chunks`. Without strides, a chunk is one position.
+    step processes `new_chunks` chunks of positions after `past_chunks` earlier chunks: all earlier
+    chunks, or only the last `max_cached_chunks`. Without strides, a chunk is one position.
     `batch_size` is None if the generated input has no batch axis.
     """
 
@@ -94,12 +94,12 @@ class StepPlan(DemandContext):
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
         first_positions = _count_cached_first_positions(context)
         is_insufficient = _find_max_chunks(context, needs, needs) > max_chunks
-        # A cached first position indicates whether there are earlier positions.
+        # The length of a cached first position indicates whether there are earlier positions.
         if is_insufficient or not (
             first_positions >= max_chunks or _is_length_known(context, needs, max_chunks)
         ):
-            # No cached value is long enough for the required lookback, or determines the past
-            # length, so the input with the time axis itself is cached.
+            # No cached value is long enough for the required look-back or determines the past
+            # length, so the time axis input itself is cached.
             token = graph.inputs[time_axis_input]
             context, needs, full_inputs = _count_needs(
                 uncached, cached | {token}, requested, time_axis_input
@@ -128,13 +128,13 @@ class StepPlan(DemandContext):
         return replace(self, graph=body, outputs={}, live_nodes=live)
 
     def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of positions of a value with this demand along an axis."""
+        """Return the number of positions along an axis of a value with this demand."""
         if need < 0:
             return Dim.from_value(1)
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return how many of these positions are earlier positions or prefix positions."""
+        """Return the number of these positions that are earlier positions or prefix positions."""
         chunks = _count_chunks(self, need, layout)
         known = layout.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
@@ -164,7 +164,7 @@ class StepPlan(DemandContext):
                 if takes_all_cached
                 else min_dims(available_chunks + prefix_length, int(need))
             )
-        # A single chunk provides only the demanded positions; several chunks provide all their
+        # A single chunk provides only the demanded positions; several chunks provide all of their
         # positions.
         chunks = (
             available_chunks
@@ -178,7 +178,7 @@ class StepPlan(DemandContext):
         return self.flow.get_state(value).is_time_dependent
 
     def get_known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
-        """Return the bounds and equations of lengths other than the time axis."""
+        """Return the bounds and equations of symbols other than the time axis."""
         least = {n: m for n, m in self.graph.min_lengths.items() if n != self.time_symbol}
         facts = {
             n: d
@@ -194,8 +194,8 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Return the demand of every value if `cached_values` are cached. An input whose
-    earlier positions are demanded is passed completely.
+    """Compute the demand of every value if `cached_values` are cached. An input whose earlier
+    positions are demanded is passed completely.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
@@ -253,8 +253,8 @@ def _count_cached_first_positions(context: DemandContext) -> float:
 def _is_length_known(
     context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if the length of a cached value determines the number of earlier positions. A
-    length such as `min(past + m, 3)` does not.
+    """Return True if the length of a cached value determines the number of earlier positions,
+    unlike a length such as `min(past + m, 3)`.
     """
     if max_cached_chunks in (0.0, inf):
         return True
@@ -271,7 +271,7 @@ def _is_length_known(
 
 
 def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, Dim]:
-    """Return unused symbols for the numbers of earlier and of new chunks."""
+    """Return unused symbols for the numbers of earlier and new chunks."""
     inputs = graph.inputs.values()
     taken = {s for v in inputs for d in v.shape for s in d.symbols()}
     before = "past" if max_cached_chunks == inf else "kept"
@@ -289,7 +289,8 @@ def make_unused_name(name: str, taken_names: Collection[str]) -> str:
 @dataclass
 class StepDraft:
     """A step graph under construction. `new_values` maps values of the full graph to values of the
-    step, which have the earlier positions that `plan.needs` demands, followed by the new positions.
+    step, which contain the earlier positions that `plan.needs` demands, followed by the new
+    positions.
     """
 
     plan: StepPlan
@@ -297,7 +298,7 @@ class StepDraft:
     new_values: dict[Value, Value] = field(default_factory=dict)
 
     def add_node(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
-        """Add a node with the scopes and spans of `node` of the full graph."""
+        """Add a node with the origin of `node` of the full-forward graph."""
         results = self.builder.add_node(op, *args)
         known, maker = self.plan.graph.node_origins.get(node), results[0].node
         if known and maker:
@@ -308,7 +309,7 @@ class StepDraft:
     def slice_last_positions(
         self, new_value: Value, value: Value, axis: int, available: float, needed: float
     ) -> Value:
-        """Return as many of the last positions of `new_value`, which replaces `value`, as are
+        """Return the last positions of `new_value`, which replaces `value`, as many as are
         needed.
         """
         if available == needed:
@@ -374,7 +375,7 @@ def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) 
             need = demand.positions[demand.result_axes[0][axis]]
             return ops.Expand(axis, plan.count_positions(need, layout))
         case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
-            # The slice selects every n-th available position; the number of positions is a multiple
+            # The strided slice selects every n-th position; the number of positions is a multiple
             # of n.
             (x,) = node.operands
             need = demand.positions[demand.operand_axes[0][axis]]

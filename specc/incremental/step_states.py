@@ -1,11 +1,11 @@
 """States of a decode step (cached positions, carries, running sums) and their names.
 
-Each state is an input of the step, `past.…`, and an output, `next.…`, which is the input of the
+Each state is an input `past.…` of the step, and an output `next.…`, which becomes the input of the
 next step. Its initial value is zeros, an empty time axis, or an output of the encoder graph.
 
     x[:, 0:1]    →    first = concat(past.first, new rows of x)[:, 0:1]    next.first = first
 
-The first position of a value is cached as one position; values computed from it alone are
+The first position of a value is cached as a single position; values computed only from it are
 recomputed in each step.
 """
 
@@ -29,7 +29,7 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Generates unique names; `body_input_names` are the names of the inputs of a loop body."""
+    """Generates unique names; `body_input_names` maps the inputs of loop bodies to names."""
 
     graph: Graph
     node_origins: Mapping[Node, NodeOrigin]
@@ -41,8 +41,8 @@ class StateNames:
 
     @classmethod
     def from_graph(cls, graph: Graph, loop_bodies: Mapping[Node, Graph]) -> "StateNames":
-        """Return the state names of a graph and of its loop bodies `loop_bodies`. Attention layers
-        and loops are numbered in graph order.
+        """Create the state names of a graph and of its loop bodies. Attention layers and loops are
+        numbered in graph order.
         """
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
@@ -71,7 +71,7 @@ class StateNames:
         )
 
     def name_cache(self, value: Value) -> tuple[StateRole, int, str]:
-        """Return the role, the layer and the name of the cache of a value."""
+        """Return the role, the layer index and the name of the cache of a value."""
         if value in self.value_users:
             name, role, layer = self.value_users[value]
             return role, layer, self._make_unique(name)
@@ -106,7 +106,7 @@ class StateNames:
         return self._make_unique(f"{scope}.{word}")
 
     def get_loop_number(self, node: Node) -> int:
-        """Return the number of a loop in graph order."""
+        """Return the index of a loop in graph order."""
         return self.loop_numbers.get(node, 0)
 
     def _make_unique(self, name: str) -> str:
@@ -150,13 +150,13 @@ class StepStates:
     past_chunk_count: Value | None = None
 
     def build_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
-        """Build the position id of the first position of a value, i64[].
+        """Build the position id of the first position of a value, an int64 scalar.
 
         If all earlier positions are cached, the id is computed from the length of an input;
-        otherwise from a counter that is carried from step to step.
+        otherwise from a counter that is a state.
         """
         plan, b = self.draft.plan, self.draft.builder
-        # The newest position follows the other new positions; any other value begins with its past
+        # The last position follows the other new positions; any other value begins with its earlier
         # positions.
         rate = layout.rate
         own = plan.new_chunks * rate - 1 if need < 0 else -plan.count_past_positions(need, layout)
@@ -166,7 +166,7 @@ class StepStates:
         return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), behind)
 
     def _get_past_chunk_count(self) -> Value:
-        """Return the number of earlier chunks, which is carried as a state."""
+        """Return the number of earlier chunks, which is a state."""
         if self.past_chunk_count is None:
             self.past_chunk_count = self.add_state_input(
                 self.make_fixed_size_state("rows", Type("i64", ()), "", 0)
@@ -174,7 +174,7 @@ class StepStates:
         return self.past_chunk_count
 
     def update_chunk_count(self) -> None:
-        """Update the number of chunks, if it is carried."""
+        """Update the number of chunks if it is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunks
             self.next_values["next.rows"] = add_length(
@@ -182,8 +182,8 @@ class StepStates:
             )
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
-        """Concatenate the positions of a state with new positions. The next state contains the
-        positions that later steps read.
+        """Append new positions to the cached positions. The next state contains the positions that
+        later steps read.
         """
         plan = self.draft.plan
         (axis,) = plan.find_time_axes(value)
@@ -206,7 +206,8 @@ class StepStates:
         both = self.draft.builder.add_op(
             ops.Concat(axis), self.add_state_input(like), new_positions
         )
-        # The state has all positions, or as many of the last positions as the maximum lookback.
+        # The state contains all positions, or as many of the last positions as the maximum
+        # look-back.
         total, after = (
             plan.count_positions(need, layout),
             plan.count_next_past_positions(need, layout),
@@ -219,8 +220,8 @@ class StepStates:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return the state of a loop and its input. The initial state is `initial_value`, zeros,
-        or, after a prefix, the value after the prefix.
+        """Return the state of a loop and its input. The initial state is `initial_value`, zeros, or
+        the state after the positions before the first token.
         """
         name = self.names.name_carry(node, result)
         head = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -261,9 +262,7 @@ class StepStates:
         )
 
     def add_state_input(self, state: DecodeState) -> Value:
-        """Add the input for a new state; return the state in the layout in which the step
-        computes.
-        """
+        """Add the input for a new state; return its value in the layout that the step uses."""
         blocks = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if blocks is not None:
             rows = None if state.time_axis is None else blocks.shift_axis(state.time_axis)

@@ -30,13 +30,13 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """Progress callback that receives the numbers of expected and of written bytes."""
+    """A progress callback, which receives the numbers of expected and of written bytes."""
 
     def add_expected_bytes(self, size: int) -> None:
-        """Add to the expected number of bytes."""
+        """Add `size` to the expected number of bytes."""
 
     def add_written_bytes(self, size: int) -> None:
-        """Add to the number of written bytes."""
+        """Add `size` to the number of written bytes."""
 
 
 WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=None)
@@ -45,10 +45,10 @@ WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=N
 Chunk = bytes | bytearray | memoryview
 
 _FILE_COUNTER = count()
-"""Counter of temporary files, shared by all threads, so that their names do not collide."""
+"""Counter for the names of temporary files; all threads use it, so that names do not collide."""
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes: names with hash and suffix fit every file system."""
+"""Maximum stem length in bytes: with hash and suffix, names are valid on every file system."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
@@ -85,7 +85,7 @@ def check_free_disk_space(directory: str | Path, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Size and SHA-256 of a written file."""
+    """The size and SHA-256 of a written file."""
 
     bytes: int
     sha256: str
@@ -95,9 +95,9 @@ class OutputDirectory:
     """A set of files that are published in a directory together.
 
     This is a context manager: `write_hashed` and `write_entry` write temporary files, and leaving
-    the context without an exception renames them: entries last, in the order of their calls. An
-    entry keeps the mode of the file that it replaces. `file_digests` are the sizes and hashes of
-    the files written so far. Missing directories are created, and removed after a failure; files in
+    the context without an exception renames them, with the entries last and in call order. An entry
+    keeps the mode of the file that it replaces. `file_digests` are the sizes and hashes of the
+    files written so far. Missing directories are created, and removed after a failure; files in
     `superseded` are removed at the end.
     """
 
@@ -139,15 +139,13 @@ class OutputDirectory:
             missing.append(at)
             at = at.parent
         for directory in reversed(missing):
-            # another thread created it, or it is another name of a directory above
+            # created by another thread, or another name of a parent directory
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_folders.append(directory)
 
     def write_hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file, and return its name with 16 hex digits of its SHA-256, so that versions
-        never clash.
-        """
+        """Write a file, and return its name, which contains 16 hex digits of its SHA-256."""
         temporary, facts = self._write_temporary_file(f"{stem}{suffix}", chunks)
         name = f"{stem}-{facts.sha256[:16]}{suffix}"
         self._parts[name] = temporary
@@ -155,7 +153,7 @@ class OutputDirectory:
         return name
 
     def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file with exactly this name, and return the SHA-256 of its content."""
+        """Write a file with exactly this name. Return the SHA-256 of its content."""
         target = self.path / name
         former: int | None = None
         try:
@@ -215,7 +213,7 @@ class OutputDirectory:
         return temporary, FileDigest(size, digest.hexdigest())
 
     def _reserve_name(self) -> Path:
-        """Return a new temporary name, registered for removal before the file exists."""
+        """Return a new temporary name, which is registered for removal before the file exists."""
         number = next(_FILE_COUNTER)
         while os.path.lexists(path := self.path / f".{get_temporary_prefix()}{number}"):
             number = next(_FILE_COUNTER)
@@ -223,7 +221,7 @@ class OutputDirectory:
         return path
 
     def _publish_files(self) -> None:
-        """Rename parts, sync the directory, then rename entries."""
+        """Rename hashed files, sync the directory, then rename entries."""
         for name, temporary in self._parts.items():
             target = self.path / name
             if not os.path.lexists(target):
@@ -232,8 +230,8 @@ class OutputDirectory:
         if self._parts:
             platform.sync_directory(self.path)
         self._publish_entries()
-        # Files of the new package and files outside the directory are kept, even if the old index
-        # lists them.
+        # Keep files of the new package and files outside the directory, even if the old index lists
+        # them.
         for name in self._superseded:
             inside = name == os.path.basename(name)
             if inside and name not in {*self._parts, *self._entries}:
@@ -242,7 +240,7 @@ class OutputDirectory:
             _unlink_quietly(second)
 
     def _publish_entries(self) -> None:
-        """Rename entries. If one of several renames fails, the previous entries are restored."""
+        """Rename the entries. If a rename fails, restore the previous entries."""
         if len(self._entries) == 1:
             self._publish_single_entry(*self._entries.items())
             return
@@ -266,7 +264,7 @@ class OutputDirectory:
         self._made = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
-        """Publish a set of files that has only one entry."""
+        """Publish a set of files with a single entry."""
         name, temporary = entry
         made, self._made = self._made, []
         try:
@@ -281,14 +279,12 @@ class OutputDirectory:
         for path in (*self._temporary, *self._made):
             _unlink_quietly(path)
         for directory in reversed(self._new_folders):
-            with suppress(OSError):  # not empty: another process wrote a file here
+            with suppress(OSError):  # not empty: another process has written a file here
                 os.rmdir(directory)
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:
-    """Write the whole chunk. A single call of `os.write` may write only a part, and at most 2
-    GiB.
-    """
+    """Write the whole chunk. A single `os.write` may write less, and at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)
@@ -296,7 +292,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_after_rename(path: Path) -> None:
-    """Sync the directory after the only entry has been published, which cannot be undone."""
+    """Sync the directory after the only entry has been published, so a failure cannot be undone."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -314,7 +310,7 @@ def _unlink_quietly(path: Path) -> None:
 
 
 def _remove_stale_files(directory: Path) -> None:
-    """Remove temporary files of dead processes."""
+    """Remove the temporary files of terminated processes."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -327,9 +323,9 @@ def _remove_stale_files(directory: Path) -> None:
 
 
 STALE_SECONDS = 3600
-"""Age after which a temporary file of another host or container is stale."""
+"""Age after which a temporary file of another host or container is considered stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
-"""Names of temporary files; names by earlier versions lack the host."""
+"""Pattern of the names of temporary files; earlier versions omitted the host."""
 
 
 @cache
@@ -345,7 +341,7 @@ def get_process_namespace() -> str:
 
 
 def _read_system_fact(fact: str) -> str:
-    """Return the content of a system file, or the target of a link."""
+    """Read a system file, or the target of a symbolic link."""
     if os.path.islink(fact):
         return os.readlink(fact)
     with open(fact, encoding="ascii", errors="replace") as file:
@@ -358,7 +354,7 @@ def get_temporary_prefix() -> str:
 
 
 def is_stale_file_name(name: str, written_time: float) -> bool:
-    """Return True if a temporary file with this name and modification time belongs to a dead
+    """Return True if a temporary file with this name and modification time belongs to a terminated
     process.
     """
     found = _TEMPORARY_NAME.fullmatch(name)
@@ -381,7 +377,7 @@ def create_temporary_directory() -> Iterator[Path]:
 
 
 def _remove_stale_directories(parent_directory: Path) -> None:
-    """Remove temporary directories of dead processes."""
+    """Remove the temporary directories of terminated processes."""
     with os.scandir(parent_directory) as entries:
         for entry in entries:
             if entry.name.startswith("specc-") and _is_stale_directory(entry):
@@ -389,10 +385,10 @@ def _remove_stale_directories(parent_directory: Path) -> None:
 
 
 def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return True if a path is a directory of this user and of a dead process."""
+    """Return True if a path is a temporary directory of this user and of a terminated process."""
     with suppress(OSError):  # another process has removed it
         facts = entry.stat(follow_symlinks=False)
-        # on systems without user ids, each user has a temporary directory of their own
+        # on systems without user ids, each user has a separate temporary directory
         mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
         gone = is_stale_file_name(entry.name, facts.st_mtime)
         return mine and gone and entry.is_dir(follow_symlinks=False)

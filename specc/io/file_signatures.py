@@ -1,4 +1,4 @@
-"""Recognize files by content: files that specc wrote, and LFS pointers, HTML pages or pickles with
+"""Recognize files by content: files written by specc, and LFS pointers, HTML pages or pickles with
 misleading names.
 """
 
@@ -60,8 +60,8 @@ def is_gguf_path(path: str | Path) -> bool:
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
-    """Return a description of a file with these first bytes, and a fix, or None if the file type is
-    unknown.
+    """Identify a file of another format by its first bytes. Return a description and a fix, or None
+    if the format is unknown.
     """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for mark, what, help in _FOREIGN_SIGNATURES:
@@ -81,17 +81,17 @@ def format_conversion_command(*names: str) -> str:
 
 PRODUCER_NAME = "specc"
 SIDE_FILE_SUFFIXES = (".data", ".tokenizer.json")
-"""Suffixes of files next to a model, after its name and their content hash."""
+"""Suffixes of files next to a model; they follow its name and their content hash."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
-"""Protobuf fields of a model: producer name, and metadata."""
+"""Protobuf field numbers of a model: producer name and metadata."""
 _MADE_BY, _HEAD = b"<!-- specc -->", 2048
 """The text that identifies drawings and pages written by specc, and the number of bytes that are
-searched for this text."""
+searched for it."""
 _LONGEST_HEADER = 100_000_000
 _MAX_FIELDS = 10_000
-"""Maximum number of protobuf fields that are parsed, because other files may appear to contain many
+"""Maximum number of parsed protobuf fields, because other files may appear to contain many
 fields."""
 
 
@@ -136,7 +136,7 @@ def is_specc_png(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def _is_specc_page(data: mmap.mmap) -> bool:
-    """Return True if an SVG or HTML page starts with specc's generator mark."""
+    """Return True if an SVG or HTML page starts with the generator mark of specc."""
     head = data[:_HEAD]
     return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
 
@@ -164,7 +164,7 @@ def is_specc_weights(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def is_package_index(data: mmap.mmap) -> bool:
-    """Return True if a file is the index of a package, damaged or not."""
+    """Return True if a file is the index of a package, even if it is corrupted."""
     return data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
 
 
@@ -200,7 +200,7 @@ def filter_unreferenced_files(
     """
     left = list(names)
     try:
-        # The directory, which may be large, is listed only if there are names.
+        # The directory, which may be large, is listed only if necessary.
         there = os.listdir(directory) if left else []
     except OSError:
         return []
@@ -227,8 +227,8 @@ def _is_referenced(path: Path, name: str) -> bool:
 
 
 def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Yield number and byte range of protobuf fields. Raise ValueError or IndexError for damaged
-    data.
+    """Yield the number and byte range of each protobuf field. Raise ValueError or IndexError if the
+    data is corrupted.
     """
     at = 0
     while at < len(data):

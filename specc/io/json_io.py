@@ -23,16 +23,16 @@ from specc.io.safe_read import has_lone_surrogate
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-INTEGER_BOUND = 2**64  # exclusive; the largest integers in specc's files are 64-bit seeds
-MAX_DEPTH = 100  # nesting depth of specc's own JSON files
+INTEGER_BOUND = 2**64  # exclusive; the largest integers in files of specc are 64-bit seeds
+MAX_DEPTH = 100  # nesting depth of JSON files of specc
 
 
 class InvalidJsonError(ValueError):
-    """Raised for invalid JSON; the message states the reason."""
+    """Raised if JSON is invalid; the message contains the reason."""
 
 
 class DuplicateKeyError(InvalidJsonError):
-    """Raised for a JSON object with the duplicate key `key`."""
+    """Raised if a JSON object has the duplicate key `key`."""
 
     def __init__(self, key: str) -> None:
         super().__init__("duplicate key in an object")
@@ -40,7 +40,7 @@ class DuplicateKeyError(InvalidJsonError):
 
 
 class NonFiniteNumberError(InvalidJsonError):
-    """Raised for a JSON text with NaN or an infinity, which JSON does not allow."""
+    """Raised if a JSON text contains NaN or infinity, which JSON does not allow."""
 
 
 class NestingTooDeepError(InvalidJsonError):
@@ -49,7 +49,7 @@ class NestingTooDeepError(InvalidJsonError):
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """Maximum nesting depth and magnitude of integers; None means unlimited."""
+    """The maximum nesting depth and the maximum magnitude of integers; None means unlimited."""
 
     depth: int | None = MAX_DEPTH
     integer_bound: int | None = INTEGER_BOUND
@@ -61,7 +61,7 @@ NO_LIMITS = JsonLimits(depth=None, integer_bound=None)  # for callers that check
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     """Parse a JSON text. Raise InvalidJsonError or json.JSONDecodeError; both are ValueErrors."""
-    if text.startswith("\ufeff"):  # a byte order mark is invisible, so the message names it
+    if text.startswith("\ufeff"):  # a byte order mark is invisible, so the message mentions it
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)
@@ -109,7 +109,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
 
 
 def as_exact_integer(value: object) -> int | None:
-    """Return the value if it is an integer, or else None, including for `true` and 3.0."""
+    """Return the value if it is an integer, otherwise None, also for `true` and 3.0."""
     return value if type(value) is int else None
 
 
@@ -129,7 +129,7 @@ def _reject_non_finite(text: str) -> NoReturn:
 STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
 )
-"""Shared decoder, because JSON Lines files contain millions of JSON texts."""
+"""The JSON decoder of all functions, because JSON Lines files contain millions of JSON texts."""
 
 
 def _iterate_items(value: Json) -> Iterable[Json]:
@@ -139,7 +139,7 @@ def _iterate_items(value: Json) -> Iterable[Json]:
 
 
 def _check_limits(value: Json, limits: JsonLimits) -> None:
-    """Raise InvalidJsonError if a value exceeds the limits. There is no recursion."""
+    """Raise InvalidJsonError if a value exceeds the limits. The function is not recursive."""
     level, depth = [value], 0
     while level:
         integers = [n for item in level if (n := as_exact_integer(item)) is not None]
@@ -156,11 +156,11 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
 Option = TypeVar("Option", bound=str)
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
-MAX_NUMBER = 1e30  # largest magnitude, whose square is still a float
+MAX_NUMBER = 1e30  # largest magnitude; its square is finite in float64
 
 
 def raise_invalid_record(path: FieldPath, what: str) -> NoReturn:
-    """Raise E0915 for an invalid record of a model file."""
+    """Raise E0915 because a record of a model file is invalid."""
     raise_error(
         "E0915",
         "the preprocessing settings of the model file are invalid",
@@ -170,7 +170,7 @@ def raise_invalid_record(path: FieldPath, what: str) -> NoReturn:
 
 
 class JsonFields:
-    """Fields of a JSON object. Fields may refer to values in `shared` by name."""
+    """Fields of a JSON object. `shared` are values to which fields may refer by name."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class JsonFields:
         return JsonFields(self.get_required(key), (*self.path, key), self.report_error, self.shared)
 
     def reject_unknown(self) -> None:
-        """Reject fields that were not read."""
+        """Raise an error if there are fields that were not read."""
         for key in sorted(self._unread):
             self.raise_invalid(key, "is unknown")
 
@@ -335,14 +335,14 @@ def _check_number(
 
 
 Reader: TypeAlias = Callable[[JsonFields, str], object]
-"""Read one field of a JSON object, or raise an error."""
+"""A function that reads one field of a JSON object, or raises an error."""
 PLAIN_READERS: Mapping[object, Reader] = {
     bool: JsonFields.read_bool, float: JsonFields.read_number, str: JsonFields.read_string
 }  # fmt: skip
 
 
 def int_range(low: int, high: int) -> Reader:
-    """Return the reader of an integer from `low` to `high`."""
+    """Return a function that reads an integer from `low` to `high`."""
     return partial(JsonFields.read_int, low=low, high=high)
 
 
@@ -356,19 +356,19 @@ class Record:
     json_keys: ClassVar[Mapping[str, str]] = {}
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON."""
+        """Convert the record to JSON."""
         return {"kind": self.tag, **_record_to_json(self)}
 
     @classmethod
     def from_fields(cls, fields: JsonFields) -> Self:
-        """Return the record from untrusted JSON."""
+        """Create the record from untrusted JSON."""
         make_record: Callable[..., Self] = cls
         record = make_record(**dict(_read_fields(cls, fields)))
         record.check_fields(fields)
         return record
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject values that contradict each other."""
+        """Raise an error if values contradict each other."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -394,7 +394,7 @@ def _get_field_reader(hint: object) -> Reader:
 
 
 def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
-    """Parse a record of the class that its field `kind` names."""
+    """Parse a record whose class is given by its field `kind`."""
     record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
     fields.reject_unknown()
     return record

@@ -1,4 +1,6 @@
-"""Measure free memory (machine and cgroup limits) and raise E0804 if a model does not fit."""
+"""Measure the free memory (of the machine and of its cgroup), and raise E0804 if a model does not
+fit.
+"""
 
 import os
 from pathlib import Path
@@ -14,7 +16,8 @@ _CGROUP_FILES = (
         "total_inactive_file",
     ),
 )
-"""Limit and usage files of cgroup v2 and v1, and the page cache that is reclaimable."""
+"""Files with the limit and usage of cgroup v2 and v1, and the statistic of reclaimable page
+cache."""
 
 
 def get_free_memory() -> int | None:
@@ -39,7 +42,7 @@ def _get_machine_memory() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return None  # Windows lacks the function, and macOS lacks the name
+        return None  # Windows lacks `os.sysconf`, and macOS lacks this name
 
 
 def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
@@ -81,7 +84,7 @@ def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: i
 
 
 def describe_fitting_model(weight_count: int, free_bytes: int) -> str:
-    """Describe the largest model that fits into this memory."""
+    """Describe the largest model that fits into `free_bytes` bytes."""
     narrow = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
     most = f"{free_bytes / 4e9:.2f} billion parameters in float32"
     if not narrow:

@@ -1,4 +1,4 @@
-"""Check whether an output path may be written. Raise E0810 to E0816, E0833 or E0958 if not."""
+"""Check output paths. Raise E0810 to E0816, E0833 or E0958 if a path may not be written."""
 
 import errno
 import os
@@ -23,13 +23,13 @@ FORCE_HELP = "replace a file that specc did not write, too; never one that is re
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
-    """A kind of output: description, suffixes, and a test for files written by specc."""
+    """A kind of output: its description and suffixes, and a test for files written by specc."""
 
     description: str
     suffixes: tuple[str, ...]
     is_written_by_specc: Callable[[Path], bool] | None = None
     directory_help: str = ""
-    """Help text if the output path is a directory."""
+    """The help if the output path is a directory."""
 
 
 MODEL_OUTPUT = OutputKind(
@@ -66,9 +66,9 @@ def resolve_output_path(
     force: bool = False,
     content: bytes = b"",
 ) -> Path:
-    """Return the file to write for `path` with links resolved; an existing file with this `content`
-    is allowed. Raise E0811 (not a file), E0814 (an input), E0816 (suffix) or E0833 (a file of
-    another program).
+    """Return the file to write for `path`, with symbolic links resolved. An existing file with this
+    `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816 (suffix) or E0833 (a
+    file of another program).
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
         # the path has a trailing slash, which `Path` drops
@@ -87,7 +87,7 @@ def resolve_output_path(
                 f"name it `{escape_text(default)}`{_explain_suffix(path, kind)}"
                 if kind in _WITHOUT_OPTION
                 else f"write `-o {escape_text(default)}`",
-                # a name without a suffix is a directory
+                # a name without a suffix denotes a directory
                 *([kind.directory_help] if kind.directory_help and not path.suffix else []),
             ],
         )
@@ -125,7 +125,7 @@ def explain_unportable_name(name: str) -> str:
 
 
 def reject_unportable_name(path: Path) -> None:
-    """Raise E0958 for a file name that some operating systems do not allow."""
+    """Raise E0958 if some operating systems do not allow a file name."""
     if reason := explain_unportable_name(path.name):
         raise_error(
             "E0958",
@@ -144,7 +144,7 @@ def normalize_output_path(path: str | Path) -> Path:
 
 
 def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
-    """Raise E0833 for an existing file that specc did not write."""
+    """Raise E0833 because specc did not write an existing file."""
     raise_error(
         "E0833",
         f"`{escape_text(path)}` would be replaced",
@@ -154,7 +154,7 @@ def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
 
 
 def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise E0814 if the output is one of the input files, even by a different name."""
+    """Raise E0814 if the output is one of the input files, even under another name."""
     for given in inputs:
         try:
             same = os.path.samefile(path, given)
@@ -170,8 +170,8 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """Return the regular file, existing or not, that a path refers to. Raise E0811 for other kinds
-    of files.
+    """Return the regular file, existing or not, that a path refers to. Raise E0811 if it is another
+    kind of file.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -199,7 +199,7 @@ def _check_regular_file(path: Path, mode: int, through: str) -> None:
 
 
 def raise_not_a_file(path: Path, what: str) -> NoReturn:
-    """Raise E0811 for a path that is not a regular file."""
+    """Raise E0811 because a path is not a regular file."""
     title = f"the output `{escape_text(path)}` is {what}"
     raise_error("E0811", title, notes=["nothing was written"], helps=["use the name of a file"])
 

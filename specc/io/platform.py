@@ -14,7 +14,7 @@ from types import FrameType
 
 IS_WINDOWS = os.name == "nt"
 REPLACE_ATTEMPTS = 5
-"""Number of attempts to rename a file that another program has open."""
+"""Maximum number of attempts to rename a file that another program has open."""
 RETRY_SECONDS = 0.2
 """Number of seconds between two attempts."""
 
@@ -25,20 +25,20 @@ def _get_open_flag(name: str) -> int:
 
 
 def get_read_flags() -> int:
-    """Return the open flags for reading: binary, and nonblocking in case the path is a pipe."""
+    """Return the open flags for reading: binary, and nonblocking (the path may be a pipe)."""
     plain = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
     # O_NONBLOCK has no effect on regular files
     return plain | _get_open_flag("O_NONBLOCK")
 
 
 def get_create_flags() -> int:
-    """Return the open flags for a new file: exclusive, without following links."""
+    """Return the open flags for a new file: exclusive, without following symbolic links."""
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return new | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
 
 
 _SEEK_LOCK = threading.Lock()
-"""Lock for seek and read on systems without `pread`."""
+"""A lock for seek and read on systems without `pread`."""
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
@@ -60,14 +60,14 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 
 
 def copy_file_mode(fd: int, mode: int) -> None:
-    """Copy the mode of a different file, on platforms that have file modes."""
+    """Set the mode to that of another file, on platforms that have file modes."""
     if "fchmod" in vars(os):
         with suppress(OSError):  # the file system has no modes
             os.fchmod(fd, mode)
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Rename a file. On Windows, retry while another program has the old file open."""
+    """Rename a file. On Windows, retry while another program has the target open."""
     for turn in range(REPLACE_ATTEMPTS):
         try:
             os.replace(source, target)
@@ -108,8 +108,8 @@ def sync_directory(path: Path) -> None:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return True if a process may be alive; return True on Windows, where the check would kill the
-    process.
+    """Return True if a process may be alive; on Windows, where the check would kill the process,
+    always return True.
     """
     if IS_WINDOWS:
         return True
@@ -141,13 +141,12 @@ SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals, kept because a library that is being imported may replace the exception of a
-signal.
-"""
+"""Received signals. They are stored because a library that is being imported may replace the
+exception."""
 
 
 class ProcessTerminated(KeyboardInterrupt):
-    """Raised if a signal terminates the process; it is handled like Ctrl-C."""
+    """Raised if a signal terminates the process; handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -173,7 +172,7 @@ def install_termination_handlers() -> None:
 
 
 def get_pending_termination() -> KeyboardInterrupt | None:
-    """Return the exception of the last signal, even if a library replaced it."""
+    """Return the exception of the last signal, even if a library has replaced it."""
     if not RECEIVED_SIGNALS:
         return None
     number = RECEIVED_SIGNALS[-1]
@@ -182,7 +181,7 @@ def get_pending_termination() -> KeyboardInterrupt | None:
 
 def _raise_terminated(number: int, _: FrameType | None) -> None:
     RECEIVED_SIGNALS.append(number)
-    # a second interrupt ends the process at once
+    # a second interrupt terminates the process immediately
     signal.signal(number, signal.SIG_DFL)
     raise ProcessTerminated(number)
 

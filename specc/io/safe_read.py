@@ -20,7 +20,7 @@ from specc.io.platform import get_read_flags
 
 
 class Closeable(ABC):
-    """A resource that is closed at the end of its `with` block."""
+    """A resource that is closed at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None:
@@ -40,14 +40,16 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFileError(Exception):
-    """Raised for a file that cannot be read; the message states why."""
+    """Raised if a file cannot be read; the message contains the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """Raised for a file whose `size` in bytes exceeds the limit, or that grew while it was read."""
+    """Raised if the `size` of a file in bytes exceeds the limit, or if the file grew while it was
+    read.
+    """
 
     size: int
 
@@ -58,20 +60,20 @@ def escape_text(text: object, keep: str = "") -> str:
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Return True if a text has a lone surrogate, which UTF-8 cannot encode."""
+    """Return True if a text contains a lone surrogate, which UTF-8 cannot encode."""
     return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """Open a regular file and return its descriptor. Raise UnreadableFileError for other kinds of
-    files.
+    """Open a regular file and return its descriptor. Raise UnreadableFileError if it is another
+    kind of file.
     """
     try:
         # opening a FIFO without a writer must not block
         fd = os.open(path, get_read_flags())
     except FileNotFoundError as error:
         if os.path.islink(path):
-            # a hub cache with deleted blobs has such broken links
+            # broken symbolic links occur in a hub cache whose blobs were deleted
             gone = escape_text(os.readlink(path))
             raise UnreadableFileError(f"it is a link to `{gone}`, which does not exist") from None
         raise UnreadableFileError(describe_os_error(error)) from None
@@ -104,8 +106,8 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = None) -> str | None:
-    """Return the SHA-256 of a file, or of its first `max_bytes` bytes; return None for an
-    unreadable file.
+    """Return the SHA-256 of a file, or of its first `max_bytes` bytes; return None if it cannot be
+    read.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
@@ -117,7 +119,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
 
 
 def resolve_links(path: Path) -> Path:
-    """Resolve the links of a path. Raise UnreadableFileError if the links are circular."""
+    """Resolve the links of a path. Raise UnreadableFileError if they form a cycle."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -155,7 +157,9 @@ def read_required_file(
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Return the content of a file. Raise E0802, or E0904 for more than `max_bytes` bytes."""
+    """Return the content of a file. Raise E0802, or E0904 if it is larger than `max_bytes`
+    bytes.
+    """
     try:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
@@ -169,7 +173,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 
 
 def fail_too_large(path: str, reason: str) -> NoReturn:
-    """Raise E0904 for a file that is too large."""
+    """Raise E0904 because a file is too large."""
     raise_error(
         "E0904",
         f"`{escape_text(path)}` exceeds the size limit",
@@ -179,13 +183,13 @@ def fail_too_large(path: str, reason: str) -> NoReturn:
 
 
 def raise_unreadable(path: object, reason: str, fix: str) -> NoReturn:
-    """Raise E0802 for a file that is not readable."""
+    """Raise E0802 because a file cannot be read."""
     raise_error("E0802", f"cannot read `{escape_text(path)}`: {reason}", helps=[fix])
 
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _MAX_BYTES = 200
-"""Maximum size of a file that holds a revision."""
+"""Maximum size of a file that contains a revision."""
 
 
 def suggest_for_cache_directory(directory: Path) -> str:
@@ -198,7 +202,7 @@ def suggest_for_cache_directory(directory: Path) -> str:
 
 
 def suggest_for_hub_name(name: str) -> str:
-    """Suggest a path if `name` is the name of a model on the hub; otherwise return ""."""
+    """Suggest a path if `name` is the name of a hub model; otherwise return ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     home = os.environ.get("HF_HOME", "")

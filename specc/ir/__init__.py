@@ -1,1 +1,1 @@
-"""The intermediate representation: typed operations on tensors with symbolic lengths."""
+"""The intermediate representation: typed operations on tensors with symbolic shapes."""

@@ -10,4 +10,4 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 """A NumPy array of any element type. Element types are checked at run time."""
 Arrays: TypeAlias = Mapping[str, Array]
-"""Arrays by the name of an input, output or parameter."""
+"""Arrays by name (inputs, outputs or parameters)."""

@@ -1,9 +1,9 @@
 """Dependence analysis: the operand positions that each result depends on, for all nodes including
 loops.
 
-An element of a result at position `t` may depend on position `u` of an operand's axis only if a
-`Dependence` between both axes has `t - u` among its offsets. A result does not read an operand axis
-without a dependence.
+Position `t` of a result axis may depend on position `u` of an operand axis only if there is a
+`Dependence` between the two axes whose offsets include `t - u`. If an operand axis has no
+dependence, the result does not read it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +45,8 @@ __all__ = [
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
-    """Return all dependences between the operands and the results of a node. If `results` are
-    absent, they are inferred.
+    """Return all dependences between the operands and the results of a node. If `results` is None,
+    the result types are inferred.
     """
     result_types = node.infer_types() if results is None else tuple(r.type for r in results)
     return find_op_dependences(
@@ -63,8 +63,8 @@ def get_read_length(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the dependences of an op applied to these types. The result is cached, because layers
-    repeat.
+    """Return the dependences of an op for these types. The result is cached, because the layers of
+    a model repeat.
     """
     return tuple(
         _iterate_scan_dependences(op, args, results)
@@ -73,12 +73,12 @@ def find_op_dependences(
     )
 
 
-# a loop reads its own axis in order; dependences along other axes are traced through the body
+# a loop reads its scan axis in order; dependences along other axes are traced through the body
 
 
 @dataclass
 class AxisTrace:
-    """The positions of one axis that a value depends on: intervals along axes of the value, or all
+    """The positions of one axis on which a value depends: an interval per axis of the value, or all
     positions.
     """
 
@@ -86,7 +86,7 @@ class AxisTrace:
     is_fully_read: bool = False
 
     def join(self, other: "AxisTrace") -> bool:
-        """Merge `other` into this trace; return whether anything changed."""
+        """Merge `other` into this trace; return True if anything changed."""
         before = dict(self.axes), self.is_fully_read
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, reach in other.axes.items():
@@ -103,7 +103,7 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Trace axes of some values of `graph` to all values that depend on them."""
+    """Propagate axes of the values in `start` to all values of `graph` that depend on them."""
     found: dict[Value, AxisTrace] = {
         v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
@@ -113,7 +113,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
         for link in find_dependences(node, results):
             operand = node.args[link.operand]
             source = found.get(operand) if operand else None
-            # the length of an axis does not determine its values
+            # a value does not depend on the elements of an axis if it uses only its length
             if source is None or not source.is_read or link.kind == "extent":
                 continue
             into = found.setdefault(results[link.result], AxisTrace())
@@ -122,7 +122,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose a trace with a dependence. Offsets of consecutive windows add up; any other
+    """Compose a trace with a dependence. The offsets of consecutive windows are added; any other
     combination may read all positions.
     """
     reach = source.axes.get(dependence.operand_axis)
@@ -152,7 +152,7 @@ def _iterate_scan_dependences(
 
 def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependence]:
     """Yield the dependences on the mask (operand 0, [batch, position]): the state of an iteration
-    depends on earlier mask elements.
+    depends on the mask at earlier positions.
     """
     yield from _iterate_scanned_axis(op, 0, 1, result_count)
     for r in range(result_count):
@@ -162,17 +162,18 @@ def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependenc
 
 
 def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
-    """Yield the dependences along the axis of the loop."""
+    """Yield the dependences along the scan axis of the loop."""
     for r in range(count):
         if r < op.carry_count:
-            # the final carry depends on all positions; the newest position is the last position
+            # the final carry depends on all positions; the last position is the final iteration
             # only in forward direction
             if op.reverse:
                 yield make_dependence(operand, axis, r, None, "all")
             else:
                 yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
-            # a position of a scan output depends on all positions that the loop has read so far
+            # a position of a scan output depends on all positions that the loop has processed so
+            # far
             yield make_dependence(
                 operand,
                 axis,
@@ -193,7 +194,7 @@ def _convert_to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
 def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, body_input: int, inner: int
 ) -> Iterator[Dependence]:
-    """Yield the dependences along an axis other than the loop's. The body is traced until the
+    """Yield the dependences along an axis other than the scan axis. The body is traced until the
     dependences of the carries reach a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
@@ -210,7 +211,7 @@ def _iterate_body_dependences(
         if not any(changed):
             break
         iteration += 1
-        # a dependence that still grows after three iterations grows with every iteration, e.g. if
+        # a dependence that still grows after three iterations grows in every iteration, e.g. if
         # each position of a carry reads its left neighbor
         if iteration >= 3:
             for v, grew in zip(carried, changed, strict=True):
@@ -226,7 +227,7 @@ def _iterate_body_dependences(
 def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
-    """Yield the dependences of a loop result on an axis of an operand, from its trace through the
+    """Yield the dependences of a loop result on an operand axis, given the trace through the
     body.
     """
     if trace.is_fully_read:

@@ -1,8 +1,8 @@
-"""Symbolic axis lengths: integer polynomials over symbols in a normal form.
+"""Symbolic dimensions: integer polynomials over symbols in a normal form.
 
 Two dims are equal if and only if their normal forms are equal. Besides sums and products, terms may
 contain opaque functions: the exact quotient `a / b` (without remainder), `a // b`, `a % b`, `min`
-and `max`. Different symbols are different lengths.
+and `max`. Different symbols are never equal.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,17 +14,17 @@ from typing import TypeAlias, Union
 from specc.diagnostics.source import Origin
 
 MAX_DIM_INTEGER = 2**53
-"""Maximum integer, so that float64 (and JavaScript) represents all integers exactly."""
+"""Maximum integer: float64 (and JavaScript) represents all integers up to it exactly."""
 MAX_MONOMIALS = 64
 TOO_LARGE = "a length of 2^53 or more; the limit is 2^53 - 1"
 
 
 class DimError(Exception):
-    """An error for an undefined operation on lengths, which the message describes."""
+    """An undefined operation on dimensions, described by the message."""
 
 
 class DimLimitError(DimError):
-    """An error for a length of 2^53 or more, or with more than 64 terms."""
+    """A dimension of 2^53 or more, or a polynomial with more than 64 terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,15 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A symbolic length: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
-    below. `origin` is the place where the user set its value, for messages; comparisons ignore
-    `origin`.
+    """A symbolic dimension: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
+    below. `origin` is where the user set its value, for messages. Comparisons ignore it.
     """
 
     __slots__ = ("_hash", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
-        # Terms with coefficient 0 are dropped and the others sorted, so that equal lengths have
-        # equal terms.
+        # Terms with coefficient 0 are dropped and the others are sorted, so that equal dimensions
+        # have equal terms.
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
             if len(kept) > MAX_MONOMIALS:
@@ -77,11 +76,11 @@ class Dim:
 
     @classmethod
     def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
-        """Return the unknown length called `name`."""
+        """Return the dimension symbol `name`."""
         return cls({((name, 1),): 1}, origin)
 
     def with_origin(self, origin: Origin | None) -> "Dim":
-        """Return this length with a different origin."""
+        """Return this dimension with another origin."""
         if origin is None:
             return self
         made = object.__new__(Dim)
@@ -90,7 +89,7 @@ class Dim:
 
     @property
     def number(self) -> int | None:
-        """The value if the length has no symbols, otherwise None."""
+        """The value if the dimension is static, otherwise None."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -99,7 +98,7 @@ class Dim:
 
     @property
     def name(self) -> str | None:
-        """The symbol's name if the length is one bare symbol, otherwise None."""
+        """The name of the symbol if the dimension is a single symbol, otherwise None."""
         match self.terms:
             case (((((str() as name), 1),), 1),):
                 return name
@@ -114,7 +113,7 @@ class Dim:
         return frozenset(names).union(*inner)
 
     def iterate_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque functions in its terms, excluding nested ones."""
+        """Yield the opaque functions in the terms, excluding nested ones."""
         for monomial, _ in self.terms:
             for atom, _ in monomial:
                 if isinstance(atom, DimFunction):
@@ -163,14 +162,14 @@ class Dim:
         return multiply_dims([self] * power)
 
     def substitute(self, values: Mapping[str, DimLike]) -> "Dim":
-        """Replace symbols by values or lengths."""
+        """Replace symbols by integers or dimensions."""
         if not self.symbols() & values.keys():
             return self
 
         def substitute_atom(atom: Atom) -> Dim:
             if isinstance(atom, str):
                 return Dim.from_value(values[atom]) if atom in values else Dim.symbol(atom)
-            # A quotient is recomputed after the substitution, because it may become a number or
+            # A quotient is recomputed after the substitution, because it may become an integer or
             # have a remainder.
             return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
 
@@ -187,7 +186,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the value for given symbols. Raise DimError if a division has a remainder."""
+        """Evaluate for the given symbol values. Raise DimError if a division has a remainder."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
@@ -200,7 +199,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Return the value without building dims. Raise KeyError for a symbol without a value."""
+        """Evaluate without building dims. Raise KeyError for a symbol without a value."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:
@@ -230,14 +229,14 @@ class Dim:
 
 @lru_cache(maxsize=4096)
 def _make_constant_dim(value: int) -> Dim:
-    """Return a constant dim. The result is cached, because few different integers are used."""
+    """Return a constant dim. The result is cached, because few different integers occur."""
     return Dim({(): value})
 
 
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """Return the exact quotient `p / q`. Raise DimError if it has a remainder."""
     p, q = Dim.from_value(p), Dim.from_value(q)
-    # exact division is tried before an opaque quotient is built, so that `(a * b) / b` becomes `a`
+    # exact division comes first, so that `(a * b) / b` becomes `a`
     if (whole := _try_divide(p, q)) is not None:
         return whole
     a, b = p.number, q.number
@@ -253,13 +252,13 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     p, number = Dim.from_value(p), Dim.from_value(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
-            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`, so that a length after several
-            # strides has one normal form
+            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`, so that the length after several
+            # strides has a unique normal form
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
-    # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the variable terms is cancelled;
-    # the remainder of a negative constant would be rounded the other way
+    # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the non-constant terms is
+    # cancelled, unless the constant is negative, whose remainder would be rounded differently
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (shared := gcd(number, *factors)) > 1:
         return floor_divide_dims(Dim({m: c // shared for m, c in p.terms}), number // shared)
@@ -291,12 +290,12 @@ DIM_FUNCTIONS: Mapping[str, Callable[[DimLike, DimLike], Dim]] = {
 
 
 def multiply_dims(dims: Iterable[DimLike]) -> Dim:
-    """Return the product of the lengths, or 1 if there are none."""
+    """Return the product of the dimensions, or 1 if there are none."""
     return prod((Dim.from_value(d) for d in dims), start=Dim.from_value(1))
 
 
 def sum_dims(dims: Iterable[DimLike]) -> Dim:
-    """Return the sum of the lengths, or 0 if there are none."""
+    """Return the sum of the dimensions, or 0 if there are none."""
     return sum((Dim.from_value(d) for d in dims), start=Dim.from_value(0))
 
 
@@ -313,7 +312,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
         if b is not None and b > 1:
             whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
-                # `(2n + 3) // 2` is `n + 1 + 1 // 2`: the remainder has no coefficient of 2 or more
+                # `(2n + 3) // 2` is `n + 1 + 1 // 2`; the remainder has coefficients < 2
                 left = _make_function_dim(fn, evaluate, p - whole * b, q)
                 return whole + left if fn == "//" else left
     elif p == q:
@@ -362,7 +361,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
 
 
 def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
-    """Cancel an exact quotient in a term with its other factors; return None if there is none."""
+    """Cancel an exact quotient in a term with other factors; return None if there is none."""
     # floor divisions do not cancel: `b * (a // b)` is not `a`
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":

@@ -1,7 +1,7 @@
 """The IR graph: values, nodes that compute them, and the builder that adds nodes.
 
-Graphs are immutable. The builder merges equal nodes into one node; origins and names of nodes are
-stored separately and do not affect equality.
+Graphs are immutable. The builder merges equal nodes into one node; the origins and names of nodes
+are stored separately and do not affect equality.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from specc.ir.types import Type
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """A tensor with its type and the node that computes it (None for inputs and parameters).
-    `index` is the index among the results of the node.
+    `index` is the result index of the node.
     """
 
     type: Type
@@ -32,7 +32,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """The length of each axis."""
+        """The shape."""
         return self.type.shape
 
     @property
@@ -52,7 +52,9 @@ NodeOperands: TypeAlias = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A call of `op` with `args`. Equal nodes compute equal values; the hash is computed once."""
+    """An application of `op` to `args`. Equal nodes compute equal values; the hash is computed
+    once.
+    """
 
     op: Op
     args: tuple[Value | None, ...]
@@ -87,8 +89,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight with its full name, type, initializer and source location, and the function that
-    declares it. `tied_to` names the weight that it is tied to.
+    """A weight: its full name, type, initializer and source location, and the built-in function
+    that declares it. `tied_to` is the name of the weight to which it is tied.
     """
 
     name: str
@@ -101,7 +103,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input. `padding_side` is set for a padding mask. `upper_bound` is the exclusive upper
+    """A graph input. `padding_side` is set for a padding mask. `upper_bound` is the exclusive upper
     bound of ids.
     """
 
@@ -113,7 +115,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class NodeOrigin:
-    """The origin of a node: scope paths and source spans."""
+    """The origin of a node: its scope paths and source spans."""
 
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -128,7 +130,7 @@ class NodeOrigin:
 class Graph:
     """A graph of nodes in topological order, with ordered `inputs`, `parameters` and `outputs`.
     `names` maps scope paths (`encoder.layers.3.self_attn:weights`) to values. `min_lengths` are
-    lower bounds of symbols, `length_equations` are equations `symbol = dim` that all inputs
+    lower bounds of symbols. `length_equations` are equations `symbol = dim` that all inputs
     satisfy.
     """
 
@@ -156,11 +158,11 @@ class Graph:
         return f"{self.name}: {format_port_types(inputs)} -> {format_port_types(outputs)}"
 
     def get_origin(self, node: Node | None) -> NodeOrigin:
-        """Return the origin of a node, or an empty origin."""
+        """Return the origin of a node, or an empty origin if it has none."""
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def map_users(self) -> dict[Value, list[tuple[Node, int]]]:
-        """Return the users of each value: the nodes that read it, with the operand index."""
+        """Return the users of each value: nodes with the operand index."""
         users: dict[Value, list[tuple[Node, int]]] = {}
         for node, _ in self.nodes:
             for n, value in enumerate(node.args):
@@ -169,13 +171,13 @@ class Graph:
         return users
 
     def get_scope(self, node: Node | None) -> str:
-        """Return the scope path that a node was first built under, or ""."""
+        """Return the scope path in which a node was first built, or ""."""
         return next(iter(self.get_origin(node).scopes), "")
 
 
 @dataclass(kw_only=True)
 class Builder:
-    """Builder of a graph with common subexpression elimination: equal nodes are added once."""
+    """Builds a graph with common subexpression elimination: equal nodes are added once."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)
@@ -187,11 +189,12 @@ class Builder:
     origin_parts: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
         default_factory=dict
     )
-    """The scopes and spans of each node as sets; a node may have thousands of locations."""
+    """The scopes and spans of each node. They are sets, because a node may have thousands of
+    locations."""
     node_indices: dict[Node, int] = field(default_factory=dict)
-    """The index of each node in the order of insertion."""
+    """The index of each node in insertion order."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """The nodes that depend on a length that occurs only in expert bodies."""
+    """The nodes that depend on a symbol that occurs only in bodies of experts."""
 
     def add_input(self, name: str, facts: Input) -> Value:
         """Add an input."""
@@ -212,9 +215,9 @@ class Builder:
     def add_node(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
     ) -> NodeResults:
-        """Add a node and return its results. Raise ShapeError for invalid operands."""
+        """Add a node and return its results. Raise ShapeError if the operands are invalid."""
         node = Node(op, args)
-        # equal nodes are shared, e.g. the mask that all layers use
+        # equal nodes are merged, e.g. the mask of all layers
         if (results := self.nodes.get(node)) is None:
             results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
             self.node_indices[node] = len(self.nodes)
@@ -241,7 +244,7 @@ class Builder:
         self.origin_parts[node] = now, seen
 
     def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
-        """Add the inputs and parameters of `graph`. Return a map from old to new values."""
+        """Add the inputs and parameters of `graph`. Return the new values by old value."""
         new_values = {v: self.add_input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in graph.parameters.items():
             new_values[value] = self.add_parameter(graph.parameter_facts[name])
@@ -250,7 +253,9 @@ class Builder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of a node with operands mapped by `new_values`; `op` replaces its op."""
+        """Add a copy of a node with the operands mapped by `new_values`, and with its op replaced
+        by `op` if given.
+        """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
         return results
@@ -261,7 +266,7 @@ class Builder:
         new_values: dict[Value, Value],
         only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add copies of the nodes of `graph` (or of `only_nodes`), and add their results to
+        """Add copies of the nodes of `graph` (or of `only_nodes`), and record their results in
         `new_values`.
         """
         for node, results in graph.nodes:
@@ -299,9 +304,8 @@ class Builder:
         min_lengths: Mapping[str, int] | None = None,
         length_equations: Mapping[str, Dim] | None = None,
     ) -> Graph:
-        """Build the graph that computes `outputs`, without dead nodes and unused parameters."""
-        # nodes that no output needs are dropped, so that their weights are not required in a
-        # checkpoint
+        """Build the graph that computes `outputs`, without dead nodes or unused parameters."""
+        # dead nodes are dropped, so that a checkpoint does not need their weights
         live = collect_needed_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
@@ -336,9 +340,7 @@ def collect_needed_nodes(
     values: Iterable[Value],
     get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,
 ) -> set[Node]:
-    """Return every node that `values` depend on, following the operands that `get_operands`
-    returns.
-    """
+    """Return all nodes on which `values` depend. `get_operands` returns the operands to follow."""
     live: set[Node] = set()
     # an explicit stack, because graphs are thousands of nodes deep
     todo = [v.node for v in values]

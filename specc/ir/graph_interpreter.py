@@ -52,8 +52,8 @@ def evaluate_live_nodes(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of the last node that reads it. Requested values count as read at
-    the end.
+    """Map each value to the index of the last node that reads it. Requested values are used at the
+    end.
     """
     last = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last | dict.fromkeys(requested, len(nodes))
@@ -62,8 +62,8 @@ def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Va
 def bind_inputs(
     graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
 ) -> tuple[dict[Value, S], dict[str, int]]:
-    """Return the arrays of inputs and parameters, and the length of each symbol. Raise E0910 if a
-    required input is missing, and E0911 or E0912 if shapes do not match.
+    """Bind arrays to inputs and parameters, and infer the value of each symbol. Raise E0910 if a
+    required input is missing, and E0911 or E0912 if a shape does not match.
     """
     _check_no_input_missing(graph, inputs, requested)
     given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
@@ -85,8 +85,8 @@ def _check_no_input_missing(
 
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
-    """Raise E0910 if `graph` has no input `name`, and E0907 if the input has a different element
-    kind (`f`, `i` or `b`).
+    """Raise E0910 if `graph` has no input `name`, and E0907 if its element kind is not `kind` (`f`,
+    `i` or `b`).
     """
     if name not in graph.inputs:
         helps = [f"expected one of {_format_quoted(graph.inputs)}"]
@@ -111,9 +111,9 @@ def run_scan(
     select_value: Callable[[int, T, T | None], T],
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
-    """Run a loop. Return the final carries, and the scan outputs of each executed iteration.
-    `select_value` returns the new value, or at padded positions the old value (zeros if the old
-    value is None).
+    """Run a `Scan`. Return the final carries, and the scan outputs of each executed iteration. At
+    padded positions, `select_value` selects the old value (or zeros if it is None), otherwise the
+    new value.
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -145,7 +145,7 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a length. Raise E0912 if the length is undefined for these inputs."""
+    """Evaluate a length. Raise E0912 if it is undefined for these inputs."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:
@@ -185,7 +185,7 @@ def evaluate_last_index(length: int) -> int:
 def evaluate_split_shape(
     op: ops.Split, shape: Sequence[int], lengths: Mapping[str, int]
 ) -> list[int]:
-    """Return the output shape of `op`. Raise E0912 if the sizes do not match the axis."""
+    """Return the output shape of a split. Raise E0912 if the sizes do not match the axis."""
     sizes = [evaluate_length(n, lengths) for n in op.sizes]
     if prod(sizes) != shape[op.axis]:
         parts = " · ".join(map(str, sizes))
@@ -194,13 +194,13 @@ def evaluate_split_shape(
 
 
 def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
-    """Return the output shape of `op`."""
+    """Return the output shape of a merge."""
     end = op.axis + op.count
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
 
 
 def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return `start` and `stop`. Raise E0912 if they are out of range."""
+    """Return `start` and `stop` of a slice. Raise E0912 if they are out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -216,7 +216,7 @@ def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> in
 
 
 def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
-    """Return `k`. Raise E0912 if it exceeds the axis."""
+    """Return `k` of a top-k. Raise E0912 if it exceeds the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= length:
         raise_error("E0912", f"top-{k} of an axis of length {length}")
@@ -226,7 +226,9 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
 def evaluate_stride(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    """Return `start`, `stop` and `step`. Raise E0912 if they are out of range."""
+    """Return `start`, `stop` and `step` of a strided slice. Raise E0912 if they are out of
+    range.
+    """
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
@@ -243,7 +245,7 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
         evaluate_length(op.padding_before, lengths),
         evaluate_length(op.padding_after, lengths),
     )
-    # reflection does not repeat the last position, so it can pad at most `length - 1` positions
+    # reflection does not repeat the last position, so at most `length - 1` positions can be padded
     most = {"reflect": length - 1, "edge": 0 if not length else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
         raise_error(
@@ -254,8 +256,8 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return the numbers of patches along height and width. Raise E0912 if the image size is not
-    divisible by the patch size.
+    """Return the number of patches along the height and the width. Raise E0912 if the image size is
+    not divisible by the patch size.
     """
     (*_, high, wide), (*_, p, r) = image, patch
     if high % p or wide % r:
@@ -278,8 +280,8 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Count the output positions of a transposed convolution along each axis. Raise E0912 for a
-    negative number.
+    """Count the output positions of a transposed convolution along each axis. Raise E0912 if a
+    number is negative.
     """
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
@@ -304,7 +306,7 @@ def count_window_elements(
     """Count the valid positions of every window, along each axis."""
     found = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # with `count_include_pad` explicit padding counts; positions that only ceil mode adds never
+        # with `count_include_pad`, explicit padding counts; positions added by ceil mode never
         # count
         least, most = 0, size
         if op.count_include_pad:
@@ -324,7 +326,7 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Return the axes of each operand and of the result as integers, one integer per axis name."""
+    """Convert the axis names of an einsum to integers, for each operand and the result."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

@@ -1,8 +1,8 @@
 """Parse graphs from the textual IR.
 
-The text is untrusted: size and nesting are limited, only known ops with attributes of the declared
-types are built, the shape rule of each op checks its nodes, and nothing is executed. The parser
-raises E0927 for a text with an unsupported version or size, and E0928 for an invalid line.
+The text is untrusted: its size and nesting are limited, only known ops with attributes of the
+declared types are built, shape rules check all nodes, and nothing is executed. The parser raises
+E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""Exceptions that ops raise for invalid attributes or operands, both of which a text may
-contain.
-"""
+"""Exceptions that ops raise for invalid attributes or operands, which may occur in a text."""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """Parse a text and return its graphs by name. `name` is the name of the text in messages."""
+    """Parse the textual IR; return the graphs by name. `name` is the name of the text in
+    messages.
+    """
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text")
     lines = IrLineReader(Source(name, text))
@@ -67,7 +67,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
 
 @dataclass
 class _GraphParser:
-    """Parser of one graph, from its `graph` line to its `end` line."""
+    """Parses one graph, from its `graph` line to its `end` line."""
 
     lines: IrLineReader
     depth: int
@@ -80,15 +80,15 @@ class _GraphParser:
         self.facts: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph. Lines are grouped by kind, in the order of the printer."""
+        """Parse the graph, whose lines are grouped by kind in the order of the printer."""
         lines = self.lines
-        # nesting is limited, because a body is parsed recursively
+        # nesting is limited, because bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
             lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} levels deep")
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()
-        # the order of the printer, so that printing the parsed graph returns the same text
+        # same order as the printer, so that printing the parsed graph reproduces the text
         for word, reader in (
             ("least ", self.read_min_length),
             ("fact ", self.read_length_equation),
@@ -124,7 +124,7 @@ class _GraphParser:
         )
 
     def read_min_length(self) -> None:
-        """Parse the minimum of a length, e.g. `least seq 1`."""
+        """Parse the minimum of a symbol, e.g. `least seq 1`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
@@ -133,7 +133,7 @@ class _GraphParser:
         self.least[name] = bound
 
     def read_length_equation(self) -> None:
-        """Parse an equation of a length, e.g. `fact size = 4*half`."""
+        """Parse an equation of a symbol, e.g. `fact size = 4*half`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
         if name in self.facts:
@@ -141,7 +141,7 @@ class _GraphParser:
         self.facts[name] = self.parse_length()
 
     def parse_length(self) -> Dim:
-        """Parse a length up to the end of the line."""
+        """Parse a dimension up to the end of the line."""
         return self.lines.parse_dim(
             self.lines.match_pattern(REST_OF_LINE_PATTERN, "a length").group()
         )
@@ -188,12 +188,11 @@ class _GraphParser:
             recorded_types.append(self.parse_result(len(recorded_types)))
         lines.expect_word(" = ")
         node, types, scopes = self.parse_node(span)
-        # the type in the text is compared with the inferred type, in order to locate corrupted
-        # lines
+        # compare the type in the text with the inferred type, to locate corrupted lines
         if [str(t) for t in types] != recorded_types:
             gives = ", ".join(map(str, types))
             lines.raise_error_here(f"{node.op.name} returns {gives}", span)
-        # equal nodes must be shared, so a duplicate is an error
+        # equal nodes must be merged, so a duplicate is an error
         if node in self.b.nodes:
             lines.raise_error_here("duplicate node", span)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -233,18 +232,18 @@ class _GraphParser:
         return self.lines.read_type()
 
     def parse_result(self, n: int) -> str:
-        """Parse `%4: f32[n]` for result `n` of a node and return the type's text."""
+        """Parse `%4: f32[n]` for result `n` of a node and return the text of the type."""
         self.expect_number(len(self.values) + n)
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Consume `%n: `, where n is the expected number."""
+        """Parse `%n: `, where n is the expected index."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
 
     def read_known_value(self) -> Value:
-        """Read a reference to a value that is already defined."""
+        """Parse a reference to a value defined above."""
         number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
@@ -274,7 +273,7 @@ class _GraphParser:
             self.lines.expect_word(", ")
 
     def parse_attribute(self, depth: int) -> object:
-        """Parse a number, a string, `true`, `false`, `<length>` or a tuple of these."""
+        """Parse a number, a string, `true`, `false`, `<dim>` or a tuple of these."""
         lines = self.lines
         if lines.skip_word("true"):
             return True
@@ -305,9 +304,7 @@ EXACT_TYPE_PAIRS = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build_op(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """Build an op. Raise ShapeError for an attribute that is missing, unknown or of the wrong
-    type.
-    """
+    """Build an op. Raise ShapeError if an attribute is missing, unknown or of the wrong type."""
     kind = OPS_BY_NAME.get(name)
     if kind is None:
         raise ShapeError("unknown op")
@@ -324,7 +321,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
-        # texts of earlier versions do not contain attributes that were added later
+        # texts written by earlier versions lack attributes that were added later
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):
@@ -346,12 +343,14 @@ def _has_type(value: object, type: object) -> bool:
         return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
     if type is int:
         return _is_dim_integer(value)
-    # types must match exactly: `true` is not an integer, and 1 is not a float
+    # types must match exactly: `true` is not an int, and 1 is not a float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
 
 
 def _is_dim_integer(value: object) -> bool:
-    """Return True for an integer (not a boolean) whose absolute value is below MAX_DIM_INTEGER."""
+    """Return True if a value is an integer (not a boolean) with an absolute value below
+    MAX_DIM_INTEGER.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return abs(value) < MAX_DIM_INTEGER

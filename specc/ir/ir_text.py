@@ -1,4 +1,4 @@
-"""The textual IR: printer of graphs, one node per line, and reader of the tokens of the text.
+"""The textual IR: prints graphs with one node per line, and reads the tokens of the text.
 
     specc-ir 1
     graph "main"
@@ -8,11 +8,11 @@
     output "y" %2
     end
 
-Values are numbered in order. An absent operand is `_`. The body of a scan is printed between the
-scan's line, which ends in `body`, and the next line; its values are numbered separately.
-`specc.ir.ir_parser` is the inverse.
+Values are numbered in order. An absent operand is `_`. The body of a scan follows the line of the
+scan, which ends in `body`; its values are numbered separately. `specc.ir.ir_parser` parses the
+text.
 
-The text contains no source positions. The parser checks everything and raises E0928 with the
+The text contains no source positions. The parser validates the text and raises E0928 at the
 location of an error.
 """
 
@@ -31,7 +31,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Format `graphs`, which must have different names. Equal graphs have equal texts."""
+    """Format `graphs`, which must have different names. The text is deterministic."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:
@@ -128,7 +128,7 @@ TOKEN_PATTERN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.]*)|(//|[-+*^/%(),]))")
 
 
 def parse_dim(text: str) -> Dim:
-    """Parse a length, for example `parse_dim("2*seq + 1")`. Raise DimError if it is invalid."""
+    """Parse a dimension, for example `parse_dim("2*seq + 1")`. Raise DimError if it is invalid."""
     if len(text) > MAX_DIM_TEXT_LENGTH:
         raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
@@ -150,7 +150,7 @@ def _split_tokens(text: str) -> list[str]:
 
 
 class _DimParser:
-    """A recursive-descent parser of lengths."""
+    """A recursive-descent parser of dimensions."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
@@ -161,7 +161,7 @@ class _DimParser:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def take_token(self, *expected: str) -> str:
-        """Consume and return the current token if it is one of `expected`, otherwise return ""."""
+        """Consume and return the current token if it is one of `expected`; otherwise return ""."""
         token = self.peek_token()
         if token not in expected or not token:
             return ""
@@ -229,7 +229,7 @@ class _DimParser:
         return Dim.symbol(token)
 
     def parse_binary_call(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
-        """Parse the two arguments of `fn` and the closing parenthesis."""
+        """Parse the two arguments of the function `fn`, and the closing parenthesis."""
         left = self.parse_sum(depth + 1)
         self.expect_token(",")
         right = self.parse_sum(depth + 1)
@@ -250,7 +250,7 @@ REST_OF_LINE_PATTERN = re.compile(r".+")
 
 
 class IrLineReader:
-    """Reader of the tokens of a text, line by line."""
+    """Reads the tokens of a text line by line."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -268,7 +268,7 @@ class IrLineReader:
         self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
 
     def advance_line(self) -> None:
-        """Go to the next line. Raise E0928 unless the current line is completely consumed."""
+        """Go to the next line. Raise E0928 if the current line has unread text."""
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
@@ -290,7 +290,7 @@ class IrLineReader:
         return self.line.startswith(word, self.column)
 
     def skip_word(self, word: str) -> bool:
-        """Consume `word` if it is next, and return whether it is."""
+        """Consume `word` if it is next; return True if it was."""
         if not self.is_at_word(word):
             return False
         self.column += len(word)
@@ -320,7 +320,7 @@ class IrLineReader:
         return value
 
     def parse_dim(self, text: str) -> Dim:
-        """Parse a length."""
+        """Parse a dimension."""
         try:
             return parse_dim(text)
         except DimError as error:

@@ -1,4 +1,4 @@
-"""Verify the invariants of a graph, in tests, between passes and after parsing."""
+"""Verify the invariants of a graph in tests, between passes, and after parsing."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from specc.ir.types import ShapeError, Type
 
 
 def find_graph_errors(graph: Graph) -> list[str]:
-    """Return the errors of `graph`. The types of all nodes are inferred again."""
+    """Return the errors of `graph`. All types are inferred again and compared."""
     return [f"{graph.name}: {fault}" for fault in _iterate_errors(graph)]
 
 
@@ -58,7 +58,9 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Return True if a node returns a dynamic length, or the indices below a dynamic length."""
+    """Return True if a node returns a dynamic length, or the indices 0, 1, … below a dynamic
+    length.
+    """
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None
@@ -79,7 +81,7 @@ def _iterate_node_errors(
 
 
 def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
-    """Yield the errors of the results of a node, whose types are inferred again."""
+    """Yield the errors of the results of a node, by inferring their types again."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"

@@ -1,8 +1,8 @@
 """Constraints on lengths (lower bounds, table sizes, slices, exact divisions), and a search for
-lengths that satisfy them.
+lengths that satisfy the constraints.
 
-Code that runs a model at chosen lengths needs valid lengths: `x[:, 0:30]` and `split(x, into=[n /
-2, 2], axis=1)` are undefined for a length of 11.
+Code that chooses the lengths for running a model needs valid ones: `x[:, 0:30]` and
+`split(x, into=[n / 2, 2], axis=1)` are undefined for a length of 11.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""The table name of RoPE frequencies that are valid up to a maximum length."""
+"""The `table` of a limit by RoPE frequencies, which are valid up to a maximum length."""
 
 
 @dataclass(frozen=True)
 class PositionLimit:
-    """The limit of a position embedding: `node` reads `length` of at most `max_positions`
-    positions. `table` is None for RoPE.
+    """The limit of a position embedding: `node` uses `length` positions, of which there are at most
+    `max_positions`. `table` is None for RoPE.
     """
 
     node: Node
@@ -30,7 +30,7 @@ class PositionLimit:
 
 
 def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
-    """Yield the limits of the position embeddings that are read at dynamic lengths."""
+    """Yield the limits of position embeddings on dynamic lengths."""
     for node, _ in graph.nodes:
         found = find_position_limit(node)
         if found is None:
@@ -41,8 +41,8 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
-    """Return the position limit of a node, or None if the node has no limit or the limit is
-    unknown.
+    """Return the limit that a position embedding imposes, or None if `node` has no limit or an
+    unknown limit.
     """
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
@@ -67,16 +67,16 @@ def _make_position_limit(
 
 
 def _find_largest_index(value: Value) -> Dim | None:
-    """Return the largest index in `value` if its values are positions, otherwise None."""
+    """Return the largest index in `value` if its values are position ids, otherwise None."""
     match value.node:
-        # positions are 0-based, so the last index is the length minus one
+        # position ids start at 0, so the last one is the length minus one
         case Node(ops.Extent(axis), (Value() as x,)):
             return x.shape[axis] - 1
         case Node(ops.Range(length), ()):
             return length - 1
         case Node(ops.Size(length), ()):
             return length
-        # a running count of valid positions, at most the length
+        # a cumulative count of valid positions is at most the length
         case Node(ops.CumSum(axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
             return x.shape[axis] if keep.dtype == "bool" else None
         case Node(ops.Arith("add" | "sub" as fn), (Value() as x, Value() as y)):
@@ -88,7 +88,7 @@ def _find_largest_index(value: Value) -> Dim | None:
             | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
         ):
             return _find_largest_index(x)
-        # a decode step uses the last positions, which have the largest indices
+        # a decode step uses the last positions, which have the largest ids
         case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
             return _find_largest_index(x) if stop == x.shape[axis] else None
         case _:
@@ -117,7 +117,7 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A length that must evaluate without error, and be non-negative if it counts positions."""
+    """A dimension that must be valid, and non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool
@@ -136,8 +136,8 @@ def find_valid_lengths(
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Return lengths near `preferred_lengths` that satisfy all constraints, `max_lengths` and the
-    bounds of the graph, or None. Lengths are not changed to numbers in `excluded`.
+    """Find lengths near `preferred_lengths` that satisfy all constraints, `max_lengths` and the
+    bounds of the graph; return None if there are none. Chosen lengths are not in `excluded`.
     """
     open_ = [
         d
@@ -148,8 +148,8 @@ def find_valid_lengths(
         return dict(preferred_lengths)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
-    # the radius grows for all symbols together, so that near lengths of all symbols are tried
-    # before far lengths of any symbol
+    # the radius grows for all symbols together, so that lengths near the preferred ones are tried
+    # first for all symbols
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
@@ -181,7 +181,7 @@ def find_total_strides(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
-    """Yield the quotients in the lengths of all values."""
+    """Yield the quotients in the shapes of all values."""
     values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
     lengths = (d for v in values for d in v.shape)
     return (p for length in lengths for p in length.iterate_functions() if p.fn == "//")
@@ -189,8 +189,8 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
 
 @lru_cache(maxsize=8)
 def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
-    """Return all length constraints of a graph in terms of free symbols. The result is cached,
-    because many lengths are chosen for one graph.
+    """Collect all length constraints of a graph in terms of free symbols. The result is cached,
+    because lengths are chosen many times for the same graph.
     """
     found = {
         LengthConstraint(d, True) for d in graph.length_equations.values()
@@ -203,17 +203,17 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
         LengthConstraint(d.length.substitute(graph.length_equations), d.is_position_count)
         for d in found
     }
-    # numbers and single symbols are not constraints
+    # integers and single symbols are not constraints
     return frozenset(d for d in found if d.length.number is None and d.length.name is None)
 
 
 def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
-    """Return the constraints of the nodes of a graph and of its loop bodies."""
+    """Collect the constraints of the nodes of a graph and of its loop bodies."""
     found: set[LengthConstraint] = set()
     for node, results in iterate_nested_nodes(graph):
         made = [d for r in results for d in r.shape]
         found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
-        # an attribute may be negative, but must evaluate (no division by zero, no remainder)
+        # an attribute may be negative, but must evaluate without division by zero or remainder
         found |= {LengthConstraint(d, False) for d in node.op.iterate_lengths()}
     return found
 
@@ -227,7 +227,7 @@ def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return the lengths that must be non-negative so that a node reads only existing positions."""
+    """Return the lengths that must be non-negative for all reads of a node to be in range."""
     if not node.args or node.args[0] is None:
         return ()
     shape = node.args[0].shape
@@ -257,16 +257,16 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
 def _list_spare_lengths(
     op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the difference between each axis length and the kernel extent. The time axis is axis
-    1, image axes are axes 2 and 3.
+    """Return the length of each axis minus the kernel extent. The axes are axis 1 for a sequence,
+    and axes 2 and 3 for an image.
     """
     moved = shape[len(op.kernel) :]
     return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return True if a constraint combines this symbol with other symbols. Independent symbols are
-    chosen first.
+    """Return True if a constraint combines this symbol with other symbols. Symbols without such a
+    constraint are chosen first.
     """
     read = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in read)
@@ -286,8 +286,7 @@ def _search_lengths(
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
     """Return the first lengths that satisfy all constraints, or None after too many attempts."""
-    # a constraint is checked as soon as all its symbols have values, so that rejected values are
-    # not combined with values of later symbols
+    # check a constraint as soon as all of its symbols have values, to prune the search early
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[LengthConstraint]] = [[] for _ in symbols]
     for demand in open_constraints:
@@ -313,8 +312,8 @@ MAX_BOUND_STEPS = 200
 
 
 def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
-    """Return True if a length is provably at least 0 when each symbol is at least its entry in
-    `min_lengths` (default 0). Subtracted terms are bounded from above, added terms from below.
+    """Return True if a dimension is provably non-negative, given the lower bounds `min_lengths` of
+    symbols (default 0). Positive terms are bounded from below, negative terms from above.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MAX_BOUND_STEPS:
@@ -329,7 +328,7 @@ def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None)
 
 
 def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None:
-    """Return a non-negative lower bound of a length, or None."""
+    """Return a non-negative lower bound of a dimension, or None."""
     total = 0
     for monomial, c in length.terms:
         if monomial and c < 0:
@@ -356,14 +355,14 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
             return None if b is None else 0
     if a is None or b is None:
         return None
-    # a quotient by a number may have a larger lower bound than 0
+    # a floor division by an integer may have a lower bound above 0
     return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a length, each with one opaque function replaced by its bound."""
+    """Yield lower bounds of a dimension: each replaces one opaque function by its bound."""
     for monomial, c in length.terms:
-        # one function at a time, because a bound of a product requires bounds of all its factors
+        # one function at a time, because the bound of a product requires bounds of all factors
         match monomial:
             case ((DimFunction() as part, 1),):
                 for bound in _bound_function(part, c):
@@ -371,8 +370,8 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
 
 
 def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
-    """Return a bound of an opaque function: a lower bound if the function is added, an upper bound
-    if it is subtracted.
+    """Return a bound of an opaque function: a lower bound if the term is positive, an upper bound
+    if it is negative.
     """
     a, b = function.args
     if count > 0:
@@ -380,14 +379,14 @@ def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
     match function.fn:
         case "min":
             return a, b
-        # quotients and remainders have bounds only if both operands are valid lengths
+        # quotients and remainders have bounds only if both operands are non-negative
         case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
             return (a,) if function.fn == "//" else (a, b - 1)
     return ()
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """Replace each exact quotient `a / b` by `a // b`, which has the same value wherever `a / b` is
+    """Replace each exact quotient `a / b` by `a // b`, which has the same value whenever `a / b` is
     defined.
     """
 

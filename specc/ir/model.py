@@ -1,4 +1,4 @@
-"""The compiler's representation of a model: graphs, input defaults, and the `generate` and `stream`
+"""The model representation of the compiler: graphs, input defaults, and the `generate` and `stream`
 sections.
 """
 
@@ -13,15 +13,14 @@ from specc.ir.graph import Builder, Graph, Value, collect_needed_nodes
 from specc.ir.types import Type
 
 DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes input defaults. It contains a space, so that no graph of a
-spec has this name.
-"""
+"""The name of the graph that computes input defaults. It contains a space, which is not valid in a
+spec."""
 
 
 @dataclass(frozen=True)
 class GenerateSection:
     """The `generate` section: the input with the token ids, the output with the logits, and
-    `settings` such as `start`, `stop` and `strategy` as plain data.
+    `settings` such as `start`, `stop` and `strategy` as plain Python values.
     """
 
     name: str
@@ -41,7 +40,7 @@ class GenerateSection:
 
 @dataclass(frozen=True)
 class StreamSection:
-    """The `stream` section: the streamed input, and the outputs computed from it."""
+    """The `stream` section: the streamed input, and the outputs that are computed from it."""
 
     sequence_input: str
     streamed_outputs: tuple[str, ...]
@@ -53,10 +52,10 @@ class StreamSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """The definition of a model. `graph` computes the outputs, and `defaults` computes absent
-    inputs. `input_readings`, `result_displays` and `config` are plain data for the manifest.
-    `shared_scopes` maps each scope whose weights several calls may share to whether several calls
-    share them.
+    """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
+    inputs. `input_readings` (preprocessing), `result_displays` (postprocessing) and `config` are
+    plain data for the manifest. `shared_scopes` maps each scope that a `share` rule matches to True
+    if several calls share its weights.
     """
 
     name: str
@@ -83,9 +82,9 @@ class DecodeState:
     """A decode state: input `name` and output `next_output` of a decode step.
 
     `batch_axis` is None if the state has no batch axis. `time_axis` is None if the state has a
-    fixed shape; otherwise this axis has at most `max_positions` positions. `initial_output` names
-    the encoder output with the initial value, or is "" for zeros. `role` and `layer` identify its
-    attention, loop or cumulative sum.
+    fixed shape; otherwise, this axis has at most `max_positions` positions. `initial_output` is the
+    encoder output with the initial value, or "" for zeros. `role` and `layer` identify the
+    attention layer, loop or cumulative sum to which the state belongs.
     """
 
     name: str
@@ -102,11 +101,11 @@ class DecodeState:
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
-    there is no encoder. `step` takes new positions of `sequence_input`, the `static_inputs`
+    there is no encoder. `step` takes the new positions of `sequence_input`, the `static_inputs`
     (outputs of `encode`, or inputs of the spec), inputs along the time axis (`full_length_inputs`
-    include earlier positions), and the states. `initial_logits_output` names the output of `encode`
-    with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; or is
-    "" if a sequence begins with a token.
+    include earlier positions), and the states. `initial_logits_output` is the output of `encode`
+    with the logits for an empty prompt, [batch, vocab] or [batch, 1, vocab], or "" if a prompt has
+    at least one token.
     """
 
     encode: Graph | None
@@ -119,14 +118,15 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the past length. It is a decode state if no other input has this
-length. With in-place buffers, the caller passes it.
-"""
+"""The name of the input with the past length. It is a decode state if the shape of no other input
+determines the past length. With in-place buffers, the caller passes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """The KV cache of one attention: names of the inputs, and of the outputs that replace them."""
+    """The KV cache of one attention layer: its input names, and the output names of the updated
+    cache.
+    """
 
     key: str
     value: str
@@ -143,22 +143,22 @@ class KVBufferGraph:
 
     @property
     def buffer_names(self) -> tuple[str, ...]:
-        """The names of the inputs that are buffers."""
+        """The names of the buffer inputs."""
         return tuple(n for c in self.caches for n in (c.key, c.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingConfig:
-    """Decoding settings of a standalone decode graph.
+    """Generation settings that are compiled into a standalone generator.
 
     Each sequence starts with `start_token_ids` (empty if a prompt is given) and ends with one of
     `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses; a
     finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. With
-    `early_stopping` the search stops as soon as `num_beams` hypotheses are finished; with "never"
-    it stops when no hypothesis can improve. `min_length` counts the prompt, `min_tokens` does not;
-    `first_token_choices` lists the allowed tokens of each of the first positions. If
-    `has_repetition_penalty` is set, the graph has an input for the penalty. The other settings are
-    those of transformers.
+    `early_stopping`, the search stops as soon as `num_beams` hypotheses are finished; with "never",
+    it stops when no better hypothesis is possible. `min_length` counts the prompt, `min_tokens`
+    does not; `first_token_choices` lists the allowed tokens of each of the first positions. If
+    `has_repetition_penalty` is set, the graph has an input for the penalty. The other settings have
+    the same meaning as in transformers.
     """
 
     logits_output: str
@@ -188,7 +188,7 @@ class DecodingConfig:
 
     @property
     def fill_token_id(self) -> int:
-        """The token that fills a sequence after its end."""
+        """The token that pads a finished sequence."""
         if self.pad_token_id is not None:
             return self.pad_token_id
         return self.stop_token_ids[0] if self.stop_token_ids else 0
@@ -196,8 +196,8 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class SelfDecodingGraph:
-    """The parts of a standalone generator: the graph of the spec, the derived graphs, and the
-    decoding settings. `defaults` computes inputs that the generator does not take.
+    """The source of a standalone generator: the graph of the spec, the derived graphs, and the
+    generation settings. `defaults` computes inputs that the generator does not have.
     """
 
     graph: Graph
@@ -207,14 +207,14 @@ class SelfDecodingGraph:
 
 
 ModelSource: TypeAlias = Graph | KVBufferGraph | SelfDecodingGraph
-"""The graph that a model file is built from: a plain graph, a decode step with in-place KV caches,
-or a standalone generator.
-"""
+"""The source of a model file: a plain graph, a decode step with in-place KV caches, or a standalone
+generator."""
 
 
 def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
-    """Return a graph that computes the inputs `absent` from all other inputs. Defaults that depend
-    on absent inputs use their defaults; an input of a circular default remains an input.
+    """Return a graph that computes the `absent` inputs from all other inputs. Absent inputs on
+    which defaults depend are replaced by their defaults, unless the dependence is circular; then
+    they remain inputs.
     """
     builder, new_values = Builder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
@@ -232,7 +232,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_needed_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults use this default unless its input was added before
+        # later defaults use this default, unless its input was added before
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -240,15 +240,15 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
 
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
-    """Return a default that depends on no pending default. If there is no such default, return the
-    first pending default; the inputs that it depends on are then added to the graph.
+    """Return a default that depends on no pending default. If there is none, return the first
+    pending default; the inputs on which it depends are then added to the graph.
     """
     ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
     return next(ready, pending_names[0])
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
-    """Return the inputs that the default of `name` depends on."""
+    """Return the inputs on which the default of `name` depends."""
     value = defaults.outputs[name]
     used = {value, *(a for node in collect_needed_nodes([value]) for a in node.args)}
     return {n for n, v in defaults.inputs.items() if v in used}
@@ -258,12 +258,12 @@ TOKENWISE_OPS = (
     *(ops.Constant, ops.Pointwise, ops.Arith, ops.Compare, ops.Cast, ops.Where),
     *(ops.And, ops.Or, ops.Not),
 )
-"""Ops that compute each position from the same positions of their operands."""
+"""Ops whose result at a position depends only on the operands at the same position."""
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
     """Return the graph of the default of `name` if it is token-wise (each position depends only on
-    its own token).
+    the token at the same position), else None.
     """
     value = defaults.outputs[name]
     if find_default_sources(defaults, name) != {sequence_input}:
@@ -309,7 +309,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 def _zero_padding_ids(
     builder: Builder, graph: Graph, new_values: dict[Value, Value], keep: Value
 ) -> None:
-    """Replace negative token ids at padded positions by 0."""
+    """Replace negative token ids at padding positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
         if facts.upper_bound is None or ids not in new_values or ids.shape != keep.shape:

@@ -1,13 +1,13 @@
-"""Base class of ops, named operands, and tables with one rule per op class.
+"""The base class of ops, named operands, and tables of rules per op class.
 
 An op class names the operands that passes use:
 
     class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`MaskedSoftmax.mask(node)` is the value, `MaskedSoftmax.mask.select(facts)` the entry of a
-per-operand list, `MaskedSoftmax.mask.index` the operand's index. A test compares indices and kinds
-with the signature.
+`MaskedSoftmax.mask(node)` returns the value, `MaskedSoftmax.mask.select(list)` the entry of a
+per-operand list, and `MaskedSoftmax.mask.index` the operand index. A test compares indices and
+kinds with the signature.
 """
 
 import re
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""All op classes by their printed name. The table is complete after `specc.ir.ops` is imported."""
+"""All op classes by printed name. The table is complete once `specc.ir.ops` is imported."""
 
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops: frozen dataclasses of compile-time attributes. `is_heavy` ops are never
-    recomputed in a derived graph. `is_view` ops move no data. `spec_name` is the name of the op in
-    specs.
+    """Base class of ops: frozen dataclasses whose fields are compile-time attributes. `is_heavy`
+    ops are never recomputed in a derived graph. `is_view` ops move no data. `spec_name` is the name
+    of the op in specs.
     """
 
     name: ClassVar[str]
@@ -66,15 +66,15 @@ class Op:
         return axis
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
-        """Infer the result types. The builder and the verifier call this method for each node."""
+        """Infer the result types. The builder and the verifier call this method for every node."""
         rule = self.get_signature()
         axes = rule.bind_axes(args, self.get_first_variadic_rank())
         self.bind_result_axes(axes)
         return rule.build_results(axes)
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        """Bind result axes that the signature does not determine, and check constraints that the
-        signature cannot express.
+        """Infer the lengths of result axes that the signature does not determine, and check
+        constraints that it cannot express.
         """
 
     def get_attributes(self) -> dict[str, object]:
@@ -82,7 +82,7 @@ class Op:
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
     def iterate_lengths(self) -> Iterator[Dim]:
-        """Yield the lengths among the attributes, including lengths in tuples."""
+        """Yield the dimensions among the attributes, including those in tuples."""
         for value in self.get_attributes().values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Dim):
@@ -99,8 +99,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass
 class OpRuleTable(Generic[F]):
-    """A table of functions by op class. `@rules` adds a function for the op class that annotates
-    its parameter `op`; `rules[op]` returns the function for the exact class of `op`.
+    """A table of functions by op class. The decorator `@rules` registers a function for the class
+    in the annotation of its parameter `op`. `rules[op]` returns the function for the exact class of
+    `op`.
     """
 
     backend: str
@@ -141,7 +142,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class OptionalOperand:
-    """An optional operand of an op: None, or past the end of the operands, if absent."""
+    """An optional operand of an op. If absent, it is None or beyond the last operand."""
 
     index: int
 

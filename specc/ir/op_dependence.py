@@ -1,7 +1,8 @@
-"""The dependences of an op, from the marks of its signature.
+"""Derive the dependences of an op from the marks in its signature.
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name and a mark to each operand axis. They
-determine along which result axis positions of the operand axis are read, and at which offsets.
+determine which result axis corresponds to the operand axis, and at which offsets positions are
+read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,9 +35,9 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 
 @dataclass(frozen=True, slots=True)
 class DependenceGate:
-    """A mask operand that limits a dependence to positions where the operand may be true or
-    nonzero. Its `query_axis` corresponds to `result_axis`, and its `key_axis` indexes the positions
-    that are read.
+    """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
+    Its `query_axis` corresponds to `result_axis`, and its `key_axis` to the positions that are
+    read.
     """
 
     operand: int
@@ -47,7 +48,7 @@ class DependenceGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
-    """A read of axis `operand_axis` of operand `operand` by result `result`.
+    """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
     For each kind, position t of `result_axis` reads: `same`: position t. `window`: positions `t -
     max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset` to `t · stride -
@@ -67,12 +68,12 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand`; negative if later positions are read."""
+        """The minimum of `t_result - t_operand`, which is negative if later positions are read."""
         return self.offsets.low
 
     @property
     def max_offset(self) -> float:
-        """The maximum of `t_result - t_operand`: the lookback."""
+        """The maximum of `t_result - t_operand`, i.e. the look-back."""
         return self.offsets.high
 
 
@@ -103,21 +104,20 @@ GATE_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""The operand that determines which keys a query reads: a mask, or weights that are zero at masked
-keys.
-"""
+"""The operand that determines which keys a query attends to: a mask, or attention weights that are
+zero at masked keys."""
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
-"""The axis names of one operand, each with the axes that the name covers."""
+"""The axis names of one operand, with the axes that each name covers."""
 
 
 ResultAxes: TypeAlias = Mapping[str, range]
-"""The axes that each axis name of a result covers."""
+"""The axes of a result that each axis name covers."""
 
 
 def _find_axis(axes: ResultAxes, name: str) -> int | None:
-    """Return the axis that a name covers, or None if no result axis has this name."""
+    """Return the result axis with this name, or None if there is none."""
     return axes[name].start if name in axes else None
 
 
@@ -130,7 +130,7 @@ def iterate_op_dependences(
         assign_axis_marks(term, arg.rank, op.get_first_variadic_rank(), n) if arg else ()
         for n, (term, arg) in enumerate(rule.pair_operands(args))
     ]
-    # the operands determine how many axes `*s` covers in the result
+    # the operands determine the number of result axes that `*s` covers
     spreads = [
         (m, dims)
         for p in operand_marks
@@ -149,13 +149,13 @@ def iterate_op_dependences(
 def _iterate_operand_axes(
     op: Op, operand_marks: Sequence[AxisMarks], target: ResultAxes, result: int
 ) -> Iterator["_OperandAxis"]:
-    """Yield every operand axis that a result may read."""
+    """Yield the operand axes that a result may read."""
     for n, marked in enumerate(operand_marks):
         if isinstance(op, Attend) and (n, result) == (op.values.index, op.weights_result):
             continue  # attention weights do not depend on the values
         for mark, dims in marked:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # only the length of the operand is read
+                continue  # the length is read, but no positions
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -171,9 +171,9 @@ def _iterate_operand_axes(
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of an operand relative to a result. `mark` is its name and mark in the signature,
-    `named_axes` are all axes with that name, `operand_marks` the marks of all operands,
-    `result_axes` the axes of the result.
+    """One axis of an operand relative to a result. `mark` contains its name and mark in the
+    signature, `named_axes` are all axes with this name, `operand_marks` are the marks of all
+    operands, and `result_axes` the axes of the result.
     """
 
     op: Op
@@ -208,18 +208,18 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence of an operand axis that its mark defines, or `same` without a mark."""
+    """Return the dependence defined by the mark of an operand axis, or `same` if it has no mark."""
     to, mark = operand_axis.find_result_axis(), operand_axis.mark
     repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
-        # an axis of length 1 is broadcast: all result positions read it
+        # an axis of length 1 is broadcast, so all result positions read it
         return operand_axis.make_dependence(None, "all")
     if mark.mark:
         return _interpret_mark(operand_axis, to)
     if to is not None:
         return operand_axis.make_dependence(to, "same", SAME_POSITION)
-    # all positions of an axis without a result axis are read; in a sum of products, only the
-    # positions where no factor is zero
+    # if the result has no such axis, all positions are read, or in a contraction only the positions
+    # where no factor is zero
     if isinstance(operand_axis.op, Einsum):
         gates = _find_contraction_gates(
             operand_axis.operand_marks, mark.name, operand_axis.result_axes
@@ -240,8 +240,8 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
         case "~":
             return operand_axis.make_dependence(None, "all")
         case ">":
-            # reads all positions up to this position, or up to the newest position if the result
-            # has no such axis
+            # reads all positions up to this position, or up to the last position if the result has
+            # no such axis
             return operand_axis.make_dependence(
                 result_axis, "newest" if result_axis is None else "window", PAST_POSITIONS
             )
@@ -300,8 +300,8 @@ def _find_gates(
 def _find_contraction_gates(
     operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
 ) -> tuple[DependenceGate, ...]:
-    """Return the gates of all operands of a contraction that have both axes and may be zero outside
-    a band.
+    """Return the masks of a contraction: operands that have both axes and may be zero outside a
+    band.
     """
     gates = []
     for operand, found in enumerate(operand_marks):

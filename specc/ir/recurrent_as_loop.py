@@ -21,7 +21,7 @@ def expand_to_scan(
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.sequence.select(args), op.input_weights.select(args), op.input_bias.select(args)
     rows = b.add_op(ops.Linear(), *from_x, scope=scope)
-    # the results are the states of all positions, then the final states
+    # the results of a layer are the states of all positions, then the final states
     kinds = op.infer_result_types(*(a.type if a else None for a in args))[1:]
     firsts = [state.select(args) for state in op.initial_states]
     starts = [
@@ -33,7 +33,7 @@ def expand_to_scan(
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
     made = b.add_node(scan, *kept, rows, *starts, *captures.values(), scope=scope)
-    # a loop returns the final states before the outputs; layers return the outputs first
+    # a loop returns the final states first; layers return the outputs first
     return (made[-1], *made[:-1])
 
 
@@ -52,7 +52,7 @@ def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -
 
 @dataclass(frozen=True)
 class CellBuilder:
-    """Builder of the nodes of a cell."""
+    """Builds the nodes of a recurrent cell."""
 
     b: Builder
 
@@ -65,8 +65,8 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal parts. The shape rules ensure that its length is
-        divisible.
+        """Split the last axis into `count` equal chunks. The shape rules guarantee that its length
+        is divisible.
         """
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
@@ -105,8 +105,8 @@ def compute_cell(
 def _split_gru_weights(
     b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Split the weights into the weights of the gates and of the new state, if the reset gate is
-    applied before the recurrent projection.
+    """Split the weights into those of the gates and of the new state if the reset gate is applied
+    before the recurrent projection.
     """
     if op.reset == "after":
         return {"u": u, "c": c}
@@ -123,8 +123,8 @@ def compute_gru_gates(
 ) -> tuple[Value, Value]:
     """Return the update gate and the new state of a GRU."""
     r_x, z_x, n_x = f.split_last_axis(input, 3)
-    # the joint matrix product includes the new state only if the reset gate is applied after the
-    # product
+    # the common MatMul includes the new state only if the reset gate is applied after the recurrent
+    # projection
     count = 3 if op.reset == "after" else 2
     from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
     r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
@@ -149,8 +149,8 @@ def _compute_lstm_cell(
     taken = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
     kept = f.add_op("mul", f.add_op("sigmoid", forget), c)
     c = f.add_op("add", kept, taken)
-    # the output gate reads the new cell state, and the other gates read the old cell state (Gers
-    # and Schmidhuber, 2000)
+    # the peephole of the output gate reads the new cell state, the others the old one (Gers and
+    # Schmidhuber, 2000)
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
     out = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))

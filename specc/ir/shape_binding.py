@@ -1,5 +1,5 @@
-"""Bind the symbolic lengths of a graph to the shapes of inputs, and find the run-time source of
-each length.
+"""Infer the values of symbolic dimensions from the shapes of inputs, and find the run-time source
+of each symbol.
 
 Every axis of every input is an equation `dim = size`. An equation that is linear in its only
 unknown symbol is solved; all equations are checked at the end.
@@ -33,14 +33,13 @@ def bind_symbols(
     min_lengths: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Return the value of each symbol. `arrays` has the name, declared type and actual shape of
-    each array. Raise E0911 for a wrong rank, and E0912 if lengths are invalid or contradict each
-    other.
+    each array. Raise E0911 if a rank is wrong, and E0912 if lengths are invalid or contradictory.
     """
     equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]
     env: dict[str, int] = {}
     source: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # repeated, because an equation may determine a symbol of a different equation
+    # repeat, because an equation may determine a symbol of another equation
     while _apply_length_equations(length_equations, env) or _apply_equations(
         equations, env, source
     ):
@@ -108,7 +107,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
-    """Return the value of a length, or None if it is unknown. Raise E0912 for a division with a
+    """Return the value of a dimension, or None if it is unknown. Raise E0912 for a division with a
     remainder.
     """
     try:
@@ -122,8 +121,8 @@ def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
 
 
 def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
-    """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None if it
-    has no or several unknown symbols.
+    """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None unless
+    it has exactly one.
     """
     if equation.dim.symbols() <= env.keys():
         return None
@@ -168,8 +167,9 @@ def _check_equation(
 
 @dataclass(frozen=True, slots=True)
 class AxisSource:
-    """The source of a symbol in an axis of an input: `(length - offset) / factor`. For an input
-    `[batch, 2 * past + new]` and known `new`, the source of `past` is (that input, 1, 2, new).
+    """An input axis from which a symbol is computed at run time, as `(length - offset) / factor`.
+    For an input `[batch, 2 * past + new]` and known `new`, the source of `past` is (that input, 1,
+    2, new).
     """
 
     input: str
@@ -179,7 +179,7 @@ class AxisSource:
 
 
 LengthSource: TypeAlias = AxisSource | Dim
-"""An axis of an input, or a length computed from symbols that have sources."""
+"""The source of a symbol: an axis of an input, or an expression over symbols that have sources."""
 
 
 def find_length_sources(
@@ -187,9 +187,9 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return the sources of all symbols that have a source. If a symbol is the length of an axis,
-    its source is the first such axis. Other symbols are computed by `length_equations`, or else
-    from an axis such as `past + new` whose other terms are known. `known_symbols` need no source.
+    """Return the sources of all symbols that have a source. If a symbol is a dimension of inputs,
+    its source is the first such axis. Other symbols are computed by `length_equations`, or from an
+    axis such as `past + new` whose other terms are known. `known_symbols` need no source.
     """
     found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -206,7 +206,7 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return a symbol that the known symbols determine and its source, or None."""
+    """Return a symbol that the known symbols determine, and its source, or None."""
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length

@@ -1,17 +1,17 @@
 """Shape signatures written as one line: `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
-A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of quantized
-weights, `a` any. A letter stands for the same element type everywhere in a signature. A name stands
-for an axis and its length, and `*s` stands for any number of axes. `#d` is an axis whose length may
-also be 1. `#*s` are axes that are aligned from the right, may have length 1 and may be missing. `?`
-after an operand makes it optional; `...` lets it occur any number of times. In a term with two
-variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
+The letter before the brackets is an element kind: `f` float, `i` int, `b` bool, `n` number, `q`
+bytes of quantized weights, `a` any. The same letter means the same element type in all terms. A
+name is an axis and its length; `*s` is any number of axes. `#d` is an axis whose length may also be
+1. `#*s` are axes that are aligned from the right, may have length 1 and may be missing. `?` after
+an operand makes it optional; `...` lets it occur any number of times. In a term with two variadic
+groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
 
 Marks on the axes of operands declare which operand positions a result position reads
 (`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
 `t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
-positions up to t. `k|q`: positions of `k` that are visible to `q`. `t$`: the newest position. `t@`:
-the length only. `t~`: all positions. If no result has an axis, all its positions are read. Shape
+positions up to t. `k|q`: positions of `k` that `q` attends to. `t$`: the last position. `t@`: the
+length only. `t~`: all positions. If no result has an axis, all its positions are read. Shape
 inference, checks, messages, dependence analysis and generated test inputs use the same signature.
 """
 
@@ -27,11 +27,11 @@ from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError,
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
 AxisGroup: TypeAlias = tuple[str, ...]
-"""The names of the factors of one axis, in row-major order, or () for `1`."""
+"""The names that one axis is composed of, in row-major order, or () for `1`."""
 
 
 class RearrangePatternError(Exception):
-    """An error in a rearrange pattern. The message completes a sentence of the caller."""
+    """An error in a rearrange pattern. The message is the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RearrangePattern:
         return sorted(n for n in names if before.count(n) != 1 or after.count(n) != 1)
 
     def find_permutation(self) -> tuple[int, ...]:
-        """Return the permutation from left to right of a pattern without unbalanced names."""
+        """Return the axis permutation of a pattern without unbalanced names."""
         before = self.left_names
         return tuple(before.index(name) for name in self.right_names)
 
@@ -90,7 +90,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of a length that `Op.bind_result_axes` determined."""
+"""The operand index of a length that `Op.bind_result_axes` has determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class SignatureTerm:
 
 @dataclass
 class AxisBindings:
-    """The binding of each axis name, and the operand that bound it first."""
+    """The length of each axis name, and the operand that determined it first."""
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Bind `name`, or check it against the operand that bound it."""
+        """Assign the lengths of `name`, or compare them with those of the earlier operand."""
         known, first = self.dims.setdefault(name, (dims, operand))
         if known == dims:
             return
@@ -152,8 +152,8 @@ class AxisBindings:
                 start = [(d, fixed[1]) for d in fixed[0]]
                 _broadcast_variadic_axes(name, found, start, is_rank_fixed=True)
                 continue
-            # if all operands have `#`, the operand with the most axes determines the axes; the
-            # others are padded on the left, as in NumPy broadcasting
+            # if all operands have `#`, the rank is the largest operand rank, as in NumPy
+            # broadcasting
             rank = max(len(dims) for dims, _ in found)
             joined = _broadcast_variadic_axes(
                 name, found, [(Dim.from_value(1), SOLVED_OPERAND)] * rank
@@ -168,7 +168,9 @@ def _broadcast_variadic_axes(
     *,
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
-    """Broadcast the axes of all operands. Return each length and the operand that determines it."""
+    """Broadcast the axes of all operands. Return each length with the operand that determines
+    it.
+    """
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
         if len(dims) > rank:
@@ -187,8 +189,8 @@ def _broadcast_length(
     length_and_operand: tuple[Dim, int],
     is_rank_fixed: bool,
 ) -> None:
-    """Broadcast the length of an operand. A length of 1 is replaced by any other length. Raise
-    ShapeError if two other lengths differ, or if the axes are fixed and the lengths differ.
+    """Broadcast the length of an operand. Length 1 broadcasts to any other length. Raise ShapeError
+    if two lengths other than 1 differ, or if the axes are fixed and the lengths differ.
     """
     known, first = broadcast_lengths[index]
     if known != 1 or is_rank_fixed:
@@ -199,7 +201,7 @@ def _broadcast_length(
 def make_length_mismatch(
     name: str, a: Dim, first_operand: int, b: Dim, second_operand: int
 ) -> ShapeError:
-    """Make the error for two different lengths that must be equal."""
+    """Return the error that two lengths differ which must be equal."""
     title = (
         f"axis `{name}` is {a} in operand {first_operand + 1} but {b} in operand "
         f"{second_operand + 1}"
@@ -209,7 +211,7 @@ def make_length_mismatch(
 
 @dataclass(frozen=True)
 class Signature:
-    """A parsed signature (shape rule) of an op."""
+    """A parsed op signature (shape rule)."""
 
     text: str
     operands: tuple[SignatureTerm, ...]
@@ -235,9 +237,7 @@ class Signature:
         return list(zip(terms, args, strict=True))
 
     def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
-        """Bind the axis names to these operands. Raise ShapeError for operands that do not
-        match.
-        """
+        """Bind the axis names to these operands. Raise ShapeError if the operands do not match."""
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.pair_operands(args)):
             if arg is None:
@@ -251,7 +251,7 @@ class Signature:
         return axes
 
     def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:
-        """Return the result types for bound axes."""
+        """Return the result types for these axis lengths."""
         return tuple(_build_type(term, axes) for term in self.results)
 
 
@@ -265,16 +265,16 @@ def _parse_signature(text: str) -> Signature:
 def assign_axis_marks(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the axes of a tensor of rank `rank` that each mark of `term` covers."""
+    """Return the axes that each mark of `term` covers in a tensor of rank `rank`."""
     spreads = sum(a.is_variadic for a in term.axes)
     named = len(term.axes) - spreads
-    # the total number of axes that the wildcards cover
+    # total number of axes that the variadic groups cover
     extra = rank - named
     if extra < 0 or (extra and not spreads):
         least = "at least " if spreads else ""
         title = f"operand {operand + 1} has {rank} axes, expected {least}{named}"
         raise ShapeError(title, (operand,))
-    # the attribute `axis` is the index of the axis between the two wildcards
+    # the attribute `axis` is the index of the axis between the two variadic groups
     if spreads == 2 and (axis is None or not 0 <= axis <= extra):
         title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))
@@ -285,7 +285,7 @@ def assign_axis_marks(
 def _assign_consecutive_axes(
     term: SignatureTerm, wildcard_widths: Sequence[int]
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the axes that each mark covers, given the number of axes that each wildcard covers."""
+    """Return the axes that each mark covers, given the number of axes of each variadic group."""
     widths = iter(wildcard_widths)
     found, start = [], 0
     for mark in term.axes:
@@ -333,8 +333,8 @@ def _bind_axis(
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
-    """Return the type of `term` for these bindings. An unbound kind has its default element
-    type.
+    """Return the type of `term` for these axis lengths. A kind that no operand determines has its
+    default element type.
     """
     usual = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or usual[term.kind]

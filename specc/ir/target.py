@@ -10,12 +10,12 @@ from typing import Literal
 class Target:
     """A target runtime and its capabilities.
 
-    `linear_operator`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX Runtime's
-    `FusedMatMul` and adds the bias separately, which its optimizer fuses. `uses_packed_heads`: the
+    `linear_operator`: `gemm` flattens the leading axes for `Gemm`; `product` uses ONNX Runtime's
+    `FusedMatMul` and a separate bias addition, which its optimizer fuses. `uses_packed_heads`: the
     attention kernel reads `[b, t, h·d]` without a transpose. `fused_operators`: ONNX operators that
     are used if the opset has them. `recurrent_features`: supported features of the operators `RNN`,
     `GRU` and `LSTM` besides those of PyTorch's layers without padding. `alignment` is the alignment
-    of weight offsets in a file. `provider` is the execution provider.
+    of weights in a file in bytes. `provider` is the execution provider.
     """
 
     name: str
@@ -27,33 +27,30 @@ class Target:
     description: str
     alignment: int = 1
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types that `Attention` supports, and whether it returns its `weights`."""
+    """The element types that the operator `Attention` supports; `weights` means that it can return
+    attention weights."""
     missing_kernels: frozenset[str] = frozenset()
-    """Operators without any kernel (`MaxPool`), or without a kernel for one element type (`Equal
-    bf16`).
-    """
+    """Operators that have no kernel (`MaxPool`), or no kernel for an element type
+    (`Equal bf16`)."""
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
     """True if attention without a mask has a faster kernel. With in-place KV caches, a run-time
-    check then tests whether the mask excludes only future positions.
-    """
+    check then determines whether the mask is only causal."""
     fuses_add_into_norm: bool = False
-    """True if the runtime fuses an addition and the following layer norm into one kernel, which is
-    slower than two kernels.
-    """
+    """True if the runtime fuses an addition and the following layer norm into one kernel that is
+    slower than two kernels."""
     uses_blocked_attention: bool = False
-    """True if local attention is lowered to a loop over blocks of queries."""
+    """True if local attention is lowered to a loop over query blocks (blocked attention)."""
     loop_operator: Literal["scan", "loop"] = "scan"
     """The ONNX operator for a loop over all time steps."""
     supports_decode_loop: bool = True
     """True if the runtime supports a `Loop` whose loop-carried KV caches grow."""
     max_unrolled_experts: int = 16
-    """Maximum number of experts that are unrolled; a larger number is lowered to a loop."""
+    """Maximum number of unrolled experts; larger mixtures of experts are lowered to a loop."""
     quantized_operators: Literal["", "rows", "weights"] = ""
-    """The use of ONNX Runtime's contrib operators for quantized matrix products, with weights in
-    PyTorch's layout: `rows` also quantizes activations per token, `weights` is weight-only, and ""
-    uses standard operators.
-    """
+    """The ONNX Runtime contrib operators that are used for quantized MatMul, with weights in
+    PyTorch's layout: `rows` quantizes activations per token, `weights` is weight-only, and "" uses
+    standard operators."""
     compute_dtypes: frozenset[str] = frozenset()
     """The 16-bit element types in which the runtime computes if the weights have that type."""

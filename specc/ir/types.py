@@ -1,6 +1,6 @@
 """Tensor types (element type and symbolic length per axis), and intervals of position offsets.
 
-An interval describes which positions are read: `t_result - t_operand` is in the interval.
+An interval contains all values of `t_result - t_operand` for positions that are read.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,15 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "q": ("i8", "u8", "i4"),
     "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""The element types of each kind letter of a signature: float, int, bool, number, quantized
-weights, any.
-"""
+"""The element types of each kind in signatures: float, int, bool, number, quantized weights,
+any."""
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
 
 KIND_BY_DTYPE = {dtype: kind for kind in "fibq" for dtype in DTYPES_BY_KIND[kind]}
 
 KIND_DESCRIPTIONS = {"f": "numbers", "i": "integers", "q": "integers", "b": "booleans"}
-"""The plural names of the values of each kind, for messages."""
+"""The plural nouns of each kind, for messages."""
 
 
 FLOAT32_INTEGER_RANGES = {
@@ -58,7 +57,7 @@ class Type:
 
 @dataclass(frozen=True)
 class ShapeError(Exception):
-    """An error for incompatible operands of an op.
+    """Incompatible operands of an op.
 
     `title` is the complete message. `operands` are the indices of the conflicting operands, `dims`
     are the conflicting lengths, and `name` is the axis name in the signature.
@@ -75,7 +74,7 @@ class ShapeError(Exception):
 
 
 CAST_HINT = "`cast(x, to=float)` converts integers"
-"""The help for an integer operand where a float is expected."""
+"""The help if an integer operand is passed for a float operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Interval:
         return Interval(self.low * factor, self.high * factor)
 
     def __or__(self, other: "Interval") -> "Interval":
-        """Return the smallest interval containing both."""
+        """Return the smallest interval that contains both."""
         if self.is_empty or other.is_empty:
             return self if other.is_empty else other
         return Interval(min(self.low, other.low), max(self.high, other.high))

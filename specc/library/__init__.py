@@ -1,1 +1,1 @@
-"""Spec files: built-in models, the standard library, user files and their configurations."""
+"""Spec files: built-in models, the standard library, user files, and their config.json."""

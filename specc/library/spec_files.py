@@ -28,7 +28,7 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Return the config of a file, or of the config.json of a directory. Raise E0802 with `help` if
+    """Read the config in a file, or in the config.json of a directory. Raise E0802 with `help` if
     it cannot be read, and E0410 to E0415 if it is invalid.
     """
     path = Path(path)
@@ -107,7 +107,7 @@ def format_shadow_note(spec: str) -> str:
 
 
 def _raise_missing_config(directory: str) -> NoReturn:
-    """Raise E0222 for a directory without a config.json."""
+    """Raise E0222 because a directory has no config.json."""
     cache_help = safe_read.suggest_for_cache_directory(Path(directory))
     raise_error(
         "E0222",
@@ -129,11 +129,11 @@ WEIGHT_FILES = {
         "specc reads safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
     ),
 }
-"""The help for a weights file that is given as a spec, by suffix."""
+"""The help, by suffix, if a weights file is passed as the spec."""
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
-    """Raise E0222 for a name that is neither a spec nor a directory."""
+    """Raise E0222 because a name is neither a spec nor a directory."""
     if weights_help := WEIGHT_FILES.get(Path(spec).suffix.lower()):
         raise_error(
             "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[weights_help]
@@ -141,7 +141,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     list_help = f"`specc list specs` lists the {len([*models])} built-in specs"
     helps = suggest_similar_name(spec, models, list_help)
     if len(Path(spec).parts) > 1:
-        # the name is a path, because no built-in spec has such a name
+        # no built-in spec has such a name, so it is a path
         helps = ["check the path, which is relative to the working directory"]
     if hub_help := safe_read.suggest_for_hub_name(spec):
         helps.append(hub_help)
@@ -149,7 +149,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
 
 
 def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path:
-    """Resolve a path. Raise E0802 if symbolic links form a cycle."""
+    """Resolve the path of a spec. Raise E0802 if symbolic links form a cycle."""
     try:
         return resolve_links(path)
     except UnreadableFileError as error:
@@ -164,20 +164,21 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse a source text. The result can be cached, because trees are immutable."""
+    """Parse a spec. The result is cached, which is safe because syntax trees are immutable."""
     return parse_spec(Source(name, text))
 
 
 @cache
 def _load_std() -> StdLibrary:
-    """Load the standard library. The result is cached: all commands of a process share it."""
+    """Load the standard library. The result is cached for all commands of a process."""
     return StdLibrary(get_specs_directory() / "std", get_specs_directory() / "std.json")
 
 
 @dataclass
 class SpecLibrary:
-    """The standard library and the spec files of one command. Each file is read only once.
-    `unsaved_texts` are the open documents of an editor by path; they take precedence over files.
+    """The standard library and the spec files of one command. Each file is read once.
+    `unsaved_texts` are the unsaved documents of an editor by path, which take precedence over
+    files.
     """
 
     modules: dict[Path, SpecModule] = field(default_factory=dict)
@@ -211,15 +212,15 @@ class SpecLibrary:
         return self.load_module(path, spec=spec)
 
     def _load_source(self, source: Source) -> SpecModule:
-        """Return the module of a source text; its paths are relative to the working directory."""
+        """Return the module of a source text; paths in it are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
-        # this key cannot be a file name
+        # cannot be a file name
         self.modules[module.directory / "\0"] = module
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
-        """Return the module of a file. The result is cached."""
+        """Return the module of a file, which is cached."""
         key = _resolve_spec_path(path, spec, span)
         # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
         if key not in self.modules:
@@ -227,21 +228,21 @@ class SpecLibrary:
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
             module = build_module(file, spec)
             module.directory = key.parent
-            # a built-in file may use an open document of an editor
+            # a built-in spec may use an unsaved document of an editor
             module.is_builtin = key == find_builtin_specs().get(key.stem) and not self.unsaved_texts
             self.modules[key] = module
         return self.modules[key]
 
     def load_used_module(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
-        """Return the module that `use` or `extends` names: a built-in spec, or a file relative to
-        `user`.
+        """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
+        relative to `user`.
         """
         models = find_builtin_specs()
         target = Path(path)
         if target.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.load_module(models[path], models[path].name, span)
-            # without a suffix, the first existing file in the order of suffixes is used
+            # without a suffix, use the first file that exists, in the order of suffixes
             existing = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]
@@ -250,7 +251,7 @@ class SpecLibrary:
                 raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
             path, target = existing[0], Path(existing[0])
         resolved = _resolve_spec_path(user.directory / target, path, span)
-        # symbolic links are resolved first, because a link could point outside the directory
+        # resolve symbolic links first, because a link could point outside the directory
         if target.is_absolute() or not resolved.is_relative_to(user.directory):
             helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
@@ -262,7 +263,7 @@ class SpecLibrary:
         return self.load_module(resolved, path, span)
 
     def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
-        """Return the value of a field that is read from a Hugging Face config.json."""
+        """Return the value of a field that the spec reads from a Hugging Face config.json."""
         return read_hf_config_field(context, entry, env)
 
 

@@ -31,7 +31,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
     """Read a spec file. Raise E0802 if it cannot be read."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            # one byte more than the limit is enough to detect E0109
+            # one byte beyond the limit is enough to detect E0109
             data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
@@ -45,7 +45,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the hash of a source text, which is not cryptographic but detects edits."""
+    """Return the hash of a source text. It detects edits, but is not cryptographic.."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
@@ -61,7 +61,7 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
-    """The std blocks and definitions by name, with their modules. A file is parsed on first
+    """The blocks and definitions of std by name, with their modules. A file is parsed on first
     access.
     """
 
@@ -88,8 +88,8 @@ class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """Return the table entries of files that have not changed."""
-        # without the table (in a checkout) the files are parsed, which is slower
+        """Return the serialized trees of the files that have not changed."""
+        # without the generated table (in a checkout), files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
         data = json.loads(self.table_path.read_text(encoding="utf-8"))
@@ -132,13 +132,13 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # not recursive, because a long text can produce a deep tree
+    # iterative, because the tree of a long text can be deep
     while stack:
         node, ready = stack.pop()
         # a node may have several parents, such as the shared empty `Comments`
         if id(node) in node_numbers:
             continue
-        # the table records the field order of each class, and a table with a different order is
+        # the table records the field order of each class; a table with a different order is
         # rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if ready:
@@ -163,7 +163,7 @@ def _list_child_nodes(values: Iterable[object]) -> list[object]:
 
 
 def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
-    """Convert the value of a field to JSON data."""
+    """Encode the value of a field as JSON data."""
     if isinstance(value, NODE_CLASSES):
         return {"n": node_numbers[id(value)]}
     if isinstance(value, Span):
@@ -192,7 +192,7 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
 
 
 def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
-    """Convert JSON data to the value of a field."""
+    """Decode the value of a field from JSON data."""
     if not isinstance(value, dict):
         return value
     if "n" in value:
@@ -205,7 +205,9 @@ def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
 
 
 def render_std_table(directory: Path) -> str:
-    """Render the table of a directory of specs: the hash, defined names and tree of each file."""
+    """Render the table of a specs directory: the hash, defined names and syntax tree of each
+    file.
+    """
     rows = []
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)

@@ -1,1 +1,1 @@
-"""Editor support: language server."""
+"""Editor support: the language server."""

@@ -50,12 +50,12 @@ class DocumentAnalysis:
 
     @property
     def extended_module(self) -> SpecModule | None:
-        """The module of the extended spec."""
+        """The module of the base spec."""
         return self.module.extended if self.module else None
 
     @cached_property
     def config_paths(self) -> Mapping[str, ast.Field]:
-        """Return every config field by its dotted path."""
+        """The config fields by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
@@ -93,9 +93,9 @@ class DocumentAnalysis:
         return found
 
     def is_in_document(self, span: Span) -> bool:
-        """Return True if a span is in this document, not in a file that it uses."""
+        """Return True if a span is in this document rather than in a file that it uses."""
         source = span.source
-        # a cached tree has a different source object with the same name and text
+        # a cached syntax tree has another source object with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
@@ -121,8 +121,9 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """Yield the analysis of a text at `path` after each of its graphs, the default graph first.
-    `unsaved` are other open texts by resolved path. An invalid text raises no error.
+    """Analyze a text at `path`; yield the analysis after each of its graphs, the default graph
+    first. `unsaved` are other open texts by resolved path. Errors in the text are diagnostics, not
+    exceptions.
     """
     library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)
@@ -149,14 +150,14 @@ def _iterate_graph_names(spec: OpenedSpec) -> Iterator[str]:
 
 
 def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
-    """Return the analysis extended by the check of one more graph."""
+    """Check one more graph; return the extended analysis."""
     recorded = ElaborationRecords()
     before = RECORDED_VALUES.set(recorded)
     diagnostics: list[Diagnostic] = []
     try:
         found = check_spec(spec, graph)
-        # only the graph that commands use by default gets warnings, because some warnings depend on
-        # values that a command would set for the other graphs
+        # warnings are reported only for the default graph, because some depend on values that
+        # commands set for other graphs
         diagnostics += [] if graph else _iterate_graph_diagnostics(found)
     except Failed as failed:
         diagnostics += failed.diagnostics
@@ -227,8 +228,8 @@ def find_node_span(node: ast.Node) -> Span | None:
 
 
 def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset, innermost last. The end of a word is part of the
-    word.
+    """Return the nodes that contain an offset, innermost last. The offset after a word counts as
+    part of the word.
     """
     found: list[tuple[int, ast.Node]] = []
     stack = [root]
@@ -247,8 +248,8 @@ def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
 def iterate_visible_bindings(
     item: ast.Node, end_offset: int | None = None
 ) -> Iterator[NameBinding]:
-    """Yield the names in scope in a block or definition. If an offset is given, yield only names
-    that are bound before it.
+    """Yield the names in scope in a block or definition; with `end_offset`, only names bound before
+    it.
     """
     for node in walk_tree(item):
         for found in _iterate_bindings(node):
@@ -289,7 +290,7 @@ def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
 def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ast.Block | ast.Definition | None:
-    """Return the block or definition around a character. If the text is newer than the items
+    """Return the block or definition that contains a character. If the text is newer than the items
     (`is_incomplete`), return the last item before the character.
     """
     before = _list_blocks_before(items, offset)
@@ -322,21 +323,21 @@ class FixEdit:
 
 @dataclass
 class FixTrial:
-    """A trial that checks whether edits remove one diagnostic of a document."""
+    """Checks whether edits remove one diagnostic of a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
     def removes_diagnostic(self, edit: FixEdit) -> bool:
-        """Return True if an edit removes the diagnostic without a new error."""
+        """Return True if an edit removes the diagnostic and causes no new error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
         key = self.diagnostic.code, self.diagnostic.title
         if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):
             return False
-        # the suggested code may contain names that this document does not define; errors elsewhere
-        # existed before but were hidden by the removed diagnostic
+        # the suggested code may use undefined names; errors elsewhere are not new, but were hidden
+        # by the removed diagnostic
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in before
@@ -346,7 +347,7 @@ class FixTrial:
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
         """Analyze a document up to the graph with the diagnostic, or up to the first graph if the
-        document has fewer graphs.
+        document now has fewer graphs.
         """
         results = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(results, self._graph_index, None), None) or next(

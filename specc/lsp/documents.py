@@ -1,4 +1,4 @@
-"""Open documents and the thread that analyzes them."""
+"""Open documents, and the thread that analyzes them."""
 
 import threading
 from collections.abc import Callable
@@ -37,9 +37,9 @@ class OpenDocument:
 
 
 ResultsCallback = Callable[[str, int], None]
-"""Callback of the analysis thread for available results, with URI and version."""
+"""A callback of the analysis thread for new results; it receives URI and version."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""Callback of the analysis thread for an exception during the analysis, which is a bug in specc."""
+"""A callback of the analysis thread for an exception during analysis, which is a bug in specc."""
 
 
 class OpenDocuments:
@@ -52,7 +52,7 @@ class OpenDocuments:
         self._queue: dict[str, None] = {}
         self._closed = False
         self._condition = threading.Condition()
-        # a daemon thread, so that a running check does not keep the process alive
+        # a daemon thread, so that a running analysis does not keep the process alive
         self._thread = threading.Thread(target=self._run_worker, daemon=True)
         self._thread.start()
 

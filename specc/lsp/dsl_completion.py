@@ -34,7 +34,7 @@ DEFINITION_NAMES = {
     "BIAS": POSITION_NAMES,
     "SCORE": (("q", "the query"), ("k", "the key")),
 }
-"""Names that definitions can use without declaring them."""
+"""Names that definitions can use without a declaration."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def complete_terminals(
     analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
     """Return completions for terminals of the grammar. If `is_incomplete` is set, the text is newer
-    than the tree, so the block may be longer.
+    than the syntax tree, so the block may have more lines.
     """
     found: list[CompletionItem] = []
     last = expected.preceding[-1].kind if expected.preceding else ""
@@ -86,7 +86,7 @@ def complete_terminals(
         found += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
     elif "NAME" in expected.terminals:
         found += _complete_entries(analysis, expected.preceding)
-    # keywords come last, because users want a name more often where one is allowed
+    # keywords come last, because where a name is allowed, users usually want a name
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(found)
 
@@ -110,7 +110,7 @@ def _deduplicate_items(offers: Iterable[CompletionItem]) -> list[CompletionItem]
 
 def _get_dotted_name(text: str, end: int) -> str:
     """Return the dotted name that ends at a character."""
-    # the text before the cursor is usually incomplete, so no tree contains the start of the name
+    # the text before the cursor is usually incomplete, so the syntax tree does not contain the name
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
         start -= 1
@@ -118,7 +118,7 @@ def _get_dotted_name(text: str, end: int) -> str:
 
 
 def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
-    """Complete after a dot: blocks of a used file, members of values."""
+    """Complete the text after a dot: blocks of a used file, or members of values."""
     used = analysis.find_used_module(head)
     for name, item in used.items.items() if used else ():
         yield CompletionItem(name, "function", doc=item.doc)
@@ -144,7 +144,7 @@ def _complete_options(
     bracket = _find_open_bracket(tokens)
     if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return
-    # a value is expected after `name =`, not an option
+    # after `name =`, a value is expected, not an option
     if tokens[-1].kind == "EQUAL":
         return
     existing = _find_set_options(tokens[bracket:])
@@ -185,7 +185,7 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
 
 
 def _complete_parameters(head: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the parameters of a definition, which stand between its name and the equals sign."""
+    """Yield the parameters of a definition, which are between its name and the equals sign."""
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
     for token in head[2:ends]:
         if token.kind == "NAME":
@@ -228,7 +228,7 @@ def _complete_entries(
 
 
 def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Yield the config values of the extended file."""
+    """Yield the config values of the base spec."""
     base = analysis.extended_module
     for field in iterate_config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", format_type_name(field.type), field.doc)
@@ -246,7 +246,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 def complete_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
     found = analysis.find_item(called)
-    # a built-in function shadows a std block with the same name, but not a block of the user
+    # a built-in function shadows a std block with the same name, but not a user block
     if found is not None and not (found[1].is_standard and called in BUILTINS):
         for param in found[0].params or ():
             kind = format_type_name(param.type) if param.type else ""

@@ -1,5 +1,5 @@
-"""Find the hover of the name at a position: signature, documentation, types and the location of the
-definition.
+"""Hover information for the name at a position: signature, documentation, types, and the location
+of the definition.
 """
 
 import re
@@ -69,7 +69,7 @@ class HoverInfo:
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
     """Return the hover of the name at a character, or None if it is unknown."""
     nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
-    # the hover of the innermost node that has documentation
+    # the innermost node that has documentation
     for depth in range(len(nodes), 0, -1):
         found = _find_node_hover(analysis, nodes[:depth], offset)
         if found is not None:
@@ -160,8 +160,8 @@ def _find_option_hover(
 def _find_record_key_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
 ) -> HoverInfo | None:
-    """Return the hover of a key of a record such as `text: { layers: 2 }` in an instance, which is
-    a config value.
+    """Return the hover of a key of a record such as `text: { layers: 2 }` in a derived spec, which
+    is a config value.
     """
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
@@ -175,7 +175,7 @@ def _find_config_path_hover(analysis: DocumentAnalysis, path: str) -> HoverInfo 
 def _find_name_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> HoverInfo | None:
-    """Return the hover of a dotted name up to the part that contains the offset."""
+    """Return the hover of a dotted name up to the component that contains the offset."""
     span = node.span
     assert span is not None  # the caller has checked this
     called = _is_called(nodes, node)
@@ -197,12 +197,14 @@ def _find_name_hover(
 
 
 def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
-    """Return True if a name is the function of the call around it."""
+    """Return True if a name is the function of the enclosing call."""
     return len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Return a dotted name up to the part at an offset: `v` of `v.encode` names the used file."""
+    """Return a dotted name up to the component at an offset: `v` of `v.encode` names the used
+    file.
+    """
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 
@@ -210,7 +212,7 @@ def _truncate_path(path: str, offset: int) -> str:
 def find_dotted_name_hover(
     analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
 ) -> HoverInfo | None:
-    """Return the hover of a dotted name at a character. The innermost scope takes precedence."""
+    """Return the hover of a dotted name at a character. Inner scopes take precedence."""
     head, _, rest = path.partition(".")
     if rest:
         return _find_member_hover(analysis, head, rest)
@@ -255,7 +257,7 @@ def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> H
 def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     """Return the hover of a block, a definition or a built-in function."""
     found = analysis.find_item(name)
-    # the std definition is used where a normalizer is expected, the built-in function elsewhere
+    # where a normalizer is expected, the name is a std definition, elsewhere a built-in function
     if found is not None and not (found[1].is_standard and name in BUILTINS):
         return make_item_hover(found[0])
     if name not in BUILTINS:
@@ -272,7 +274,7 @@ def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
 
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
-    """Return the hover of a length that `dims` declares, in this file or in an extended file."""
+    """Return the hover of a length that `dims` declares, in this file or in a base spec."""
     module: SpecModule | None = analysis.module
     while module is not None:
         for one in _iterate_dims(module, name):
@@ -318,7 +320,7 @@ def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | 
 
 BACKTICKS = re.compile(r"`+")
 MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
-"""Characters with a meaning in Markdown."""
+"""Characters that have a meaning in Markdown."""
 
 
 def format_hover(hover: HoverInfo) -> str:
@@ -330,7 +332,7 @@ def format_hover(hover: HoverInfo) -> str:
         parts.append(escape_markdown(hover.doc))
     if hover.symbolic_types:
         parts.append("here: " + _join_alternatives(hover.symbolic_types))
-    # concrete shapes add no information if no length is a config value
+    # concrete types add no information if no dimension is a config value
     if hover.concrete_types and hover.concrete_types != hover.symbolic_types:
         parts.append(f"with this config: {_join_alternatives(hover.concrete_types)}")
     return "\n\n".join(parts)

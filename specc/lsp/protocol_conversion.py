@@ -115,8 +115,8 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. The location of a diagnostic in a different file is the place where
-    this document refers to that file.
+    """Convert a diagnostic. A diagnostic in another file is located where this document refers to
+    that file.
     """
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
@@ -148,7 +148,7 @@ def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> 
 
 
 def _iterate_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
-    """Yield the spans where this document refers to other files, the extended file first."""
+    """Yield the spans where this document refers to other files, the base spec first."""
     if analysis.file is None:
         return
     if analysis.file.extends_span is not None:
@@ -175,7 +175,7 @@ def _convert_related_spans(
 def to_location(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> lsp.Location | None:
-    """Convert a span to a location, or return None if its text is not a file."""
+    """Convert a span to a location, or return None if its source is not a file."""
     path = analysis.get_path(span)
     if path is None:
         return None
@@ -268,7 +268,7 @@ def _iterate_span_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
     types = analysis.shapes.get((span.start, span.end), ())
-    # numbers and words are self-explanatory; a shape has brackets
+    # numbers and words need no hint; a shape has brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
     mark, offset = ": ", span.end
     if analysis.syntax == "yaml":

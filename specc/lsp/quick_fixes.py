@@ -26,7 +26,7 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""`x` in advice is a placeholder for an expression of the spec."""
+"""In help texts, `x` is a placeholder for an expression of the spec."""
 MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
@@ -38,7 +38,7 @@ def replace_span(span: Span, text: str) -> FixEdit:
 def propose_placements(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[FixEdit]:
-    """Yield possible edits for a suggested piece of code, the most likely first; `spans[0]` is the
+    """Yield possible edits that insert suggested code, the most likely first. `spans[0]` is the
     span of the error.
     """
     # `… @ name` appends a name to existing code; the content of any other ellipsis is unknown
@@ -114,7 +114,7 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 
 
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
-    """Return the nodes around an offset, innermost first, then the nodes inside them."""
+    """Return the nodes that contain an offset, innermost first, then the nodes inside them."""
     nodes = find_nodes_at(file, offset)
     # the offset may be the start of a statement or of the call in it
     inside = [n for node in nodes[-2:] for n in walk_tree(node)]
@@ -289,20 +289,20 @@ QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
 CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
-"""The pattern of advice that ends with code to write."""
+"""The pattern of a help text that ends with code to write."""
 REMOVAL_START = re.compile(
     r"(?:delete it|leave out one of the two|(?:leave|remove) (?:it|one of the two))\b"
 )
-"""The pattern of the beginning of advice to remove code."""
+"""The pattern of the beginning of a help text about removing code."""
 ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
     r"(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
-"""The pattern of advice for a syntax error that consists only of code to write."""
+"""The pattern of the help of a syntax error that consists only of code to write."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""The pattern of the beginning of advice about code to write."""
+"""The pattern of the beginning of a help text about code to write."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MAX_TRIED = 16  # maximum number of edits of one message that are tried
@@ -313,14 +313,15 @@ MAX_SUGGESTIONS = 4  # maximum number of edits of one message that are offered
 def find_quick_fixes(
     analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[FixEdit]:
-    """Return up to MAX_SUGGESTIONS suggested edits that remove a diagnostic."""
+    """Return up to MAX_SUGGESTIONS edits that remove a diagnostic."""
     trial = FixTrial(analysis, diagnostic, unsaved or {})
     text, found = analysis.source.text, dict[str, FixEdit]()
     tried = {
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
     }
     for edit in islice(tried.values(), MAX_TRIED):
-        # for each title, the first edit that removes the diagnostic is the most likely one
+        # for each title, keep the first edit that removes the diagnostic, which is the most likely
+        # one
         if edit.title not in found and trial.removes_diagnostic(edit):
             found[edit.title] = edit
         if len(found) == MAX_SUGGESTIONS:
@@ -329,12 +330,12 @@ def find_quick_fixes(
 
 
 def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
-    """Yield the edits that a diagnostic may suggest, the most certain first."""
+    """Yield the edits that a diagnostic may suggest, the most likely first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
             yield replace_span(fix.span, fix.text)
     spans = _list_label_spans(analysis, diagnostic)
-    # a suggested name is more certain than other advice
+    # a suggested name is more likely than other suggestions
     if spans:
         yield from _follow_name_suggestions(diagnostic, spans[0])
     for advice in diagnostic.helps:
@@ -357,7 +358,7 @@ def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[Fix
 def _follow_advice(
     analysis: DocumentAnalysis, advice: str, spans: Sequence[Span]
 ) -> Iterator[FixEdit]:
-    """Yield the edits that one line of advice may suggest."""
+    """Yield the edits that one line of help may suggest."""
     if REMOVAL_START.match(advice):
         yield from propose_removals(spans)
     if choice := ONE_OF.fullmatch(advice):
@@ -368,8 +369,8 @@ def _follow_advice(
 
 
 def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each piece of code in a line of advice; `is_addition` is False
-    if the code replaces text.
+    """Yield (code, is_addition) for each piece of code in a line of help; `is_addition` is False if
+    the code replaces text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
@@ -379,7 +380,7 @@ def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str
         yield from (
             (piece, advice.startswith("add"))
             for piece in QUOTED_PIECE.findall(advice)
-            # a single word is usually mentioned, not suggested as code
+            # a single word is usually a mention rather than code to write
             if is_direct or CODE_CHARACTER.search(piece)
         )
 
@@ -389,7 +390,7 @@ def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterato
     if NAME_CHARACTERS.fullmatch(span.text):
         yield replace_span(span, suggestion)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
-        # in `side.linaer` only the last part is misspelled
+        # in `side.linaer`, only the last component is misspelled
         last = word.rpartition(".")[2] if "." not in suggestion else word
         near = find_similar_name(last, [suggestion]) == suggestion
         if near and last != suggestion and last in diagnostic.title:

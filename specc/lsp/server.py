@@ -1,4 +1,4 @@
-"""The language server: requests, notifications, and bounded stdin."""
+"""The language server: requests, notifications, and size-limited input."""
 
 import asyncio
 import io
@@ -29,7 +29,7 @@ from specc.syntax.yaml.yaml_printer import format_yaml
 from specc.version import __version__
 
 REQUEST_TIMEOUT = 10.0
-"""Seconds that a request waits for the analysis."""
+"""Maximum time in seconds that a request waits for the analysis."""
 WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 
@@ -43,8 +43,8 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after its first analysis, or after all its analyses if
-        `is_complete` is set.
+        """Return an open document after its first analysis, or, if `is_complete` is set, after its
+        complete analysis.
         """
         document = self.documents.get_document(uri)
         if document is None:
@@ -94,7 +94,7 @@ class RequestHandlers:
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
-        # no completions for a document over the size limit; its only diagnostic is E0109
+        # a document over the size limit has no completions; its only diagnostic is E0109
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # the names of the last valid version are known, so the request waits only for the first
@@ -118,8 +118,8 @@ class RequestHandlers:
         return lsp.CompletionList(False, items)
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
-        """Return the edits that convert a text to the canonical form, or None if the text does not
-        parse.
+        """Return the edits that convert a text to the canonical format, or None if the text does
+        not parse.
         """
         document = self.documents.get_document(params.text_document.uri)
         if document is None:
@@ -259,7 +259,7 @@ class SpeccLanguageServer:
     def _on_text(
         self, params: lsp.DidOpenTextDocumentParams | lsp.DidChangeTextDocumentParams
     ) -> None:
-        """Queue a new text for analysis if it is a spec."""
+        """Queue a changed text for analysis if it is a spec."""
         self.loop = asyncio.get_running_loop()
         uri = params.text_document.uri
         document = self.editor.workspace.get_text_document(uri)
@@ -376,7 +376,7 @@ def path_from_uri(uri: str, language: str) -> Path | None:
 
 
 def _is_spec(path: Path, text: str) -> bool:
-    """Return True if a document is a spec; editors open other YAML files too."""
+    """Return True if a document is a spec; because editors also open other YAML files."""
     if path.suffix == ".specc":
         return True
     return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

@@ -1,1 +1,1 @@
-"""Preprocessing of text, images, audio and arrays, and the display of results."""
+"""Preprocessing of text, images, audio and arrays, and postprocessing of outputs."""

@@ -1,4 +1,4 @@
-"""Arrays in .npy, .npz and JSON files, exact in value."""
+"""Read arrays from .npy, .npz and JSON files without changing values."""
 
 import io
 import json
@@ -35,7 +35,7 @@ from specc.ir.array import Array
 ZIP_SIGNATURES = (
     b"PK\x03\x04",
     b"PK\x05\x06",
-)  # signatures of .npz files; the second is the signature of an empty file
+)  # signatures of .npz files; the second one is that of an empty file
 MAX_RANK = 16  # maximum rank
 MAX_HEADER = 10_000  # maximum bytes
 MAX_MEMBERS = 10_000  # maximum arrays in one .npz
@@ -57,7 +57,7 @@ def parse_npy(data: bytes, name: str) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             shape, by_column, dtype = readers[data[6:8]](file, max_header_size=MAX_HEADER)
-    except Exception:  # NumPy may raise anything for a damaged header
+    except Exception:  # NumPy may raise any exception if the header is corrupted
         fail_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
@@ -98,7 +98,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """Yield the arrays of an archive, after checking their sizes before unpacking."""
+    """Yield the arrays of an archive; sizes are checked before arrays are unpacked."""
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
     if len(members) > MAX_MEMBERS or unpacked > MAX_ARRAY_BYTES:
@@ -110,7 +110,7 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
             duplicate = f"duplicate array `{escape_text(name)}`"
             fail_bad_array(path, duplicate, "save it again with numpy.savez")
         with archive.open(member) as file:
-            # reading one byte more than declared detects a wrong declaration
+            # read one byte more than declared, to detect an incorrect size
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
             odd = f"`{escape_text(member.filename)}` in it is not an array"
@@ -125,7 +125,7 @@ def to_native_order(array: Array) -> Array:
 
 
 def fail_bad_array(path: str, reason: str, fix: str) -> NoReturn:
-    """Raise E0905 for an invalid array."""
+    """Raise E0905 because an array is invalid."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {reason}", helps=[fix])
 
 
@@ -143,8 +143,8 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
 
 
 def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
-    """Return nested lists as an array (bool, i64 or f64). Raise E0906 for invalid lists at
-    `location`; with `pad_left` the help shows the lists padded on the left.
+    """Convert nested lists to an array (bool, int64 or float64). Raise E0906 if the lists are
+    invalid; `location` names them. With `pad_left`, the help shows the lists padded on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
         with suppress(OverflowError):  # reported below, with the location
@@ -169,7 +169,9 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
 
 
 def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np.generic]:
-    """Choose the dtype of an array of these elements. Raise E0906 for bools mixed with numbers."""
+    """Choose the dtype of an array of these elements. Raise E0906 if bools are mixed with
+    numbers.
+    """
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _fail_invalid_json(location, "true and false are mixed with numbers")
@@ -183,8 +185,8 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return a help text with the lists zero-padded to equal length, or [] if the lists have an
-    error other than different lengths.
+    """Return a help text with the lists zero-padded to equal length, or [] if the lists have any
+    other error than different lengths.
     """
     rows = value if isinstance(value, list) else []
     lists = [r for r in rows if isinstance(r, list) and {*map(type, r)} <= {int, float, bool}]
@@ -213,7 +215,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
     except json.JSONDecodeError as fault:
         place = f"line {fault.lineno}, column {fault.colno}"
         _fail_invalid_json(location, f"{place}: {fault.msg.lower()}")
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         _fail_invalid_json(location, "a number has too many digits")
 
 
@@ -236,8 +238,8 @@ def _flatten_lists(
     out: list[bool | int | float],
     location: str,
 ) -> None:
-    """Append the elements of nested lists to `out`. Raise E0906 unless the lists have the shape
-    `shape`.
+    """Append the elements of nested lists to `out`. Raise E0906 unless the lists have this
+    shape.
     """
     if not shape:
         out.append(_convert_number(value, index, location))
@@ -251,7 +253,7 @@ def _flatten_lists(
 
 
 def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
-    """Return a number or boolean that an array can represent."""
+    """Convert a number or boolean to a value that an array can represent."""
     if isinstance(value, list | tuple):
         reason = "is a list, but earlier elements are numbers"
     elif not isinstance(value, bool | int | float):
@@ -281,7 +283,7 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
-    "bf16": np.dtype(np.float32),  # NumPy has no bf16: the runtime rounds
+    "bf16": np.dtype(np.float32),  # NumPy has no bf16; the runtime rounds
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "bool": np.dtype(np.bool_),
@@ -306,7 +308,7 @@ def read_arrays(path: str) -> dict[str, Array]:
 
 
 def _narrow_array(array: Array, dtype: str, name: str) -> Array:
-    """Cast floats to a different width. Raise E0907 if a finite value becomes infinite."""
+    """Cast floats to another width. Raise E0907 if a finite value becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         result = array.astype(NUMPY_DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
@@ -344,7 +346,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
 def _fail_changed_value(
     array: Array, dtype: str, name: str, changed: NDArray[np.bool_]
 ) -> NoReturn:
-    """Raise E0907, naming the first value that changes."""
+    """Raise E0907 with the first value that changes."""
     index = tuple(int(i) for i in np.argwhere(changed)[0])
     lost = f"{dtype} cannot represent the value {array[index]} at {format_index(changed)}"
     _fail_inexact(array, dtype, name, f"{lost} exactly")

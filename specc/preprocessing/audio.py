@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float32]
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""Chunk size written by streaming programs, meaning "to the end of the file"."""
+"""Chunk size written by streaming programs, which means "up to the end of the file"."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -32,7 +32,7 @@ OTHER_SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class AudioRecording:
-    """Mono audio: samples `f32[length]` from -1 to 1, and the sample rate."""
+    """Mono audio: samples (float32 [length], from -1 to 1), and the sample rate."""
 
     samples: Floats
     sample_rate: int
@@ -53,7 +53,7 @@ class _WavFormat:
 
 def parse_wav(data: bytes, name: str) -> AudioRecording:
     """Return the samples of a WAV file, averaged over channels. Raise E0840 if it is not a WAV
-    file, and E0841 if it is damaged or its encoding is not supported.
+    file, and E0841 if it is corrupted or its encoding is not supported.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         _fail_not_wav(data, name)
@@ -95,7 +95,7 @@ def _read_format(part: bytes, name: str) -> _WavFormat:
 
 
 def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
-    """Decode the bytes from `at` on to f32[length], mixed down to mono, from -1 to 1."""
+    """Decode the bytes from `at` on to mono samples, float32 [length], from -1 to 1."""
     there = len(data) - at
     if size == STREAMED_SIZE:
         size = there - there % wav_format.frame_bytes
@@ -112,7 +112,7 @@ def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name:
 
 
 def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
-    """Decode interleaved samples to f32. 8-bit samples are unsigned; 128 is silence."""
+    """Decode interleaved samples to float32. 8-bit samples are unsigned; 128 is silence."""
     if wav_format.encoding == FLOAT:
         # values outside the float32 range become infinite, without a warning
         with np.errstate(over="ignore"):
@@ -131,7 +131,7 @@ def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
 
 
 def _fail_not_wav(data: bytes, name: str) -> NoReturn:
-    """Raise E0840, naming the format that the file seems to have."""
+    """Raise E0840, with the format that the file seems to have."""
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
         kind = "an MP4 file"
@@ -159,7 +159,7 @@ Doubles: TypeAlias = NDArray[np.float64]
 
 MAX_SOUND_BYTES = 512 << 20
 VARIANCE_EPSILON = 1e-7
-"""Epsilon added to the variance when a waveform is normalized, like in transformers."""
+"""Epsilon added to the variance when a waveform is normalized, as in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
 """Number of powers of ten below the maximum to which log-mel values are clipped."""
@@ -173,15 +173,15 @@ PREEMPHASIS = 0.97
 
 
 def read_audio(path: str, record: Sound) -> Floats:
-    """Return the waveform `f32[samples]` or the spectrogram of a WAV file. Raise E0802, E0840 to
-    E0843 or E0904 if the file is invalid.
+    """Return the waveform (float32 [samples]) or the spectrogram of a WAV file. Raise E0802, E0840
+    to E0843 or E0904 if the file is invalid.
     """
     return compute_audio_features(parse_wav(read_bytes(path, MAX_SOUND_BYTES), path), record, path)
 
 
 def compute_audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
     """Compute the input features of audio. Raise E0842 or E0843 if the recording does not match the
-    record.
+    preprocessing.
     """
     if recording.sample_rate != record.sample_rate:
         raise_error(
@@ -208,7 +208,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
             return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
             longest = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
-            # A remainder shorter than a frame is always ignored.
+            # A remainder shorter than a frame is ignored.
             most = longest + KALDI_HOP - 1
             if len(samples) > most and not record.do_truncate:
                 _fail_too_long(name, len(samples), longest, record.sample_rate)
@@ -216,7 +216,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
 
 
 def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
-    """Return the log-mel spectrogram f32[bins, frames] with centered windows."""
+    """Return the log-mel spectrogram float32 [bins, frames] with centered windows."""
     half = record.window_length // 2
     framed = _frame_samples(
         np.pad(samples.astype(np.float64), half, mode="reflect"),
@@ -232,8 +232,8 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
 
 
 def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
-    """Compute Kaldi filter banks f32[frames, bins] over windows that are completely inside the
-    audio.
+    """Compute Kaldi filter banks float32 [frames, bins], over windows that are completely inside
+    the audio.
     """
     whole = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
@@ -256,8 +256,8 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
 
 @lru_cache(maxsize=8)
 def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
-    """Return f64[frequencies, bins]: triangular filters on Slaney's mel scale, normalized by
-    area.
+    """Return triangular filters on Slaney's mel scale, normalized by area:
+    float64 [frequencies, bins].
     """
     # The mel scale is linear up to 1000 Hz, and logarithmic above (27 steps per factor of 6.4).
     highest = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
@@ -271,7 +271,7 @@ def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
 
 @lru_cache(maxsize=8)
 def make_kaldi_filters(bins: int, rate: int) -> Doubles:
-    """Return triangular filters f64[frequencies, bins], linear on Kaldi's mel scale."""
+    """Return triangular filters, linear on Kaldi's mel scale: float64 [frequencies, bins]."""
     corners = np.linspace(
         _convert_to_kaldi_mel(KALDI_LOWEST), _convert_to_kaldi_mel(rate // 2), bins + 2
     )
@@ -284,8 +284,8 @@ def _convert_to_kaldi_mel(hertz: float | Doubles) -> Doubles:
 
 
 def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
-    """Return triangular filters f64[frequencies, len(corners) - 2]. Filter i rises from corner i to
-    corner i + 1 and falls to corner i + 2.
+    """Return triangular filters float64 [frequencies, len(corners) - 2]. Filter i rises from corner
+    i to corner i + 1 and falls to corner i + 2.
     """
     widths = np.diff(corners)
     rising = (frequencies[:, None] - corners[:-2]) / widths[:-1]
@@ -294,7 +294,7 @@ def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
 
 
 def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
-    """Return a view f64[frames, window] whose frames begin at every `hop`-th sample."""
+    """Return a view float64 [frames, window] with a frame at every `hop`-th sample."""
     return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 

@@ -1,4 +1,4 @@
-"""Chat templates (Jinja) in a bounded process."""
+"""Render chat templates (Jinja) in a process with resource limits."""
 
 import json
 import subprocess
@@ -14,14 +14,14 @@ from specc.io.json_io import Json, JsonFields
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
-"""Maximum number of characters of a template; published templates have less than a tenth of
-this."""
+"""Maximum number of characters of a template; published templates are more than ten times
+shorter."""
 MAX_TEXT = 1_000_000
 """Maximum number of characters of the messages and of the rendered text."""
 MAX_MESSAGES = 10_000
 MAX_TOKENS = 100
 CPU_SECONDS = 5
-"""CPU time limit for rendering; the wall-clock limit is four times that."""
+"""CPU time limit for rendering. The wall-clock limit is four times as high."""
 MEMORY_LIMIT = 512 << 20
 WORKER_SCRIPT = Path(__file__).with_name("chat_template_worker.py")
 
@@ -35,7 +35,7 @@ class ChatTemplate:
 
     @staticmethod
     def from_fields(fields: JsonFields) -> "ChatTemplate":
-        """Return the record from untrusted JSON."""
+        """Create the record from untrusted JSON."""
         text = fields.get_required("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.raise_invalid("text", "is not a template")
@@ -52,7 +52,7 @@ class ChatTemplate:
 
 
 def parse_messages(value: object) -> list[dict[str, Json]]:
-    """Return a chat as a list of messages; a string is one user message. Raise E0425 if it is
+    """Parse a chat to a list of messages; a string is a single user message. Raise E0425 if it is
     invalid.
     """
     if isinstance(value, str):
@@ -67,7 +67,7 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
 
 
 def _parse_message(number: int, message: object) -> dict[str, Json]:
-    """Return one message of a chat."""
+    """Parse one message of a chat."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         _fail_invalid_chat(f"message {number} has no `role`")
     if "content" not in message:
@@ -76,7 +76,7 @@ def _parse_message(number: int, message: object) -> dict[str, Json]:
 
 
 def _check_chat_size(messages: list[dict[str, Json]]) -> None:
-    """Raise E0425 for a chat that is too long, or not JSON."""
+    """Raise E0425 if a chat is too long or cannot be converted to JSON."""
     try:
         size = len(json.dumps(messages))
     except (TypeError, ValueError, RecursionError):
@@ -86,7 +86,7 @@ def _check_chat_size(messages: list[dict[str, Json]]) -> None:
 
 
 IMAGE_KEYS = ("path", "image", "url")
-"""Keys of an image file in a message part, like in transformers."""
+"""Keys of an image file in a message part, as in transformers."""
 
 
 def list_message_images(messages: list[dict[str, Json]]) -> list[object]:
@@ -120,8 +120,8 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """Return the text of a chat. Raise E0423 if the template fails or times out, and E0426 if
-    jinja2 is not installed.
+    """Render a chat as text. Raise E0423 if the template fails or times out, and E0426 if jinja2 is
+    not installed.
     """
     if find_spec("jinja2") is None:
         raise_error(
@@ -138,7 +138,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "bytes": MEMORY_LIMIT,
         "most": MAX_TEXT,
     }
-    # without site packages and user settings: the required packages are in `path`
+    # runs without site packages and user settings; the required packages are in `path`
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         done = subprocess.run(

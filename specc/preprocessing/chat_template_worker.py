@@ -1,4 +1,4 @@
-"""The bounded process that renders a chat template."""
+"""The process with resource limits that renders a chat template."""
 
 import json
 import sys
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def render_from_stdin() -> None:
-    """Read the request, render the template, print the result."""
+    """Read a request from stdin, render the template, and print the result."""
     given: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    # the parent's package directory: this process was started without site packages
+    # the package directory of the parent: this process runs without site packages
     sys.path[:] = given["path"]
     try:
         told = {"text": _render_template(given)}
@@ -18,7 +18,7 @@ def render_from_stdin() -> None:
         told = {"fault": "it takes too much memory"}
     except RecursionError:
         told = {"fault": "its nesting is too deep"}
-    except Exception as error:  # a template may raise anything
+    except Exception as error:  # a template may raise any exception
         told = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(told))
 
@@ -31,7 +31,7 @@ def _find_line(error: BaseException) -> str:
     place = error.__traceback__
     while place is not None:
         if place.tb_frame.f_code.co_filename == "<template>":
-            line = place.tb_lineno  # the innermost frame comes last
+            line = place.tb_lineno  # the innermost frame is last
         place = place.tb_next
     return "" if line is None else f"in line {line}: "
 
@@ -78,7 +78,7 @@ def _render_generation() -> Any:
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        """The `generation` block of chat templates, which only matters for training."""
+        """The `generation` block of chat templates, which is relevant only for training."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
@@ -103,7 +103,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialize as plain JSON; Jinja's own filter escapes it for HTML."""
+    """Serialize to plain JSON; Jinja's filter would escape it for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -112,7 +112,7 @@ def _tojson(
 def _set_limits(seconds: int, size: int) -> None:
     """Set the limits of CPU time and memory."""
     if sys.platform == "win32":
-        return  # this system does not support resource limits; the parent's timeout applies
+        return  # this system does not support resource limits; the timeout of the parent applies
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

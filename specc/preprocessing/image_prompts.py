@@ -1,4 +1,4 @@
-"""Images in prompts: batch image inputs, and replace the image placeholders of texts."""
+"""Images in prompts: batch image inputs, and replace image placeholders in texts."""
 
 from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
@@ -30,8 +30,8 @@ def prepare_images(
     graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, object]
 ) -> dict[str, object]:
     """Return `inputs` with images converted to arrays, with the shape inputs of these images, and
-    with the image placeholders of texts replaced. Raise E0902 to E0904, E0912, E0990, and E0991 if
-    a text and its images do not match.
+    with the image placeholders of texts replaced. Raise E0902 to E0904, E0912 or E0990 if an image
+    is invalid, and E0991 if a text and its images do not match.
     """
     found = dict(inputs)
     for name, record in reading.inputs:
@@ -82,7 +82,7 @@ def batch_images(
     graph: Graph, name: str, record: ImageRecord, groups: Sequence[Sequence[PreparedImage]]
 ) -> dict[str, Array]:
     """Return the image input and the shape input for the images of each text or batch element.
-    Smaller images are zero-padded; missing images are zeros.
+    Smaller images are zero-padded; missing images are filled with zeros.
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
@@ -98,7 +98,7 @@ def batch_images(
 
 
 def _stack_groups(groups: Sequence[Sequence[Array]], *, joined: bool) -> Array:
-    """Stack the images of each text, or concatenate them along their first axis; then stack the
+    """Stack the images of each text, or concatenate them along the first axis. Then stack the
     texts.
     """
     first = next(image for group in groups for image in group)
@@ -108,22 +108,22 @@ def _stack_groups(groups: Sequence[Sequence[Array]], *, joined: bool) -> Array:
 
 
 def stack_padded(arrays: Sequence[Array]) -> Array:
-    """Stack arrays, each padded with zeros at the end of its axes."""
+    """Zero-pad arrays at the end of each axis to a common shape, and stack them."""
     largest = np.max([array.shape for array in arrays], axis=0)
     pads = [[(0, n - m) for n, m in zip(largest, a.shape, strict=True)] for a in arrays]
     return np.stack([np.pad(a, pad) for a, pad in zip(arrays, pads, strict=True)])
 
 
 def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
-    """Stack the images `f32[images, …]` of every text. Raise E0912 for unequal counts without a
-    mask input.
+    """Stack the images (float32 [images, …]) of all texts. Raise E0912 if the numbers of images
+    differ and there is no mask input.
     """
     _check_counts(graph, name, [*map(len, images_by_text)])
     return stack_padded(images_by_text)
 
 
 def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
-    """Raise E0912 for unequal numbers of images without a mask input."""
+    """Raise E0912 if the numbers of images differ and there is no mask input."""
     shape = graph.inputs[name].type.shape
     has_mask = any(v.type.shape == shape[:2] for v in graph.inputs.values())
     if len({*counts}) > 1 and not has_mask:
@@ -145,8 +145,8 @@ def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) 
 def split_images(
     graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return `inputs` with arrays of images grouped by text. Raise E0912 if counts of images and
-    texts differ.
+    """Return `inputs` with arrays of images grouped by text. Raise E0912 if the numbers of images
+    and texts differ.
     """
     grouped = dict(inputs)
     for name, array in inputs.items():
@@ -223,7 +223,7 @@ def find_prompt_inputs(
 
 
 def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
-    """Return the input that takes images. Raise E0910 if the graph has none."""
+    """Return the input that takes images. Raise E0910 if there is none."""
     for name, record in reading.inputs:
         if isinstance(record, ImageRecord) and name in graph.inputs:
             return name
@@ -265,8 +265,9 @@ def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple
 
 
 def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
-    """Return the text of an image: the texts of all grid cells, with a separator after each row but
-    the last, and the end text; or the text of an image without a grid.
+    """Format the text that replaces an image placeholder: the texts of all grid cells, with a
+    separator after each row except the last, and the end text; or the text for an image without a
+    grid.
     """
     _, cell, separator, end, single = texts
     rows, columns = grid

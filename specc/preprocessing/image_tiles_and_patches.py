@@ -1,4 +1,4 @@
-"""Preprocess images to a dynamic size: resize within bounds, split into tiles or patches."""
+"""Preprocess images of dynamic size: resize within bounds, or split into tiles or patches."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -46,9 +46,9 @@ Sized: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
 
 
 def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
-    """Return the values of one image from its pixels `[height, width, 1|3]`: `f32[channels, height,
-    width]`, `[tiles, channels, height, width]` or `[patches, features]`. Raise E0990 if the size is
-    not supported.
+    """Preprocess one image, given as pixels [height, width, 1 or 3], to
+    float32 [channels, height, width], [tiles, channels, height, width] or [patches, features].
+    Raise E0990 if the size is not supported.
     """
     if not record.sizing:
         return PreparedImage(normalize_image(pixels, record)[0])
@@ -64,8 +64,8 @@ def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
 def read_prepared_image(
     image: object, record: ImageRecord, name: str, count: int = 1
 ) -> PreparedImage:
-    """Return the values of an image file or a Pillow image for the input `name`, one of `count`
-    images of a prompt. Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
+    """Preprocess an image file or Pillow image for the input `name`; the prompt has `count` images.
+    Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
     """
     if isinstance(image, str | Path):
         pixels = decode_image(read_bytes(str(image), MAX_IMAGE_BYTES), str(image))
@@ -77,8 +77,8 @@ def read_prepared_image(
 
 
 def _prepare_square_overview(pixels: Array, record: ImageRecord) -> PreparedImage:
-    """Return an image padded to a centered square with the mean color, with one newline token. The
-    LLaVA-OneVision processor does so if a prompt contains several images.
+    """Return an image padded to a centered square with the mean color, with one newline token.
+    LLaVA-OneVision does so if a prompt contains several images.
     """
     rows, columns = pixels.shape[:2]
     side = max(rows, columns)
@@ -97,8 +97,8 @@ def is_tiled(record: ImageRecord) -> bool:
 
 
 def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) -> Floats:
-    """Flatten `f32[channels, height, width]` to patches `[patches, features]`: in row-major order
-    with channels last, or, with `frames`, in blocks of merge × merge patches with channels first.
+    """Flatten float32 [channels, height, width] to [patches, features]: in row-major order with
+    channels last, or, with `frames`, in blocks of merge × merge patches with channels first.
     """
     channels, rows, columns = values.shape
     step = side * merge
@@ -112,7 +112,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
 
 
 def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
-    """Resize to a number of pixels between the bounds, like the Qwen2-VL processor."""
+    """Resize to a number of pixels between the bounds, as the Qwen2-VL processor does."""
     (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
     if max(sides) > MAX_ASPECT_RATIO * min(sides):
@@ -130,7 +130,7 @@ def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
-    """Shrink to the bounds and round sides up to multiples, like the Pixtral processor."""
+    """Shrink to the bounds, and round sides up to multiples, as the Pixtral processor does."""
     sides, step = pixels.shape[:2], record.size_multiple
     ratio = max(n / most for n, most in zip(sides, record.size_bounds[0], strict=True))
     if ratio > 1:
@@ -143,8 +143,8 @@ def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
-    """Resize to the largest size with at most the given number of patches, like the NaFlex
-    processor of SigLIP 2.
+    """Resize to the largest size with at most the given number of patches, as the NaFlex processor
+    of SigLIP 2 does.
     """
     side, most = record.patch_lengths[0], record.size_bounds[0][1]
 
@@ -162,8 +162,8 @@ def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
-    """Resize to multiples of the tile size and split into tiles; append the whole image as the last
-    tile, like the Idefics3 processor.
+    """Resize to multiples of the tile size, split into tiles, and append the whole image as the
+    last tile, as the Idefics3 processor does.
     """
     tile, longest = record.size[0], record.size_bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest), record)
@@ -200,7 +200,7 @@ def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
 
 
 def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
-    """Return the tiles of an image in row-major order."""
+    """Split an image into tiles in row-major order."""
     height, width = size
     return [
         image[top : top + height, left : left + width]
@@ -210,8 +210,8 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
 
 
 def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
-    """Return the whole image and the tiles of a resized version padded with black, in the best grid
-    of `bounds`, like the LLaVA-NeXT processor.
+    """Return the whole image and the tiles of a resized version, padded with black to the best size
+    in `bounds`, as the LLaVA-NeXT processor does.
     """
     rows, columns = pixels.shape[:2]
     best = height, width = _choose_grid_size((rows, columns), record)
@@ -227,8 +227,8 @@ def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
-    """Return the size in `bounds` that keeps the most pixels; if several keep equally many, return
-    the size with the least padding.
+    """Choose the size in `bounds` that keeps the most pixels; among equals, the one with the least
+    padding.
     """
 
     def rate(size: tuple[int, ...]) -> tuple[int, int]:
@@ -260,7 +260,7 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -
 
 def _pad_to_square(pixels: Array, record: ImageRecord) -> Sized:
     """Pad to a square with black at the right and bottom and resize it in float, after a Gaussian
-    filter when downscaling, like the OWLv2 processor.
+    filter when downscaling, as the OWLv2 processor does.
     """
     side = max(pixels.shape[:2])
     square = pad_with_black(pixels.astype(np.float64), (side, side), (0, 0))
@@ -270,8 +270,9 @@ def _pad_to_square(pixels: Array, record: ImageRecord) -> Sized:
 
 
 def _make_antialiased_weights(length: int, size: int) -> Array:
-    """Return f64[size, length]: a Gaussian filter, truncated at four standard deviations, and
-    linear interpolation between pixel centers, with mirrored edges.
+    """Return a resampling matrix, float64 [size, length]: a Gaussian filter truncated at four
+    standard deviations, followed by linear interpolation between pixel centers, with mirrored
+    edges.
     """
     factor = length / size
     sigma = max(0.0, (factor - 1) / 2)
@@ -286,7 +287,7 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     low = np.floor(centers).astype(np.int64)
     weights = np.zeros((size, length))
     for step, weight in ((0, 1 - (centers - low)), (1, centers - low)):
-        # both pixels belong to the filtered image, whose edges are mirrored too
+        # both pixels belong to the filtered image, whose edges are also mirrored
         pixel = np.abs(low + step) % period
         places = np.abs(np.minimum(pixel, period - pixel)[:, None] + taps) % period
         places = np.minimum(places, period - places)
@@ -302,7 +303,7 @@ SIZINGS: Mapping[str, Callable[[Array, ImageRecord], Sized]] = {
     "anyres": _split_into_best_grid,
     "square": _pad_to_square,
 }
-"""The function that resizes an image, by the name of the rule in `image(sizing=…)`."""
+"""The functions that resize an image, by the name of the rule in `image(sizing=…)`."""
 
 
 def _fail_aspect_ratio(sides: tuple[int, ...], reason: str) -> NoReturn:

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = NDArray[np.float32]
 ImageSize: TypeAlias = tuple[int, int]
-"""Height and width of an image."""
+"""The height and width of an image."""
 
 MAX_PIXELS = 64 << 20  # 64 megapixels, checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
-LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, like Pillow's mode L
-# Exceptions that decoders raise for damaged files.
+LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as in Pillow's mode L
+# Exceptions that decoders raise for corrupted files.
 DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError),
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
 )
-MIDDLE_GRAY = 127.5  # threshold for a light background: halfway between black and white
+MIDDLE_GRAY = 127.5  # threshold of a light background, halfway between black and white
 
 
 def decode_image(data: bytes, name: str) -> Array:
-    """Return the pixels of an encoded image, 0 to 255: `u8` or `f32[height, width, 1|3]`."""
+    """Decode an image to pixels from 0 to 255, uint8 or float32 [height, width, 1 or 3]."""
     pillow = _import_pillow()
     try:
         with warnings.catch_warnings():
-            # the size is checked here, against specc's own limit
+            # the size is checked against the limit of specc
             warnings.simplefilter("ignore")
             with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
                 _check_size(image.size, name)
@@ -61,15 +61,15 @@ def decode_pil_image(image: Any, name: str) -> Array:
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
-    """Return pixels `[height, width, 1|3]` as `f32[1, channels, *size]`. Raise E0990 if they exceed
-    the frame.
+    """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
+    if they exceed the frame.
     """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
     values = normalize_pixels(pixels, record, (rows, columns), invert)
     if record.shortest_longest_edge:
-        # after normalization: padding around an image is exactly 0
+        # padding is added after normalization, so it is exactly 0
         down, across = record.size[0] - rows, record.size[1] - columns
         values = np.pad(values, ((0, 0), (0, down), (0, across)))
     return np.ascontiguousarray(values[None], np.float32)
@@ -78,8 +78,8 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
 def normalize_pixels(
     pixels: Array, record: ImageRecord, size: ImageSize | None = None, invert: bool = False
 ) -> Floats:
-    """Resize pixels `[height, width, 1|3]` to `size` and normalize them with the mean and standard
-    deviation of the record. Return `f32[channels, height, width]`.
+    """Resize pixels [height, width, 1 or 3] to `size`, and normalize them with the mean and
+    standard deviation of the record. Return float32 [channels, height, width].
     """
     planes = [
         resize_image(plane, size or plane.shape, record.resample)
@@ -87,7 +87,7 @@ def normalize_pixels(
     ]
     values = np.stack(planes * (record.channels // len(planes)))
     if invert:
-        # after resizing, which is equivalent and cheaper: interpolation weights sum to one
+        # inverting after resizing is equivalent and cheaper, because interpolation weights sum to 1
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
     return np.asarray((values * np.float32(record.scale) - mean) / std, np.float32)
@@ -105,7 +105,7 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
         or record.shortest_longest_edge
         or record.pads_all_sides
     ):
-        # like published processors
+        # as in published processors
         if record.pads_all_sides:
             return _fit_and_center(pixels, record)
         pixels = resize_pixels(
@@ -117,13 +117,13 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
 
 
 def is_light_background(pixels: Array) -> bool:
-    """Return True if the border of `[height, width, channels]` is light on average, like paper."""
+    """Return True if the border of an image is light on average, like paper."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
 def resize_image(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
-    """Resize `f32[height, width]` to `f32[*size]` with antialiasing, like Pillow."""
+    """Resize float32 [height, width] to `size` with antialiasing, as Pillow does."""
     if plane.shape == size:
         return plane
     return np.asarray(_resize_with_pillow(plane.astype(np.float32), size, kind), np.float32)
@@ -137,11 +137,13 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
-    """Resize pixels `[height, width, 1|3]`; with `rounded`, 8-bit pixels are rounded to 8 bits."""
+    """Resize pixels [height, width, 1 or 3]. With `rounded`, 8-bit pixels are rounded to
+    integers.
+    """
     if pixels.shape[:2] == size:
         return pixels
     if record.resizes_to_uint8 and pixels.dtype == np.uint8:
-        # all channels in one call
+        # resizes all channels in one call
         gray = pixels.shape[2] == 1
         done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, size, record.resample)
         return done[:, :, None] if gray else done
@@ -159,7 +161,7 @@ def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
 
 
 def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
-    """Resize an image and pad it with black on all sides, like Donut's processor."""
+    """Resize an image and pad it with black on all sides, as Donut's processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
     pixels = resize_pixels(
@@ -203,7 +205,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
-    """Return (height, width), rounded like in DETR's and YOLOS's processors. Raise E0990 if they
+    """Return (height, width), rounded as in the processors of DETR and YOLOS. Raise E0990 if they
     exceed the frame.
     """
     edge, most = record.shortest_longest_edge
@@ -238,7 +240,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    # like published processors: an odd row is padded below, and cropped above
+    # as in published processors, an odd row is padded below and cropped above
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
     whole = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
@@ -246,7 +248,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
 
 
 def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
-    """Convert model pixels `f[channels, height, width]` to `u8[height, width, channels]`."""
+    """Convert normalized pixels [channels, height, width] to uint8 [height, width, channels]."""
     mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std))
     pixels = (values.astype(np.float64) * std + mean) / record.scale
     if record.invert is True:
@@ -262,7 +264,7 @@ def _decode_pixels(image: "Pillow.Image") -> Array:
 
     image.load()
     turned = ImageOps.exif_transpose(image)
-    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit gray: 65535 is white
+    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit grayscale: 65535 is white
         return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
     gray = turned.mode in ("L", "LA", "La", "1")
     if turned.has_transparency_data:
@@ -274,7 +276,7 @@ def _decode_pixels(image: "Pillow.Image") -> Array:
 
 
 def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
-    """Yield the channels of an image, or its luminance if the model takes one channel."""
+    """Yield the channels of an image, or its luminance if the model has one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
         gray = np.zeros(pixels.shape[:2], np.float32)

@@ -14,13 +14,14 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""Function that evaluates a dim such as `2 * src + 1` with the known lengths, or returns None."""
+"""A function that evaluates a dimension such as `2 * src + 1` with the known lengths, or returns
+None."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input of a model. `dtype` is one of `f32`, `i64`, `bool` …; a dim is a number, a name, or
-    a formula for `solve`; ids are below `id_limit`; an `optional` input may be absent.
+    """An input of a model. `dtype` is `f32`, `i64`, `bool` or another type. A dim is an integer, a
+    name, or a formula. Ids must be less than `id_limit`. An `optional` input may be omitted.
     """
 
     name: str
@@ -41,9 +42,7 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """The errors found so far, and for each dim its length and the input that defined the
-    length.
-    """
+    """The errors found so far; for each dim, its length and the input that determined it."""
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -62,8 +61,8 @@ def check_inputs(
     bounds: Mapping[str, LengthBound] | None = None,
     evaluate_dim: Solve | None = None,
 ) -> dict[str, Array]:
-    """Return the arrays in order, cast exactly. Raise all errors: E0907 for element types, E0910
-    for names, E0911 for ranks, E0912 for lengths, E0913 for ids, E0914 for NaN.
+    """Return the arrays in order, cast exactly. Raise all errors at once: E0907 (element type),
+    E0910 (name), E0911 (rank), E0912 (length), E0913 (id), E0914 (NaN).
     """
     findings = _InputErrors()
     _check_names(specs, arrays_by_name, findings)
@@ -84,7 +83,7 @@ def check_inputs(
             _check_values(spec, array, findings)
         else:
             _report_wrong_rank(spec, array, findings)
-    # Sums and products of lengths are checked last, when all single lengths are known.
+    # Sums and products of lengths are checked last, when all named lengths are known.
     for spec in whole:
         _check_computed_dims(spec, arrays[spec.name], findings, evaluate_dim)
     _check_bounds(findings, bounds or {}, evaluate_dim)
@@ -98,7 +97,7 @@ def _check_names(
 ) -> None:
     names = [spec.name for spec in specs]
     absent = [name for name in names if name not in arrays_by_name]
-    # a misspelled input name is reported as one error, not as an unknown and a missing input
+    # a misspelled input name is reported as one error instead of two (unknown input, missing input)
     guessed: set[str | None] = set()
     for name in arrays_by_name:
         if name not in names:
@@ -114,7 +113,7 @@ def _check_names(
 
 
 def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _InputErrors) -> None:
-    """Report the missing inputs that are required."""
+    """Report required inputs that are missing."""
     for spec in specs:
         if spec.name in missing and not spec.is_optional:
             findings.add_error(
@@ -182,7 +181,7 @@ def _check_bounds(
 
 
 def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
-    """Report E0935 for a length that is not divisible as required."""
+    """Report E0935 for a length that does not satisfy a divisibility constraint."""
     known = [
         f"`{name}` is {length} in `{findings.origins[name]}`"
         for name, length in findings.lengths.items()

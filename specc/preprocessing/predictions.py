@@ -24,16 +24,16 @@ from specc.preprocessing.tokenizer_library import (
 
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
-"""The prediction for one text: a JSON value."""
+"""The prediction for one text, a JSON value."""
 Facts: TypeAlias = dict[str, Any]
-"""One label, span, answer, candidate or token."""
+"""A label, span, answer, candidate or token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResults:
     """Results of a run, the encodings of its sequences, the input texts and the options.
-    `encodings` is empty if the inputs were ids. `text_indices` maps each sequence to the index of
-    its text, since a long context is split into several sequences.
+    `encodings` is empty if the inputs are token ids. `text_indices` maps each sequence to the index
+    of its text, because a long context is split into several sequences.
     """
 
     task: Task
@@ -51,7 +51,7 @@ class TaskResults:
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:
-        """Return a result in float64. Raise E0916 if it has a different rank."""
+        """Return a result in float64. Raise E0916 if it has another rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
             _fail_unexpected_scores(name, value, rank)
@@ -68,7 +68,7 @@ def apply_function(scores: Floats, function: str) -> Floats:
     if function == "softmax":
         return compute_probabilities(scores)
     if function == "sigmoid":
-        # choose the form of the sigmoid that does not overflow
+        # uses the form of the sigmoid that does not overflow
         small = np.exp(-np.abs(scores))
         return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
     return scores
@@ -162,7 +162,9 @@ def _find_answers(
 
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
-    """Return the character span of a token's word, or of the token if words are unknown."""
+    """Return the character span of the word that contains a token, or of the token if words are
+    unknown.
+    """
     word = encoding.word_ids[token_index]
     if word is None:
         return encoding.offsets[token_index]
@@ -214,7 +216,7 @@ def _make_candidate(
     """Return the prediction for a mask token."""
     ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
     ids = [number for number in ids if number != task_results.task.pad_token_id]
-    # if there are several mask tokens, the other mask tokens remain in the text
+    # if there are several mask tokens, the others remain in the text
     sequence = decode_token_ids(ids, task_results.tokenizer, special=len(masks) > 1)
     word = decode_token_ids([token], task_results.tokenizer, special=True)
     found = {"score": probability, "token": token}
@@ -264,7 +266,7 @@ def _fail_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")
 OUTSIDE_LABEL = "O"
-"""The label of tokens outside all spans."""
+"""The label of tokens outside entities."""
 
 
 def group_entities(
@@ -276,7 +278,7 @@ def group_entities(
     strategy: str,
 ) -> list[Facts]:
     """Return the entity spans of a text from probabilities [tokens, labels], without spans labeled
-    `O`. With strategy `none`, return its labeled tokens.
+    `O`. With the strategy `none`, return the labeled tokens.
     """
     tokens = _list_tokens(text, encoding, probabilities, task, record)
     if strategy in ("none", "simple"):
@@ -360,7 +362,9 @@ def _split_bio_tag(label: str) -> tuple[str, str]:
 
 
 def _continues_span(previous: Facts, token: Facts) -> bool:
-    """Return True if adjacent tokens have equal labels; `B-` starts a new span."""
+    """Return True if a token continues the span of the previous token: their labels are equal, and
+    there is no `B-`.
+    """
     begins, tag = _split_bio_tag(token["entity"])
     return begins != "B" and tag == _split_bio_tag(previous["entity"])[1]
 

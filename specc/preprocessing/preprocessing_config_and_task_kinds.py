@@ -41,7 +41,7 @@ from specc.preprocessing.tokenizer_files import (
 )
 
 Options: TypeAlias = Mapping[str, Any]
-"""Options of a task by name, with defaults; a value must have the type of its default."""
+"""Options of a task by name, with defaults; values must have the type of the default."""
 PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
 MAX_PROMPTS = 1000
 LONGEST_PROMPT = 100_000
@@ -50,7 +50,7 @@ MAX_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """One input of a task. A slot that `is_variadic` takes all remaining command-line arguments."""
+    """An input of a task. A variadic input takes all remaining command-line arguments."""
 
     name: str
     is_variadic: bool = False
@@ -59,8 +59,8 @@ class TaskSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
-    """A task: inputs, the classes and results that identify a graph, and options with defaults.
-    `needs_tokenizer` is true if the task needs the offsets of a tokenizer.json.
+    """A kind of task: its inputs, the classes and outputs that identify a graph, and options with
+    defaults. `needs_tokenizer` is true if the task needs the offsets of a tokenizer.json.
     """
 
     slots: tuple[TaskSlot, ...]
@@ -123,7 +123,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the task of a graph that outputs `results` for transformers `classes`, or ""."""
+    """Return the task of a graph with these outputs and transformers classes, or ""."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue
@@ -150,9 +150,9 @@ Length: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
 class Task(Record):
     """The task of a compiled model, stored in its metadata.
 
-    `text_input` names the text input. `score_function` converts logits to scores. The model takes
-    the tokenizer's segment ids if `uses_token_types`. Every text is padded to `padded_length`
-    tokens. Texts above `max_length` are truncated, with `truncates_left` at the beginning.
+    `text_input` names the text input. `score_function` converts logits to scores. If
+    `uses_token_types`, the model takes token type ids. Every text is padded to `padded_length`
+    tokens. Texts longer than `max_length` are truncated, at the beginning if `truncates_left`.
     `prompts` are text prefixes by name; `prompt` names the default prefix.
     """
 
@@ -201,20 +201,20 @@ class Task(Record):
         }
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject unknown fields."""
+        """Raise an error if there are unknown fields."""
         fields.reject_unknown()
 
 
-MAX_PORTS = 1000  # maximum number of inputs or outputs with a record
+MAX_PORTS = 1000  # maximum number of inputs or outputs
 MAX_REPORTED = 3  # image labels, if the spec describes how labels are displayed
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
 @dataclass(frozen=True, slots=True)
 class PreprocessingConfig:
-    """The records of inputs and of displayed outputs, in the order of the spec. An input without a
-    record is read as `NumbersOutput`; if no output is listed, all are displayed. `task` is the task
-    of the head.
+    """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
+    input without an entry takes numbers; if no output is listed, all outputs are returned. `task`
+    is the task of the model head.
     """
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
@@ -233,7 +233,7 @@ class PreprocessingConfig:
         return replace(self, task=task)
 
     def get_input_reading(self, name: str) -> InputReading:
-        """Return the record of the input `name`."""
+        """Return the preprocessing of the input `name`."""
         return dict(self.inputs).get(name, NumbersOutput())
 
     @property
@@ -245,13 +245,13 @@ class PreprocessingConfig:
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
 
     def assign_file_names(self, stem: str) -> "PreprocessingConfig":
-        """Return a copy for storage in the model called `stem`: large files are stored next to the
+        """Return a copy for storage in the model called `stem`; large files are stored next to the
         model.
         """
         return self._change_files(lambda file: file.assign_name(stem))
 
     def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
-        """Return a copy with files named by their hashes, for storage in a package of graphs."""
+        """Return a copy in which files are named by hash, for storage in a package."""
         return self._change_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":
@@ -290,7 +290,7 @@ class PreprocessingConfig:
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
-        """Return the record from untrusted JSON; files next to the model are not read yet. Raise
+        """Parse the config from untrusted JSON, without reading the files next to the model. Raise
         E0915 if it is invalid.
         """
         whole = JsonFields(value, ("reading",))
@@ -312,7 +312,7 @@ class PreprocessingConfig:
 def _parse_ports(
     part: JsonFields, kinds: Mapping[str, type[AnyRecord]]
 ) -> tuple[tuple[str, AnyRecord], ...]:
-    """Parse the record of every input or output."""
+    """Parse the preprocessing of every input, or the postprocessing of every output."""
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
 
 
@@ -322,8 +322,8 @@ def parse_input_record(
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> InputReading:
-    """Return the record of an input from JSON; `report_error` raises an error for the path of a
-    field; `files` are the tokenizers by hash.
+    """Parse the preprocessing of an input from JSON. `report_error` raises an error for the path of
+    a field; `files` are the tokenizers by hash.
     """
     return parse_tagged_record(JsonFields(value, path, report_error, files), INPUT_RECORDS)
 
@@ -334,13 +334,13 @@ def parse_output_record(
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> OutputReading:
-    """Return the record of an output from JSON, like `parse_input_record`."""
+    """Parse the postprocessing of an output from JSON, like `parse_input_record`."""
     return parse_tagged_record(JsonFields(value, path, report_error, files), OUTPUT_RECORDS)
 
 
 def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
-    """Return the output record for image scores `[batch, classes]` or pixel scores `[batch,
-    classes, height, width]`, because heads of one spec may have either rank.
+    """Return the postprocessing for image scores [batch, classes] or pixel scores
+    [batch, classes, height, width]; task heads of one spec may have either rank.
     """
     match record:
         case LabelsOutput() if rank == 4:

@@ -1,4 +1,4 @@
-"""Preprocessing records: one dataclass per kind of input preprocessing or output display."""
+"""Preprocessing records: one dataclass per kind of input preprocessing or output postprocessing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def _read_invert(fields: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read lengths. Raise an error for `fitted` with a single length."""
+    """Read lengths. Raise an error if `fitted` has a single length."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "needs two lengths: shorter side, longer side")
@@ -108,7 +108,7 @@ class ImageRecord(OptionRecord):
     max_side: Annotated[int, int_range(0, MAX_SIDE)] = 0
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject a missing size and inconsistent numbers of channels."""
+        """Raise an error if the size is missing or the numbers of channels are inconsistent."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
             fields.read_integers("size", 2, 1, MAX_SIDE)
         if self.sizing not in ("", "square") and not self.size_bounds:
@@ -126,7 +126,7 @@ class ImageRecord(OptionRecord):
 
 @dataclass(frozen=True, slots=True)
 class VocabularyText(OptionRecord):
-    """Text as ids of `vocab` between start and end token; unknown words get `unknown_token_id`."""
+    """Text as ids of `vocab` with start and end tokens; unknown words get `unknown_token_id`."""
 
     vocab: Vocabulary
     end_token_id: TokenId = None
@@ -139,7 +139,7 @@ class VocabularyText(OptionRecord):
         return len(self.vocab)
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject a vocabulary with gaps and ids outside the vocabulary."""
+        """Raise an error if the vocabulary has gaps or an id is outside the vocabulary."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
@@ -180,7 +180,7 @@ class TextBytes(OptionRecord):
         return 256 + self.offset
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject ids outside the vocabulary."""
+        """Raise an error if an id is outside the vocabulary."""
         _check_ids(fields, self.size, end=self.end_token_id, start=self.start_token_id)
 
 
@@ -192,8 +192,8 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waveform(OptionRecord):
-    """A waveform `f32[samples]` with values from -1 to 1. `do_normalize` scales it to mean 0 and
-    variance 1, like wav2vec 2.0 (arXiv:2006.11477, sec. 2).
+    """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales it to mean 0
+    and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
 
     tag = "waveform"
@@ -203,7 +203,8 @@ class Waveform(OptionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMel(OptionRecord):
-    """A log-mel spectrogram `f32[bins, frames]`, the input of Whisper (arXiv:2212.04356, sec. 2.2).
+    """A log-mel spectrogram float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
+    2.2).
 
     Audio shorter than `sample_count` is padded with silence; longer audio is an error, or truncated
     with `do_truncate`. `window_length` and `hop_length` are in samples.
@@ -223,15 +224,15 @@ class LogMel(OptionRecord):
         return self.num_frames * self.hop_length
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject audio below half a window, because half a window is mirrored at both ends."""
+        """Raise an error if audio is shorter than half a window, which is mirrored at both ends."""
         if self.sample_count <= self.window_length // 2:
             fields.raise_invalid("frames", "cover less than half a window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBanks(OptionRecord):
-    """Kaldi log filter banks `f32[frames, bins]` with a window of 400 and a hop of 160 samples, the
-    input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
+    """Kaldi log filter banks float32 [frames, bins] with a window of 400 and a hop of 160 samples,
+    the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
     Shorter audio is zero-padded; longer audio is truncated, or an error without `do_truncate`. With
     `do_normalize`, each value then becomes `(x - mean) / (2 * std)`.
@@ -247,14 +248,14 @@ class FilterBanks(OptionRecord):
     do_truncate: bool = True
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject a standard deviation that is not positive."""
+        """Raise an error if the standard deviation is not positive."""
         if self.std <= 0:
             fields.raise_invalid("std", "is not positive")
 
 
 @dataclass(frozen=True, slots=True)
 class NumbersOutput(Record):
-    """An array (the default), displayed with `digits` significant digits."""
+    """An array (the default), formatted with `digits` significant digits."""
 
     tag = "numbers"
     digits: Annotated[int, int_range(1, 17)] = 4
@@ -279,7 +280,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageRecord:
 
 @dataclass(frozen=True, slots=True)
 class LabelsOutput(OptionRecord):
-    """Class scores along the last axis, displayed as the `top_k` labels with probabilities."""
+    """Class scores along the last axis, formatted as the `top_k` labels with probabilities."""
 
     tag = "choice"
     labels: Labels = ()
@@ -288,7 +289,7 @@ class LabelsOutput(OptionRecord):
 
 @dataclass(frozen=True, slots=True)
 class TextOutput(Record):
-    """Token ids, or logits along the last axis, displayed as text."""
+    """Token ids, or logits along the last axis, decoded to text."""
 
     tag = "text"
     vocabulary: Annotated[TextReading, _read_vocabulary]
@@ -296,7 +297,7 @@ class TextOutput(Record):
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput(Record):
-    """Normalized pixels, displayed as an image: the inverse of `image`, except `invert=auto`."""
+    """Normalized pixels, converted to an image: the inverse of `image`, except `invert=auto`."""
 
     tag = "picture"
     image: Annotated[ImageRecord, _read_image]
@@ -315,7 +316,7 @@ class ClassMapOutput(Record):
     ] = ()
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject a palette whose size differs from the number of labels."""
+        """Raise an error if the palette size differs from the number of labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
             fields.raise_invalid("palette", f"has {counts}")
@@ -337,7 +338,7 @@ class CtcTranscript(OptionRecord):
     with repeats merged and blanks removed.
 
     `mask_output` names the output with the padding mask, or is "". `word_delimiter` is the token
-    between words, displayed as `word_separator`. Ids outside `vocab` become `unknown_token`.
+    between words, decoded to `word_separator`. Ids outside `vocab` become `unknown_token`.
     """
 
     tag = "transcript"
@@ -350,7 +351,7 @@ class CtcTranscript(OptionRecord):
     do_lower_case: bool = False
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Reject an empty vocabulary and a blank token outside the vocabulary."""
+        """Raise an error if the vocabulary is empty or lacks the blank token."""
         if not self.vocab:
             fields.raise_invalid("vocab", "is empty")
         _check_ids(fields, len(self.vocab), blank=self.blank_token_id)
@@ -358,11 +359,12 @@ class CtcTranscript(OptionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxesOutput(OptionRecord):
-    """Class logits [batch, queries, classes] of an object detector, displayed as a table of at most
-    `max_detections` boxes that score above `threshold`.
+    """Class logits [batch, queries, classes] of an object detector, formatted as a table of at most
+    `max_detections` boxes with scores above `threshold`.
 
-    The output `boxes_output` has (center_x, center_y, width, height) from 0 to 1. `score_function`
-    is `softmax` over the classes and no-object (the last class), or `sigmoid` per class.
+    The output `boxes_output` contains (center_x, center_y, width, height) from 0 to 1.
+    `score_function` is `softmax` over the classes and "no object" (the last class), or `sigmoid`
+    per class.
     """
 
     tag = "boxes"

@@ -1,4 +1,6 @@
-"""Convert values of Python callers to arrays: tensors of other libraries, columns, PIL images."""
+"""Convert values of Python callers to arrays: tensors of other libraries, table columns, Pillow
+images.
+"""
 
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -13,7 +15,7 @@ from specc.preprocessing.array_files import convert_nested_lists
 
 ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
-"""DLPack's device types of host memory: CPU, and CUDA pinned memory."""
+"""DLPack device types of host memory: CPU, and CUDA pinned memory."""
 TEXT_IMAGES_RANK = 4
 """Rank of an array with several images of one text."""
 MAX_LIST_DEPTH = 8
@@ -28,7 +30,7 @@ def _is_string_column(array: Array) -> bool:
 
 
 def convert_image_arrays(value: object, name: str) -> list[Array]:
-    """Return one image array `f32[images, …]` per text, or [] if there are no such arrays."""
+    """Convert image arrays to one array [images, …] per text, or return [] if there are none."""
     several = list(value) if isinstance(value, list | tuple) else []
     if not all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in several):
         return []
@@ -36,11 +38,11 @@ def convert_image_arrays(value: object, name: str) -> list[Array]:
 
 
 def convert_input(value: object, name: str) -> object:
-    """Return the input `name` as an array, a text, texts, or nested lists of numbers."""
+    """Convert the input `name` to an array, a string, strings, or nested lists of numbers."""
     if isinstance(value, str):
-        return str(value)  # NumPy's strings are arrays too
+        return str(value)  # NumPy strings are arrays, too
     if isinstance(value, list | tuple):
-        # one value per type, because checking each of a million numbers takes half a minute
+        # checks one value per type, because checking each of a million numbers takes half a minute
         kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         arrays = any(map(_is_array_like, kinds.values()))
         return _convert_lists(value, name) if arrays else value
@@ -52,7 +54,7 @@ def convert_input(value: object, name: str) -> object:
 
 def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid;
-    with `left`, the help shows the lists padded on the left.
+    with `left`, the help pads lists on the left.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -100,9 +102,9 @@ def _convert_lists(value: object, name: str) -> object:
 
 def _convert_array(value: Any, name: str) -> Array:
     """Convert an object to an array. Raise E0907 if the object cannot be converted."""
-    # without importing numpy.ma, since the import takes longer than reading a prompt
+    # does not import numpy.ma, because the import takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
-        # NumPy would drop the mask and use the masked values.
+        # NumPy would ignore the mask and use the masked values
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` is a masked array, which is not supported",
@@ -114,7 +116,7 @@ def _convert_array(value: Any, name: str) -> Array:
         _check_device(value, methods, name)
         if "detach" in methods:
             value = value.detach()
-        # NumPy lacks bf16, but every bf16 value is a float32
+        # NumPy lacks bf16, but float32 represents every bf16 value
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
         made = (
@@ -135,7 +137,7 @@ def _convert_array(value: Any, name: str) -> Array:
 
 
 def _check_device(value: Any, methods: list[str], name: str) -> None:
-    """Raise E0907 for a tensor that is not on the CPU."""
+    """Raise E0907 if a tensor is not on the CPU."""
     if "__dlpack_device__" not in methods:
         return
     kind = int(value.__dlpack_device__()[0])
@@ -149,7 +151,7 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
 
 
 def _check_nulls(value: Any, methods: list[str], name: str) -> None:
-    """Raise E0907 for an Arrow column with nulls."""
+    """Raise E0907 if an Arrow column has nulls."""
     if "null_count" not in methods or not value.null_count:
         return
     row = value.to_pylist().index(None)

@@ -1,4 +1,4 @@
-"""Format results for people: labels, numbers, text, images, detected objects."""
+"""Format outputs as text and images: labels, numbers, text, images, detected objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,8 +46,8 @@ def decode_detections(
     """Return the objects in an image of `size` above the threshold, the highest score first.
 
     `logits` are [queries, classes], `boxes` [queries, 4] as (center_x, center_y, width, height)
-    from 0 to 1. With `softmax` the last class is no-object, and a query yields its best class; with
-    `sigmoid` a query yields every class whose score is among the `top`.
+    from 0 to 1. With `softmax`, the last class is "no object", and each query has at most one
+    object; with `sigmoid`, a query has an object for every class whose score is among the `top`.
     """
     scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: record.max_detections]
@@ -85,9 +85,9 @@ def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> 
         yield "  ".join([f"{name:<{widths[0]}}", *rest])
 
 
-MAX_ROWS = 1000  # maximum shown batch elements
-MAX_COLORS = 1 << 16  # default maximum of shown classes
-MAX_NUMBERS = 200  # maximum number of elements of an array that is displayed completely
+MAX_ROWS = 1000  # maximum number of printed batch elements
+MAX_COLORS = 1 << 16  # default maximum number of classes
+MAX_NUMBERS = 200  # maximum number of elements of an array that is printed completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class ShownResults:
 def show_results(
     reading: PreprocessingConfig, outputs: Mapping[str, Array], sizes: Sequence[ImageSize] = ()
 ) -> ShownResults:
-    """Format outputs by their records in `reading`, or as numbers if they have none. Raise E0916 if
-    an output does not match its reading. `sizes` are the (height, width) of the input images, one
-    per batch element.
+    """Format outputs by their postprocessing in `reading`, or as numbers if they have none. Raise
+    E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of the
+    input images, one per batch element.
     """
     plan = reading.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
@@ -126,7 +126,7 @@ def show_results(
 def _show_planned_output(
     name: str, record: OutputReading, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> ShownResults:
-    """Format an output with the other outputs that its record needs."""
+    """Format an output together with the other outputs that its postprocessing needs."""
     if isinstance(record, BoxesOutput):
         return _format_boxes(name, record, outputs, sizes)
     there = outputs.get(record.mask_output) if isinstance(record, CtcTranscript) else None
@@ -136,7 +136,7 @@ def _show_planned_output(
 def show_output(
     name: str, record: OutputReading, value: Array, mask: Array | None = None
 ) -> ShownResults:
-    """Format one output by its record; `mask` is the padding mask of a transcript."""
+    """Format one output. `mask` is the padding mask of a transcript."""
     match record:
         case ImageOutput():
             return ShownResults((), tuple(_make_images(name, record, value)))
@@ -156,7 +156,9 @@ def show_output(
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the softmax along the last axis in float64, which is uniform if no score is finite."""
+    """Return the softmax along the last axis in float64, or uniform probabilities if no score is
+    finite.
+    """
     scores = logits.astype(np.float64)
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -190,7 +192,7 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
 
 
 def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
-    """Return the best labels of each batch element's probabilities."""
+    """Format the best labels of each batch element."""
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
@@ -231,7 +233,7 @@ def _format_detected_objects(
 
 
 def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
-    """Format the most likely classes of one batch element f[classes], the first line begins with
+    """Format the most likely classes of one batch element, [classes]; the first line begins with
     `lead`.
     """
     best = np.argsort(-row, kind="stable")[:top]
@@ -246,8 +248,8 @@ def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -
 
 
 def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
-    """Return the ids with the highest scores [batch…, vocabulary]."""
-    # A tokenizer file may have fewer ids than the model's vocabulary.
+    """Return the ids with the highest scores [batch, …, vocab]."""
+    # A tokenizer file may have fewer ids than the vocabulary of the model.
     rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):
@@ -269,7 +271,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 def _format_transcripts(
     name: str, record: CtcTranscript, value: Array, mask: Array | None
 ) -> list[str]:
-    """Return the transcript of each audio input, from scores [batch, positions, tokens] at the
+    """Format the transcript of each audio input from scores [batch, positions, tokens] at the
     positions in `mask`.
     """
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
@@ -315,7 +317,7 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
 
 
 def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
-    """Return an image per segmentation map, and the classes in it, the largest first."""
+    """Render an image per segmentation map, and list its classes by area in descending order."""
     maps, known = _read_class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(known)
     labels = [escape_text(label) for label in record.labels]
@@ -332,8 +334,8 @@ def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> Shown
 
 
 def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width], and the number of classes, inferred from the labels,
-    the scores, or the largest id.
+    """Return class ids [batch, height, width] and the number of classes (from the labels, the
+    scores, or the largest id).
     """
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":

@@ -21,9 +21,7 @@ def encode_text_inputs(
     inputs: Mapping[str, object],
     generated_input: str = "",
 ) -> dict[str, object]:
-    """Return `inputs` with texts encoded to ids, and with the graph's padding mask if it is
-    absent.
-    """
+    """Return `inputs` with texts encoded to ids, and with the padding mask if it is omitted."""
     found: dict[str, object] = {}
     for name, value in inputs.items():
         if (
@@ -50,12 +48,12 @@ def batch_texts(
     *,
     generated_input: str = "",
 ) -> dict[str, Array]:
-    """Return the input `name`, `i64[batch, longest]`, and its padding mask `bool[batch,
-    longest]`.
+    """Encode and batch texts: return the input `name`, int64 [batch, longest], and its padding
+    mask, bool [batch, longest].
 
     Texts are padded with zeros on the side that the mask declares; if it allows either, a
-    `generated_input` is padded on the left and other inputs on the right. Raise E0912 for different
-    lengths without a mask input.
+    `generated_input` is padded on the left and other inputs on the right. Raise E0912 if lengths
+    differ and there is no mask input.
     """
     record = reading.get_input_reading(name)
     assert isinstance(record, TEXT_READINGS), f"`{name}` is not read as text"
@@ -70,7 +68,7 @@ def batch_texts(
 def try_encode_texts(
     texts: Sequence[object], record: TextReading, name: str = ""
 ) -> list[Array | Diagnostic]:
-    """Return the ids or the error of every text; `name` is the input name in messages."""
+    """Encode texts; return the ids or the error of each. `name` is the input name in messages."""
     of = f" in `{name}`" if name else ""
     found: list[Array | Diagnostic] = []
     for number, text in enumerate(texts):
@@ -121,9 +119,7 @@ def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
 
 
 def find_mask_input(graph: Graph, name: str) -> str:
-    """Return the name of the padding mask input with the axes of the input `name`, or None if there
-    is no such mask.
-    """
+    """Return the name of the padding mask of the input `name`, which has the same axes, or None."""
     shape = graph.inputs[name].type.shape
     inputs = graph.inputs.items()
     return next(
@@ -162,7 +158,7 @@ class TextEncoding:
     word_ids: tuple[int | None, ...] = ()
 
     def select_tokens(self, positions: Sequence[int]) -> "TextEncoding":
-        """Return the tokens at these positions."""
+        """Return a copy with the tokens at these positions."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
             **{name: tuple(v[i] for i in positions) if v else () for name, v in values.items()}
@@ -175,8 +171,8 @@ class TextEncoding:
 
 
 def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
-    """Return the tokens of a text or pair. Raise E0906 for a pair without a tokenizer.json, and
-    the errors of `encode_text_ids`.
+    """Tokenize a text or pair. Raise E0906 if there is a pair but no tokenizer.json, and the errors
+    of `encode_text_ids`.
     """
     ids = encode_text_ids(text, record).tolist()
     if not isinstance(record, TextTokenizer):
@@ -189,7 +185,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_ids(pair, record)  # the same errors as for a single text
+        encode_text_ids(pair, record)  # raises the same errors as for a single text
     made = encode_with_offsets(text, pair, record)
     found = TextEncoding(
         ids=tuple(made.ids),
@@ -199,7 +195,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         sequence_ids=tuple(made.sequence_ids),
         word_ids=tuple(made.word_ids),
     )
-    # the spec adds tokens around a text that the file does not add
+    # the spec adds tokens around a text that the tokenizer file does not add
     if pair is None and len(ids) != len(found.ids):
         before = 1 if record.start_token_id is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before
@@ -218,7 +214,7 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
 def _add_special_tokens(
     encoding: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
-    """Add the special tokens of the spec to an encoding."""
+    """Add special tokens of the spec to an encoding."""
     wrapped = {
         name: (*[value] * before, *getattr(encoding, name), *[value] * after)
         for name, value in SPECIAL_TOKEN_FIELDS.items()
@@ -227,9 +223,9 @@ def _add_special_tokens(
 
 
 def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = False) -> TextEncoding:
-    """Return at most `max_tokens` tokens; special tokens at both ends are kept, and tokens before
-    the end (with `left`: after the beginning) are removed. Like in tokenizers, texts with more
-    special tokens than `max_tokens` are not truncated.
+    """Truncate to `max_tokens` tokens. Special tokens at both ends are kept; tokens are removed at
+    the end of the text (with `left`, at the beginning). As in `tokenizers`, texts with more special
+    tokens than `max_tokens` are not truncated.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:
@@ -243,7 +239,7 @@ def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = Fals
 
 
 def _find_content_end(encoding: TextEncoding) -> int:
-    """Return the end of the last token that is not a special token."""
+    """Return the end position of the last token that is not a special token."""
     end = len(encoding.ids)
     while end and encoding.special_tokens_mask and encoding.special_tokens_mask[end - 1]:
         end -= 1
@@ -286,8 +282,8 @@ def batch_encodings(
     with_token_types: bool,
     generated_input: str,
 ) -> dict[str, Array]:
-    """Return the input `name` [batch, longest] and its padding mask; `with_token_types` adds
-    segment ids.
+    """Batch encodings: return the input `name` [batch, longest] and its padding mask, and, if
+    `with_token_types`, the token type ids.
     """
     ids = [np.array(row.ids, np.int64) for row in encodings]
     made = batch_sequences(graph, name, ids, generated_input=generated_input)

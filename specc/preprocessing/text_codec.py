@@ -31,14 +31,14 @@ REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for inval
 
 
 def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
-    """Return the ids of a text, `i64[length]`, between `start` and `end`. Raise E0908 for an
-    unknown character, E0959 for an unknown word, and E0940 or E0941 for tokenizer files.
+    """Encode a text to ids (int64 [length]) between `start` and `end`. Raise E0908 if a character
+    is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
     """
     return np.array(_encode_ids(text, record), np.int64)
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """Return the ids of many texts, with a single conversion to arrays. Raise the errors of
+    """Encode many texts with a single conversion to arrays. Raise the errors of
     `encode_text_ids`.
     """
     rows = [_encode_ids(text, record) for text in texts]
@@ -46,7 +46,9 @@ def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
 
 
 def split_rows(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
-    """Convert lists of ids to one array per sequence, by one conversion of their concatenation."""
+    """Convert lists of ids to one array per sequence, with a single conversion of their
+    concatenation.
+    """
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]
 
@@ -72,7 +74,7 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
 
 
 def _encode_utf8(text: str) -> bytes:
-    """Return the UTF-8 bytes of a text. Raise an error for a lone surrogate."""
+    """Encode a text as UTF-8. Raise an error if it contains a lone surrogate."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as fault:
@@ -80,9 +82,8 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
-    """Return the text of ids up to the first `end`, with `�` for unknown ids. Raise E0916 for an id
-    outside the vocabulary, except with a tokenizer file, since models may have more ids than the
-    file.
+    """Decode ids up to the first `end`, with `�` for unknown ids. Raise E0916 if an id is outside
+    the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
     kept, _ = strip_special_ids(ids, record)
     if isinstance(record, TextTokenizer):
@@ -108,8 +109,8 @@ def _decode_bytes(ids: Sequence[int], record: TextBytes) -> str:
 def strip_special_ids(
     ids: Sequence[int] | NDArray[np.integer], record: TextReading
 ) -> tuple[list[int], bool]:
-    """Return the ids before the first `end` without `start`, and whether there was an `end`. Raise
-    E0916 for an id outside the vocabulary.
+    """Return the ids before the first `end` without `start`, and True if there was an `end`. Raise
+    E0916 if an id is outside the vocabulary.
     """
     kept: list[int] = []
     last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
@@ -132,7 +133,7 @@ def strip_special_ids(
 
 
 def get_token_label(number: int, record: TextReading) -> str:
-    """Return the plot label of a token id: its text, or a dot if it has no text."""
+    """Return the label of a token id in plots: its text, or a dot if it has no text."""
     text = (
         get_tokenizer_label(number, record)
         if isinstance(record, TextTokenizer)
@@ -144,7 +145,7 @@ def get_token_label(number: int, record: TextReading) -> str:
 def pad_token_rows(
     sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Pad sequences to one array `[batch, longest]`, and return it with its padding mask."""
+    """Pad sequences to an array [batch, longest]; return it with its padding mask."""
     longest = max((len(row) for row in sequences), default=0)
     kind = np.result_type(*sequences) if sequences else np.dtype(np.int64)
     ids = np.full((len(sequences), longest), fill, kind)
@@ -157,7 +158,7 @@ def pad_token_rows(
 
 @lru_cache(maxsize=8)
 def _map_characters_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
-    """Return the id of each character, cached per vocabulary."""
+    """Map each character to its id; cached per vocabulary."""
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 
@@ -194,7 +195,7 @@ def _fail_unknown(text: str, position: int, reason: str) -> NoReturn:
 
 
 def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
-    """Decode the most probable tokens of each sequence."""
+    """Decode the most probable tokens of each sequence (CTC best path)."""
     known = len(record.vocab)
     tokens = [record.vocab[i] if i < known else record.unknown_token for i in ids]
     once = [token for token, _ in groupby(tokens)]

@@ -1,4 +1,4 @@
-"""tokenizer.json files carried in a compiled model."""
+"""tokenizer.json files that a compiled model contains."""
 
 import hashlib
 import os
@@ -26,12 +26,11 @@ to it."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_ROWS = 2**14
-"""Maximum number of positions that one id expands to: an image of 128 × 128 patches."""
+"""Maximum number of repetitions of an image token: an image of 128 × 128 patches."""
 MAX_REPLACEMENT = 256  # characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of texts in `replace`: for a replacement that is equal for every image, and for a
-replacement that depends on the token grid.
-"""
+"""Numbers of texts in `replace`: for the same replacement for every image, and for a replacement
+that depends on the token grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class TokenizerFile:
 
     @staticmethod
     def from_text(text: str) -> "TokenizerFile":
-        """Return the record of a file with this text."""
+        """Create the record of a file with this text."""
         data = text.encode("utf-8")
         return TokenizerFile(hashlib.sha256(data).hexdigest(), len(data), text)
 
@@ -58,19 +57,17 @@ class TokenizerFile:
         return self.json_text.encode("utf-8")
 
     def to_json(self) -> Json:
-        """Return the manifest entry of the file, without its text."""
+        """Convert the record to its manifest entry, without the text."""
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
-        """Return a copy that is stored in the model `stem`, or next to the model if the text is
-        large.
-        """
+        """Return a copy to be stored in the model `stem`, or next to it if the text is large."""
         return self.with_file_name(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )
 
     def with_file_name(self, name: str) -> "TokenizerFile":
-        """Return a copy that is stored next to the model under this name."""
+        """Return a copy to be stored next to the model under this name."""
         return replace(self, name=name)
 
     def load_text(self, directory: Path) -> "TokenizerFile":
@@ -100,7 +97,7 @@ def _fail_foreign(title: str) -> NoReturn:
 
 
 def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
-    """Return the files of a manifest by hash. Reject files whose hash differs."""
+    """Parse the files of a manifest by hash. Raise an error if a hash differs."""
     if len(fields.names()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
     return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
@@ -167,7 +164,7 @@ TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 
 class OptionRecord(Record):
-    """A record whose field names are longer than the names of the spec options that set them."""
+    """A record whose field names differ from the names of the spec options."""
 
     __slots__ = ()
     json_keys: ClassVar[Mapping[str, str]] = {
@@ -192,13 +189,13 @@ class OptionRecord(Record):
 class TextTokenizer(OptionRecord):
     """Text that a `tokenizer.json` encodes to ids.
 
-    With `adds_special_tokens`, the file adds its special tokens, such as [CLS] and [SEP]; start and
-    end token are added too, unless the file has added them already. `image_token_repetition` is the
-    id of an image placeholder and its number of repetitions. `placeholder_replacement` is a
-    placeholder in texts and its replacement before tokenization: one text, or the texts of a grid
-    cell (with `$row` and `$column`), between rows, after the last row, and of an image without a
-    grid. `prompt_start_token_id` is the token after the last placeholder; `prompt_end_text` ends a
-    prompt without that token. `chat_template` renders messages as text.
+    With `adds_special_tokens`, the tokenizer adds its special tokens, such as [CLS] and [SEP];
+    start and end tokens are added unless the tokenizer has already added them.
+    `image_token_repetition` is the id of an image placeholder and its number of repetitions.
+    `placeholder_replacement` is a placeholder in texts and its replacement before tokenization: one
+    text, or the texts of a grid cell (with `$row` and `$column`), between rows, after the last row,
+    and of an image without a grid. `prompt_start_token_id` is the token after the last placeholder;
+    `prompt_end_text` ends a prompt without that token. `chat_template` renders messages as text.
     """
 
     tag = "tokenizer"
@@ -218,8 +215,8 @@ class TextTokenizer(OptionRecord):
         return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
     def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
-        """Return a prompt with `start` after its last placeholder and `prompt_end_text` at its end,
-        like the PaliGemma processor, unless it already contains `start` there.
+        """Insert `start` after the last placeholder of a prompt and append `prompt_end_text`, as
+        the PaliGemma processor does, unless `start` is already there.
         """
         prompt = text.rpartition(placeholder)[2] if placeholder else text
         if prompt.startswith(start):

@@ -1,4 +1,4 @@
-"""Run tokenizer.json with the `tokenizers` package, limiting text growth, memory and time."""
+"""Run a tokenizer.json with the `tokenizers` package, limiting text growth, memory and time."""
 
 import base64
 import json
@@ -18,13 +18,14 @@ from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, TextTokenizer
 
 Result = TypeVar("Result")
 MAX_GROWTH = 1024
-"""Maximum factor by which all steps of one kind together may lengthen a text (E0941)."""
+"""Maximum factor by which all steps of one component (e.g. the normalizer) may lengthen a text
+(E0941)."""
 NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def compute_max_text_growth(content: Mapping[str, object]) -> int:
-    """Return the largest factor by which one part of a tokenizer may lengthen a text."""
+    """Return the largest factor by which a component of a tokenizer may lengthen a text."""
     return max(_compute_growth(content.get(part)) for part in TOKENIZER_PARTS)
 
 
@@ -39,7 +40,7 @@ def _compute_growth(step: object) -> int:
 
 
 def _compute_replacement_growth(step: Mapping[str, object]) -> int:
-    """Return the maximum growth factor of a replacement: its length over the shortest match."""
+    """Return the growth factor of a replacement: its length divided by the shortest match."""
     match step:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
             return max(1, -(-len(content) // len(text)))
@@ -77,7 +78,7 @@ def _count_piece_ids(piece: object, known: Mapping[str, object]) -> int:
 
 
 def _compute_charsmap_growth(step: Mapping[str, object]) -> int:
-    """Return the maximum text length in a SentencePiece charsmap (table size, table, texts)."""
+    """Return the maximum replacement length in a SentencePiece charsmap."""
     try:
         data = base64.b64decode(str(step["precompiled_charsmap"]))
     except (KeyError, ValueError):
@@ -99,25 +100,23 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "NFC": lambda _: 3,  # U+1D160
     "NFD": lambda _: 4,  # U+1F82
     "Lowercase": lambda _: 2,  # U+0130
-    # one letter becomes four by decomposition, or is surrounded by spaces
+    # one letter may become four by decomposition, or get surrounding spaces
     "BertNormalizer": lambda _: 12,
 }
-"""Factor by which a step may lengthen a text, by kind; other steps do not lengthen texts."""
+"""The factor by which a step may lengthen a text, by kind; other steps do not lengthen texts."""
 
 MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package needs up to 290
 bytes per node; a vocabulary of 900 000 natural-language pieces has about 3 million nodes.
 """
 MAX_NORMALIZED = 1 << 25
-"""Maximum number of characters that a text may have after all steps of one kind (E0941). The
-`tokenizers` package needs up to 32 bytes per character.
-"""
+"""Maximum length of a text after all steps of one component, in characters (E0941). The
+`tokenizers` package needs up to 32 bytes per character."""
 UNWATCHED_LENGTH = 256
-"""Maximum number of characters or ids for a call without a time limit, because starting a thread
-takes as long as the call.
-"""
+"""Maximum number of characters or ids of a call without a time limit: starting a thread takes as
+long as such a call."""
 SECONDS = 20
-"""Time limit of a call, plus 20 µs per character; typical tokenizers take 1 µs per character."""
+"""Time limit of a call, plus 20 µs per character; typical tokenizers need 1 µs."""
 MAX_OVERDUE_CALLS = 2
 """Maximum number of calls that may still run in their threads after the time limit (E0941)."""
 
@@ -125,7 +124,7 @@ MAX_OVERDUE_CALLS = 2
 def check_tokenizer_limits(
     content: Mapping[str, object], report_error: Callable[[str], NoReturn]
 ) -> None:
-    """Reject a tokenizer that would exhaust memory when it is loaded or encodes a short text."""
+    """Raise an error if loading a tokenizer or encoding a short text would exhaust memory."""
     if compute_max_text_growth(content) > MAX_GROWTH:
         report_error(f"it may expand a text by a factor of more than {MAX_GROWTH}")
     texts = _list_added_texts(content)
@@ -170,10 +169,11 @@ def _get_common_prefix_length(first: str, second: str) -> int:
 def call_with_time_limit(
     call: Callable[[], Result], size: int, report_error: Callable[[str], NoReturn]
 ) -> Result:
-    """Return the result of a call that releases the GIL, for a text of `size` characters or ids.
+    """Run a call that releases the GIL, for a text of `size` characters or ids, with a time limit.
 
-    Raise an error after the time limit. A call of the package cannot be interrupted, so its thread
-    ends with the call or with the process. While `MAX_OVERDUE_CALLS` calls run, raise it at once.
+    Raise an error after the time limit. Calls of the package cannot be interrupted, so the thread
+    ends with the call or with the process. While `MAX_OVERDUE_CALLS` overdue calls are running,
+    raise the error immediately.
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
@@ -200,17 +200,17 @@ def call_with_time_limit(
 
 
 _overdue_calls: list[Thread] = []
-"""Threads of calls that exceeded the time limit."""
+"""Threads of overdue calls."""
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`; the package is optional and therefore not imported for annotations."""
+"""A `tokenizers.Tokenizer`. The package is optional, so annotations do not import it."""
 
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
 
 def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
-    """Return a tokenizer.json as a record to embed. Raise E0941 if it is not valid JSON, or if the
+    """Check a tokenizer.json and return its record. Raise E0941 if it is not valid JSON, or if the
     `tokenizers` package is installed and rejects it.
     """
 
@@ -240,8 +240,8 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
-    """Return the ids of a text. Raise E0908 if a part has no id, E0940 if the package is missing,
-    E0941 if the file is damaged.
+    """Tokenize a text. Raise E0908 if part of the text has no id, E0940 if the package is missing,
+    and E0941 if the file is corrupted.
     """
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
@@ -262,14 +262,14 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
 
 
 def encode_with_offsets(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
-    """Return the `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
+    """Tokenize a text or a pair to a `tokenizers.Encoding`, with token types, offsets and words."""
     return _encode(text, pair, record, _fail_unusable)
 
 
 def _encode(
     text: str, pair: str | None, record: TextTokenizer, report_error: Callable[[str], NoReturn]
 ) -> Tokenizer:
-    """Return the encoding of a text or a pair, within limits of memory and time."""
+    """Tokenize a text or a pair within limits of memory and time."""
     tokenizer, growth = _open_tokenizer(record.file)
     size, special = len(text) + len(pair or ""), record.adds_special_tokens
     if size * growth > MAX_NORMALIZED:
@@ -298,7 +298,7 @@ def decode_token_strings(names: Sequence[str], record: TextTokenizer) -> str:
 
 
 def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool = False) -> str:
-    """Decode known ids, with the names of special tokens if `special` is true."""
+    """Decode known ids, including special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
     with _convert_errors(_fail_unusable):
         if len(ids) <= UNWATCHED_LENGTH:
@@ -324,7 +324,7 @@ def get_tokenizer_label(number: int, record: TextTokenizer) -> str:
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
-    """Load a tokenizer. Raise E0940 if the package is missing, E0941 if the file is invalid."""
+    """Load a tokenizer. Raise E0940 if the package is missing, and E0941 if the file is invalid."""
     return _open_tokenizer(file)[0]
 
 
@@ -381,7 +381,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
     made.no_truncation()
     made.no_padding()
     if isinstance(made.model, library.models.BPE) and made.model.dropout:
-        model = made.model  # an alias of the tokenizer's own model
+        model = made.model  # an alias of the model of the tokenizer
         model.dropout = None
     return made
 

@@ -13,17 +13,16 @@ from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""Pattern of special tokens such as `<end>` and `[UNK]`, which text is never tokenized to.
-"""
+"""Pattern of special tokens such as `<end>` and `[UNK]`, which tokenizing text never produces."""
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_SUGGESTION_VOCABULARY = 100_000
-"""Maximum vocabulary size for which a similar word is suggested, because the search in a larger
-vocabulary takes seconds."""
+"""Maximum vocabulary size for suggestions of similar words; the search in larger vocabularies takes
+seconds."""
 
 
 def encode_words(text: str, record: TextWords) -> list[int]:
-    """Return the id of every word of a text. Raise E0959 for an unknown word."""
+    """Convert the words of a text to ids. Raise E0959 if a word is unknown."""
     numbers, ids = _map_words_to_ids(record.vocab), []
     for start, end in _split_words(text, record):
         word = text[start:end]
@@ -71,7 +70,7 @@ def _normalize_word(word: str, record: TextWords) -> str:
 
 @lru_cache(maxsize=8)
 def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
-    """Return the id of each word, cached per vocabulary."""
+    """Map each word to its id; cached per vocabulary."""
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
@@ -97,7 +96,7 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
 
 
 def read_vocabulary(source: Source) -> tuple[str, ...]:
-    """Return the tokens of a vocabulary file. Raise E0909 for an invalid line."""
+    """Parse the tokens of a vocabulary file. Raise E0909 if a line is invalid."""
     tokens: dict[str, Span] = {}
     start = 0
     lines = source.text.split("\n")
@@ -128,7 +127,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
 
 
 def _parse_line(line: str, span: Span) -> str:
-    """Return the token of a line."""
+    """Parse a line to a token."""
     if line.startswith('"'):
         try:
             token = json.loads(line)

@@ -1,4 +1,4 @@
-"""Label the queries and keys of an attention: tokens, audio frames, image patches."""
+"""Label the query and key positions of an attention map: tokens, audio frames, image patches."""
 
 import math
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from specc.preprocessing.text_codec import decode_text, get_token_label
 from specc.runtime.loaded_model import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
-"""Labels of the tokens before the image patches, as in the papers."""
+"""Labels of the tokens before the image patches, named as in the papers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttendedInputs:
-    """A model with its prepared inputs. `generated_tokens` i64[batch, target] are set if the model
-    is generative.
+    """A model with its prepared inputs, from which axis labels are derived. `generated_tokens`
+    (int64 [batch, target]) are set if the model is generative.
     """
 
     model: LoadedModel
@@ -37,7 +37,7 @@ class AttendedInputs:
     generated_tokens: Array | None = None
 
     def label_axis(self, length: Dim | None, count: int) -> MapAxis:
-        """Return the labels of an axis with `count` positions whose symbolic length is `length`."""
+        """Return the labels of an axis with `count` positions and the symbolic length `length`."""
         return (
             self._label_text(length, count)
             or self._label_frames(count)
@@ -48,7 +48,9 @@ class AttendedInputs:
     def label_axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[MapAxis, MapAxis]:
-        """Return the axes of a map of `shape` [… query, key] with these symbolic lengths."""
+        """Return the labeled axes of an attention map of `shape` [… query, key] with the given
+        symbolic lengths.
+        """
         queries, keys = lengths
         down, across = self.label_axis(queries, shape[-2]), self.label_axis(keys, shape[-1])
         is_generated = (
@@ -65,12 +67,12 @@ class AttendedInputs:
             return None
         name, record = found
         first = np.asarray(self.arrays[name])[0]
-        # the first image if a text has several
+        # the first image of the first batch element
         pixels = denormalize_image(first[0] if first.ndim == 4 else first, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Describe the inputs by their text, or by their kinds if there is no text."""
+        """Describe the inputs: their text, or their kinds if there is no text."""
         words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 
@@ -95,7 +97,7 @@ class AttendedInputs:
         )
 
     def _label_text(self, length: Dim | None, count: int) -> MapAxis | None:
-        """Label the `count` tokens of the text input whose length is `length`."""
+        """Label the `count` tokens of the text input with the symbolic length `length`."""
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
             record = self._find_tokenizer(name)
@@ -107,7 +109,9 @@ class AttendedInputs:
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
-        """Return the tokenizer of an input, or of the output for the autoregressive input."""
+        """Return the tokenizer of an input; for the generated input, the tokenizer of the
+        output.
+        """
         record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS):
             return record
@@ -148,7 +152,8 @@ class AttendedInputs:
         for name, record in self.model.manifest.reading.inputs:
             if not isinstance(record, ImageRecord) or name not in self.arrays:
                 continue
-            # config values may have changed the model so that it no longer matches its reading
+            # config values may have changed the model so that it no longer matches its
+            # preprocessing
             shape = self.arrays[name].shape
             fits = len(shape) in (4, 5) and shape[-3] == record.channels
             if fits and all(shape):
@@ -156,7 +161,7 @@ class AttendedInputs:
         return None
 
     def _label_generated_tokens(self) -> MapAxis | None:
-        """Label the tokens generated for the first batch element, if they decode to text."""
+        """Label the generated tokens of the first batch element, if they can be decoded to text."""
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return None
@@ -173,7 +178,7 @@ class AttendedInputs:
 
 
 def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:
-    """Return the patch grid of an image of `image_size` with `key_count` keys, or None."""
+    """Infer the patch grid of an image of `image_size` from the number of keys, or return None."""
     for prefix_tokens in (1, 0, 2):
         patches = key_count - prefix_tokens
         if patches < 1:
@@ -186,11 +191,11 @@ def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid |
 
 
 def make_token_labels(ids: Array, record: TextReading) -> list[str]:
-    """Return one label per id; the label of a special token, which has no text, is a dot."""
+    """Return one label per token id. Special tokens, which have no text, are labeled with a dot."""
     return [get_token_label(int(i), record) for i in ids]
 
 
 def _compute_duration(array: Array, record: Waveform | LogMel) -> float:
-    """Return the duration of the batch in seconds, padding included."""
+    """Return the duration of the batch in seconds, including padding."""
     samples = record.sample_count if isinstance(record, LogMel) else array.shape[-1]
     return samples / record.sample_rate

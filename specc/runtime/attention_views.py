@@ -1,4 +1,4 @@
-"""Attention weights of a run as labeled maps: selection and export to HTML, SVG or PNG."""
+"""Labeled attention maps of a run: selection, and export to HTML, SVG or PNG."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -23,24 +23,24 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.weights.parameter_names_and_initializers import NamePattern
 
 MAX_NUMBER = 9999
-"""Upper bound of layer and head numbers."""
+"""Upper bound of layer and head indices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSelection:
-    """A scope pattern and indices of layers and heads; an empty field selects all."""
+    """A scope pattern and indices of layers and heads; an empty field selects everything."""
 
     scope: str = ""
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return True if any field restricts the selection."""
+        """Return True if the selection is restricted."""
         return bool(self.scope or self.layers or self.heads)
 
 
 def parse_number_list(text: str, option: str) -> tuple[int, ...]:
-    """Parse `0,2-5` into sorted unique indices. Raise E0954 for any other text."""
+    """Parse `0,2-5` into sorted unique indices. Raise E0954 if the text is invalid."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
@@ -72,8 +72,8 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return the maps and heads that `selection` selects. Raise E0931 or E0954 if it selects
-    none.
+    """Return the selected attention maps with the selected heads. Raise E0931 or E0954 if nothing
+    is selected.
     """
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
@@ -91,7 +91,7 @@ def select_maps(
 
 
 def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
-    """Return the attention with only these heads."""
+    """Return the attention map with only these heads."""
     rows = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
         attention.weights[rows], attention.is_masked[rows], tuple(attention.heads[n] for n in rows)
@@ -101,7 +101,7 @@ def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap
 def _check_indices_known(
     noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
 ) -> None:
-    """Raise E0954 for a selected index that no map has."""
+    """Raise E0954 if a selected index does not exist in any attention map."""
     indices = {n for n in known_indices if n is not None}
     unknown = [n for n in selected if n not in indices]
     if not unknown:
@@ -120,7 +120,7 @@ def _check_indices_known(
 
 
 def _format_number_list(indices: set[int]) -> str:
-    """Format indices as a range (`0 to 5`), or as a list if some are missing."""
+    """Format indices as a range (`0 to 5`), or as a list if they are not consecutive."""
     ordered = sorted(indices)
     if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
         return f"{ordered[0]} to {ordered[-1]}"
@@ -128,10 +128,10 @@ def _format_number_list(indices: set[int]) -> str:
 
 
 ALIGNMENT_OUTPUT = "alignment"
-"""Name of the output [batch, target, source] that is plotted by default."""
+"""Name of the output [batch, target, source] that is plotted if the model has one."""
 
 MAX_PANELS = 256
-"""Maximum number of maps in one drawing; an HTML page has no limit."""
+"""Maximum number of maps in one drawing; HTML pages have no limit."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class AttentionRun:
     def select_maps(
         self, selection: AttentionSelection, *, select_all: bool
     ) -> tuple[AttentionMaps, str]:
-        """Return the maps to plot and a note on omitted maps. With `select_all`, plot all maps that
-        `selection` selects; otherwise plot the last attention if `selection` is empty.
+        """Return the attention maps to plot, and a note on omitted maps. Unless `select_all` is
+        true, an empty selection plots only the last attention layer.
         """
         maps = select_maps(self.attention_maps.maps, selection)
         if not select_all:
@@ -155,7 +155,7 @@ class AttentionRun:
         return replace(self.attention_maps, maps=maps), self._describe_omitted(maps)
 
     def _describe_omitted(self, maps: tuple[AttentionMap, ...]) -> str:
-        """Describe the attentions and heads that a plot omits."""
+        """Describe the attention layers and heads that a plot omits."""
         maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
         has_omitted = len(maps) < len(maps_by_scope)
         verb_form, possessive = ("is", "its") if len(maps) == 1 else ("are", "their")
@@ -179,7 +179,7 @@ class AttentionRun:
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """Return the maps that fit in one plot, at least one."""
+    """Return the first maps that fit in one plot, at least one."""
     remaining, selected = MAX_PANELS, []
     for attention_map in maps:
         if remaining <= 0:
@@ -202,11 +202,11 @@ def run_with_attention(
     scope: str = "",
     generated_tokens: Array | None = None,
 ) -> AttentionRun:
-    """Run a model and return every attention; at least one must match `scope`. If no `scope` is
-    given and the model has an output `alignment`, return this output instead.
+    """Run a model and return the attention maps of all layers, of which at least one must match
+    `scope`. If `scope` is "" and the model has an output `alignment`, return this output instead.
 
-    `generated_tokens` i64[batch, target] are the generated tokens of a generative model. Raise
-    E0931 if there are no attention weights.
+    `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
+    there are no attention weights.
     """
     attended = AttendedInputs(
         model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
@@ -237,13 +237,14 @@ def run_with_attention(
 def compute_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionRun:
-    """Return attention maps of a generation: one full forward over the prompt and the generated
-    tokens of the first sequence. The last token is never fed, so it has no query.
+    """Return the attention maps of a generated sequence: a full forward pass over the prompt and
+    the generated tokens of the first sequence. The model is never run on the last token, so this
+    token has no query position.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
     tokens = np.array([result.tokens], np.int64)
-    # inputs with a time axis are recomputed for the longer sequence
+    # inputs with a time axis are recomputed for the whole sequence
     static_names = [
         name
         for name in stream.prepared_inputs
@@ -262,13 +263,13 @@ def compute_generation_attention(
 def _make_attention_maps(
     attended: AttendedInputs, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
-    """Return every attention of the first batch element as a map. Raise E0931 if no attention
-    matches `scope` or if the weights are not [batch, heads, query, key].
+    """Make the attention maps of the first batch element. Raise E0931 if no layer matches `scope`,
+    or if the weights are not [batch, heads, query, key].
     """
     graph, model = attended.model.manifest.graph, attended.model
     selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
-    # only four non-empty axes can be plotted
+    # only weights with four non-empty axes can be plotted
     shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
     if not shapes.keys() & {*selected}:
         title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
@@ -300,8 +301,8 @@ def _make_attention_maps(
 
 
 def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
-    """Return the model's own alignment [batch, target, source] as a map; a heads axis may precede
-    the target axis.
+    """Return the model's output `alignment` [batch, target, source] as a map; it may have a heads
+    axis before the target axis.
     """
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
@@ -322,7 +323,7 @@ def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
 
 @dataclass(frozen=True)
 class AttentionImage:
-    """The bytes of an image file, and remarks to print about it."""
+    """The bytes of an image file, and remarks to print."""
 
     content: bytes
     remarks: tuple[str, ...] = ()
@@ -336,10 +337,9 @@ def render_attention(
     log_scale: bool = False,
 ) -> AttentionImage:
     """Render the selected maps as `.html`, `.svg` or `.png`. If `selection` is empty, HTML shows
-    all maps and an image shows the last attention.
+    all maps, and an image shows the last layer.
 
-    Raise E0931 or E0954 if `selection` matches no attention, and E0902 or E0953 if the PNG cannot
-    be rendered.
+    Raise E0931 or E0954 if nothing is selected, and E0902 or E0953 if the PNG cannot be rendered.
     """
     attention_maps, omitted = run.select_maps(
         selection or AttentionSelection(), select_all=suffix == ".html"

@@ -1,4 +1,4 @@
-"""Find the attentions of a graph and compute their weights."""
+"""Locate the attention nodes of a graph and compute their weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +17,20 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionLocation:
-    """Attention weights [… query, key]: `value` inside the nested `loops`, outermost first."""
+    """The location of attention weights [… query, key]: a `value` in nested `loops`, outermost
+    first.
+    """
 
     value: Value
     query_dim: Dim
     key_dim: Dim
     loops: tuple[Node, ...] = ()
     mask: Value | None = None
-    """The mask of the attention, if known."""
+    """The attention mask, if known."""
 
 
 def find_attention_locations(graph: Graph) -> dict[str, AttentionLocation]:
-    """Return every attention by scope, in graph order; repeated scopes are numbered."""
+    """Return all attention nodes by scope, in graph order; repeated scopes are numbered."""
     found: dict[str, AttentionLocation] = {}
     for scope, location in _iterate_locations(graph, ()):
         name, n = scope, 1
@@ -42,7 +44,7 @@ def find_attention_locations(graph: Graph) -> dict[str, AttentionLocation]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the weights and the mask of an attention; each is None if it is missing."""
+    """Return the weights and the mask of an attention node, each None if missing."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -64,7 +66,7 @@ def _iterate_locations(
         if value is None:
             continue
         queries, keys = value.type.shape[-2:]
-        # There is one query per iteration, so the number of queries is the number of iterations.
+        # Each iteration has one query, so the number of queries is the number of iterations.
         if loops and queries.number == 1:
             queries = _get_iteration_count(loops[-1])
         made = graph.node_origins.get(node)
@@ -84,9 +86,9 @@ def _get_iteration_count(loop: Node) -> Dim:
 def compute_attention_weights(
     graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the weights of every attention, [batch, heads, query, key] by scope, for prepared
-    inputs. `returned` are the weights that the compiled model returns; `parameters` loads the
-    model's parameters if the other weights depend on them.
+    """Compute the attention weights [batch, heads, query, key] of every layer, by scope, for
+    prepared inputs. `returned` are the weights that the compiled model outputs. `parameters` loads
+    the model's parameters if the remaining weights depend on them.
     """
     locations = find_attention_locations(graph)
     found = {
@@ -105,8 +107,8 @@ def find_masked_positions(
     shapes: Mapping[str, tuple[int, ...]],
     parameters: Callable[[], Arrays],
 ) -> Arrays:
-    """Compute the masked-out positions, bool[batch, heads, query, key] by scope, for attentions
-    whose weights have these `shapes`. Attentions without a mask are omitted.
+    """Compute the masked-out positions by scope, bool [batch, heads, query, key], for layers whose
+    attention weights have these `shapes`. Layers without a mask are omitted.
     """
     locations = find_attention_locations(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
@@ -120,12 +122,12 @@ def find_masked_positions(
 
 
 ITERATION_SEPARATOR = " turn "
-"""Separator between the scope of an attention in a loop and the iteration."""
+"""Separator between the scope of an attention layer in a loop and the iteration number."""
 
 
 def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Yield [batch, heads, iteration, query, key] as one map per loop iteration, with 1-based
-    numbers.
+    """Split weights [batch, heads, iteration, query, key] into one map per loop iteration, with
+    1-based numbers.
     """
     if weights.ndim != 5:
         yield name, weights
@@ -135,9 +137,11 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _reshape_weights(weights: Array, location: AttentionLocation) -> Array:
-    """Move loop axes to the query axis and add a heads axis after the batch if there is none."""
+    """Merge loop axes into the query axis, and insert a heads axis after the batch axis if there is
+    none.
+    """
     iterations = len(location.loops)
-    for at, loop in enumerate(location.loops):  # the outermost loop stacked last
+    for at, loop in enumerate(location.loops):  # the outermost loop was stacked last
         assert isinstance(loop.op, ops.Scan)
         weights = np.moveaxis(weights, at + loop.op.axis, at)
     for _ in range(iterations):
@@ -154,8 +158,8 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 def _evaluate_values(
     graph: Graph, wanted: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Evaluate values, stacked over the iterations of their loops; `parameters` is called if a
-    value depends on parameters.
+    """Evaluate values inside loops, stacked over the iterations. `parameters` is called if a value
+    depends on parameters.
     """
     if not wanted:
         return {}
@@ -172,16 +176,18 @@ def _is_returned(
     returned: Arrays,
     locations: Mapping[str, AttentionLocation],
 ) -> bool:
-    """Return True if the model's output under a name is this attention's weights."""
-    # A loop returns one slice per iteration. If a scope has two attentions, a model compiled by a
-    # different version may return either of them.
+    """Return True if the model output `name` contains the weights of this attention node."""
+    # A loop outputs one slice per iteration. If a scope has two attention nodes, a model compiled
+    # by another version may output either of them.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
     return np.ndim(returned[name]) == location.value.type.rank
 
 
 def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a copy of the graph whose loops output the wanted values, and the copied values."""
+    """Return a copy of the graph in which loops also output the wanted values, and the copies of
+    these values.
+    """
     builder = Builder()
     copied = builder.copy_inputs_and_parameters(graph)
     taps: dict[str, Value] = {}
@@ -199,8 +205,8 @@ def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, V
 
 
 def _add_loop_outputs(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]:
-    """Return the loop that also stacks wanted values of its body, and their names in order. A loop
-    with early exit then runs all iterations, which changes no result.
+    """Return the loop with scan outputs for the wanted body values, and their names in order. A
+    loop with an early exit then runs all iterations, which does not change its results.
     """
     assert isinstance(op, ops.Scan)
     body, taps = _add_outputs(op.body, inner)
@@ -213,7 +219,7 @@ def _add_loop_outputs(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]
 
 
 class AttentionWeights(dict[str, Array]):
-    """Attention weights [batch, heads, query, key] by scope, in the model's order."""
+    """Attention weights [batch, heads, query, key] by scope, in the order of the model."""
 
     def __repr__(self) -> str:
         first = ", ".join(f"{scope} {list(x.shape)}" for scope, x in self.items())

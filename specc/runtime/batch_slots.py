@@ -16,26 +16,24 @@ from specc.runtime.model_inputs import ModelInputs, find_batch_axis
 from specc.runtime.steppers import MIN_BUFFER_POSITIONS, KVCacheStepper
 
 MIN_SPARE_COLUMNS = 16
-"""Minimum number of free positions after the sequence in a newly allocated buffer."""
+"""Minimum number of unused positions in a newly allocated buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Sequences of a stepper that stay in the batch, as indices i64[kept]."""
+    """The sequences of one stepper that stay in the batch, as indices int64 [kept]."""
 
     stepper: KVCacheStepper
     batch_indices: Ints
 
     @property
     def column_count(self) -> int:
-        """Return the number of tokens fed per sequence, including padding."""
+        """Return the number of tokens processed per sequence, including padding."""
         return int(self.stepper.inputs.tokens.shape[1])
 
 
 def count_spare_columns(states: Sequence[DecodeState]) -> int:
-    """Return the number of masked columns before every sequence, which is 1 if states have a time
-    axis.
-    """
+    """Return the number of masked columns before each sequence: 1 if a state has a time axis."""
     return int(any(state.time_axis is not None for state in states))
 
 
@@ -48,7 +46,9 @@ def prepend_spare_columns(
 
 
 def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> dict[str, Array]:
-    """Return prepared inputs of several prompts as one batch, padded on the mask's side."""
+    """Stack the prepared inputs of several prompts into one batch, padded on the side of the
+    mask.
+    """
     stacked = {}
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
@@ -62,12 +62,10 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return the lengths that must be equal within one batch, which are the lengths without a
-    padding mask.
-    """
+    """Return the lengths that must be equal within one batch: those without a padding mask."""
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
-    # all but the first, which is the batch
+    # all axes except the first, which is the batch axis
     masked_lengths = [d for value in masked_values for d in value.type.shape[1:]]
     padded = {symbol for d in masked_lengths for symbol in d.symbols()}
     found: list[object] = [*sorted(prepared)]
@@ -84,7 +82,7 @@ def merge_batches(
     added_indices: Ints,
 ) -> None:
     """Replace the batch of `stepper` by its sequences `kept_indices`, followed by the sequences
-    `added_indices` of `added_stepper`. Drop columns that no sequence uses.
+    `added_indices` of `added_stepper`. Remove columns that no sequence uses.
     """
     parts = [BatchPart(stepper, kept_indices)]
     if added_stepper is not None and len(added_indices):
@@ -102,7 +100,7 @@ def merge_batches(
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """Parts that are merged into one batch for `target_stepper`."""
+    """The sequences of several steppers, merged into one batch for `target_stepper`."""
 
     target_stepper: KVCacheStepper
     parts: tuple[BatchPart, ...]
@@ -110,7 +108,7 @@ class _MergedBatch:
 
     @staticmethod
     def from_parts(target_stepper: KVCacheStepper, parts: Sequence[BatchPart]) -> "_MergedBatch":
-        """Create the merged batch with the columns of the longest sequence plus spare columns."""
+        """Create a merged batch with the columns of the longest sequence, plus spare columns."""
         oldest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_stepper,
@@ -124,7 +122,7 @@ class _MergedBatch:
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
     def _join_state(self, state: DecodeState) -> Array:
-        if state.batch_axis is None:  # the former number of columns
+        if state.batch_axis is None:  # the number of columns before the merge
             return np.array(self.column_count, np.int64)
         arrays = [p.stepper.session.copy_to_host(p.stepper.states[state.name]) for p in self.parts]
         if state.time_axis is None:
@@ -133,13 +131,13 @@ class _MergedBatch:
         prefixes, time_steps = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept_columns = int(min(state.max_positions, part.column_count))
-            # a buffer is longer than its filled part
+            # a buffer has more positions than are filled
             if buffered:
                 array = array[:, :, :kept_columns]
             elements = np.moveaxis(array, (state.batch_axis, state.time_axis), (0, 1))[
                 part.batch_indices
             ]
-            # positions that every prompt has, such as image positions, come before the columns
+            # positions before the first token, such as image embeddings, precede the columns
             prefix_length = elements.shape[1] - kept_columns
             prefixes.append(elements[:, :prefix_length])
             time_steps.append(elements[:, prefix_length:])
@@ -148,7 +146,9 @@ class _MergedBatch:
     def _stack_time_steps(
         self, state: DecodeState, prefixes: list[Array], time_steps: list[Array], buffered: bool
     ) -> Array:
-        """Return prefix and time steps of all sequences, [batch columns …], as one state."""
+        """Stack the prefix positions and the columns of all sequences, [batch, columns, …], as one
+        state.
+        """
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
         left = state.time_axis in find_left_padded_axes(
@@ -159,7 +159,7 @@ class _MergedBatch:
         length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
         axes, first = (state.batch_axis, state.time_axis), time_steps[0]
         count = sum(map(len, time_steps))
-        # in the axis order of the step, so that the runtime does not copy it
+        # keep the axis order of the step, so that the runtime does not copy the state
         sizes = [*np.moveaxis(first, (0, 1), axes).shape]
         sizes[state.batch_axis], sizes[state.time_axis] = count, length
         state_array: Array = np.zeros(sizes, first.dtype)
@@ -172,7 +172,7 @@ class _MergedBatch:
             step_count = min(rows.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
             elements[:, begin:end] = rows[:, rows.shape[1] - step_count :]
-            # The first column is padding, so copies of this column left-pad the states.
+            # The first column is padding; copies of it left-pad the states.
             if step_count < kept_columns and step_count:
                 elements[:, prefix_length:begin] = rows[:, :1]
             start += len(rows)
@@ -199,7 +199,7 @@ class _MergedBatch:
     def _stack_inputs(
         self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheStepper, str], Array]
     ) -> dict[str, Array]:
-        """Stack inputs of `graph` that `read` returns for each part."""
+        """Stack the inputs of `graph` that `read` returns for each stepper."""
         found = {}
         for name in names:
             type = graph.inputs[name].type
@@ -210,7 +210,7 @@ class _MergedBatch:
         return found
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
-        """Return the inputs with a time axis, and the tokens, without spare columns."""
+        """Return the inputs with a time axis and the tokens, both without spare columns."""
         merged: dict[str, Array] = {}
         for name in self.target_stepper.inputs.arrays:
             parts = [part.stepper.inputs.arrays[name][part.batch_indices] for part in self.parts]
@@ -219,14 +219,14 @@ class _MergedBatch:
         return merged, np.concatenate(tokens)
 
     def _align_states(self, value: Array) -> Array:
-        """Right-align [batch columns] to the number of columns of the merged batch."""
+        """Right-align a value [batch, columns] to the number of columns of the merged batch."""
         own = min(value.shape[1], self.column_count)
         made = np.zeros((len(value), self.column_count), value.dtype)
         made[:, self.column_count - own :] = value[:, value.shape[1] - own :]
         return made
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
-        """Stack the batch elements of each part that stay in the batch."""
+        """Stack the batch elements that stay in the batch."""
         if batch_axis is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]
@@ -236,13 +236,13 @@ class _MergedBatch:
 
 
 def _count_columns(part: BatchPart) -> int:
-    """Return the columns of the longest sequence of a part, from its first real token."""
+    """Return the number of columns from the first real token of the longest sequence."""
     columns = part.column_count
     mask = part.stepper.inputs.arrays.get(part.stepper.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):
         return columns
     is_token = mask[part.batch_indices]
-    # `argmax` of booleans is the index of the first true one, and 0 if there is none
+    # `argmax` of booleans is the index of the first True, or 0 if there is none
     lengths = np.where(is_token.any(axis=1), columns - is_token.argmax(axis=1), 0)
     return int(lengths.max())
 
@@ -266,14 +266,16 @@ def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int
 def stack_padded(
     arrays: Sequence[Array], batch_axis: int | None, left_axes: Sequence[int]
 ) -> Array:
-    """Concatenate arrays along the batch, zero-padded to one shape, on the left in `left_axes`."""
+    """Concatenate arrays along the batch axis, zero-padded to a common shape (on the left for
+    `left_axes`).
+    """
     sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
     if batch_axis is None:
         return max(arrays, key=lambda a: a.size)
     padded = []
     for array in arrays:
         gaps = [size - length for size, length in zip(sizes, array.shape, strict=True)]
-        # batches are concatenated, so their batch sizes may differ
+        # batch sizes may differ, because batches are concatenated
         gaps[batch_axis] = 0
         sides = [(gap, 0) if n in left_axes else (0, gap) for n, gap in enumerate(gaps)]
         padded.append(np.pad(array, sides) if any(gaps) else array)

@@ -1,4 +1,4 @@
-"""Continuous batching: new sequences replace finished ones in the decode batch."""
+"""Continuous batching: new sequences replace finished sequences in the decode batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,21 +30,20 @@ DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""Inverse of the fraction of slots that must be free before new sequences are prefilled: a prefill
-costs as much as a step.
-"""
+"""Inverse of the fraction of slots that must be free before new sequences are prefilled, because a
+prefill takes as long as a step."""
 
 T = TypeVar("T")
-"""The type of an unprocessed input."""
+"""The type of an input that has not been prepared."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
-"""The index of a sequence with its generations, best first, or its error."""
+"""The index of a sequence, and its results (best first) or its error."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchSlot(Generic[T]):
-    """A sequence that is being generated from the input `input`. `prompt_length` is its number of
-    prompt tokens; `settings` bound its length.
+    """A sequence in progress, generated from `input`. `prompt_length` is its number of prompt
+    tokens; `settings` limit its length.
     """
 
     sequence_index: int
@@ -94,7 +93,7 @@ class BatchSlot(Generic[T]):
         )
 
     def append_token(self, token: int, log_prob: float | None) -> None:
-        """Append the next token of the sequence, which may be its last."""
+        """Append the next token of the sequence, which may be the last."""
         self.tokens.append(token)
         if log_prob is not None:
             self.log_probs.append(log_prob)
@@ -110,7 +109,7 @@ class BatchSlot(Generic[T]):
         self.is_finished = self.is_complete or len(self.tokens) >= self.settings.max_tokens
 
     def make_result(self) -> GenerationResult:
-        """Return the finished generation."""
+        """Return the result of the finished sequence."""
         scored = self.settings.log_probs
         return GenerationResult(
             tokens=tuple(self.tokens),
@@ -121,7 +120,7 @@ class BatchSlot(Generic[T]):
 
 
 def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
-    """Return why sequences of different lengths cannot share a decode batch, or "" if they can."""
+    """Return the reason why sequences of different lengths cannot share a decode batch, or ""."""
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
@@ -134,9 +133,9 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
-    batch elements of `stepper`. `prepare` prepares sequences that begin together and have equal
-    `get_shape`; `on_begin` receives the indices of all active sequences. `fed_tokens` counts all
-    tokens fed, and `used_tokens` the fed tokens without padding.
+    batch elements of `stepper`. `prepare` prepares sequences that start together, for which
+    `get_shape` is equal. `on_begin` receives the indices of all active sequences. `fed_tokens`
+    counts all processed tokens, and `used_tokens` excludes padding.
     """
 
     model: GenerativeModel
@@ -150,7 +149,7 @@ class ContinuousBatch(Generic[T]):
     used_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Yield sequences as they end. The index of a sequence selects its random stream, and an
+        """Yield sequences as they finish. The index of a sequence determines its random stream. An
         error ends only the sequence that caused it.
         """
         iterator = iter(inputs)
@@ -166,21 +165,21 @@ class ContinuousBatch(Generic[T]):
 
     @property
     def active_slots(self) -> list[int]:
-        """Batch indices of unfinished sequences."""
+        """The batch indices of unfinished sequences."""
         return [row for row, slot in enumerate(self.slots) if not slot.is_finished]
 
     @property
     def free_slots(self) -> int:
-        """Number of sequences that may begin now, which is 0 until a prefill is worthwhile."""
+        """The number of sequences that may start now; 0 until enough slots are free for a
+        prefill.
+        """
         live = len(self.active_slots)
         free = self.batch_size - live
         # a prefill blocks all running sequences, so several prompts are prefilled at once
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
     def fits_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return True if the shape of a sequence equals the shape of active sequences and of
-        `new_inputs`.
-        """
+        """Return True if a sequence has the same shape as the active sequences and `new_inputs`."""
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
         ]
@@ -214,7 +213,7 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheStepper, GenerationStream, Floats]:
-        """Prefill the prompts of new sequences → f32[batch vocab]."""
+        """Prefill the prompts of new sequences; return logits float32 [batch, vocab]."""
         facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
@@ -227,7 +226,7 @@ class ContinuousBatch(Generic[T]):
         return stepper, stream, self._feed_tokens(stepper, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Count the source tokens fed, including padding."""
+        """Count the encoder tokens processed, including padding."""
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
             if facts[name].padding_side and value is not padding_mask:
@@ -239,7 +238,7 @@ class ContinuousBatch(Generic[T]):
         assert self.stepper is not None, "there are unfinished sequences"
         active = self.active_slots
         self.stepper.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
-        # tokens after the end of a sequence are not read
+        # tokens after the end of a sequence are ignored
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
         slots = [self.slots[row] for row in active]
         try:
@@ -262,7 +261,7 @@ class ContinuousBatch(Generic[T]):
     def _retry_one_by_one(
         self, inputs: Sequence[tuple[int, T]], failed: Failed
     ) -> Iterator[EndedSequence]:
-        """Retry the sequences of a failed batch one by one."""
+        """Retry the sequences of a failed batch individually."""
         if len(inputs) == 1 and not self.slots:
             yield inputs[0][0], failed
             return
@@ -278,7 +277,9 @@ class ContinuousBatch(Generic[T]):
 
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
-    """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
+    """Choose the next token of every sequence from logits float32 [batch, vocab]; yield the
+    finished sequences.
+    """
     best = logits.max(axis=1, initial=-np.inf)  # NaN if any logit is NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():
@@ -298,8 +299,8 @@ def _count_padding(padding_mask: Bools) -> int:
 
 
 def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int]) -> list[list[int]]:
-    """Group batch elements to which the same token rules apply. If no rule depends on the position,
-    there is one group.
+    """Group batch elements to which the same logits processors apply. If none of them depends on
+    the position, there is one group.
     """
     groups: dict[object, list[int]] = {}
     for index in indices:
@@ -316,8 +317,8 @@ def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int])
 def _iterate_tokens(
     slots: Sequence[BatchSlot[T]], logits: Floats
 ) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
-    """Yield the tokens chosen for sequences at one position from f32[batch vocab], with
-    log-probabilities.
+    """Yield the token chosen for each sequence from logits float32 [batch, vocab], with its
+    log-probability.
     """
     settings, step = slots[0].settings, len(slots[0].tokens)
     seen = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]

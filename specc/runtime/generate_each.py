@@ -29,8 +29,8 @@ def generate_each(
     """Yield the result or the diagnostic of every prompt, in order. A prompt is one example without
     a batch axis: the value of the first required input, or inputs by name.
 
-    Raise E0891 for invalid prompts, for an invalid batch size, or for several sequences in one
-    prompt.
+    Raise E0891 if the prompts or the batch size are invalid, or if one prompt contains several
+    sequences.
     """
     checked_size = _check_batch_size(batch_size)
     if not isinstance(prompts, Iterable) or isinstance(prompts, str | bytes | Mapping):
@@ -79,7 +79,7 @@ def _generate_in_order(
 def make_continuous_batch(
     generator: Generator, batch_size: int
 ) -> ContinuousBatch[GenerationStream]:
-    """Create a continuous batch of sequences that are prepared one by one."""
+    """Create a continuous batch of sequences that are prepared individually."""
     return ContinuousBatch(
         model=generator,
         batch_size=batch_size,
@@ -93,8 +93,8 @@ def make_continuous_batch(
 def generate_in_batches(
     generator: Generator, prompts: Iterable[IndexedPrompt], batch_size: int
 ) -> Iterator[EndedSequence]:
-    """Generate consecutive prompts of equal shape in static batches; a batch ends when its longest
-    sequence ends.
+    """Generate in static batches of consecutive prompts with equal shapes. A batch ends with its
+    longest sequence.
     """
     batch: list[IndexedPrompt] = []
     for number, stream in prompts:
@@ -110,7 +110,9 @@ def generate_in_batches(
 def _need_separate_batches(
     generator: Generator, first: GenerationStream, second: GenerationStream
 ) -> bool:
-    """Return True if two prompts cannot share a batch: their shapes or maximum lengths differ."""
+    """Return True if two prompts cannot share a batch because their shapes or maximum lengths
+    differ.
+    """
     shapes = {
         list_unpadded_lengths(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }
@@ -118,7 +120,7 @@ def _need_separate_batches(
 
 
 def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequence]:
-    """Generate a batch; on an error retry its sequences one by one."""
+    """Generate a batch. On an error, retry its sequences individually."""
     numbers = [number for number, _ in prompts]
     try:
         results = _join_prompts([text for _, text in prompts], numbers).results()
@@ -135,7 +137,7 @@ def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequenc
 def _join_prompts(
     streams: Sequence[GenerationStream], sample_indices: Sequence[int] = ()
 ) -> GenerationStream:
-    """Merge sequences that were prepared alone into one batch."""
+    """Merge sequences that were prepared individually into one batch."""
     first = streams[0]
     input_signature = first.model.input_signature
     prepared = stack_prompts(input_signature, [stream.prepared_inputs for stream in streams])
@@ -149,9 +151,7 @@ def _join_prompts(
 
 
 def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object]:
-    """Return the inputs of one prompt as a batch of size 1. Raise E0910 if the inputs are
-    ambiguous.
-    """
+    """Convert a prompt to inputs with batch size 1. Raise E0910 if the inputs are ambiguous."""
     required = generator.input_signature.required_inputs
     if not isinstance(prompt, Mapping) and not required:
         raise_error(
@@ -167,12 +167,12 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
             f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(known)}"],
         )
-    # a text of any length is one batch element
+    # text of any length is one batch element
     return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
 
 
 def _check_batch_size(batch_size: object) -> int:
-    """Raise E0891 unless the batch size is a valid count."""
+    """Raise E0891 if the batch size is not a valid count."""
     count = 0
     if isinstance(batch_size, SupportsIndex) and batch_size is not True:
         count = operator.index(batch_size)
@@ -186,6 +186,6 @@ def _check_batch_size(batch_size: object) -> int:
 
 
 def _add_prompt_index(failed: Failed, number: int) -> Diagnostic:
-    """Return the diagnostic of a prompt, with the index of the prompt."""
+    """Return the diagnostic of a prompt with the index of the prompt added."""
     first = failed.diagnostics[0]
     return replace(first, notes=(*first.notes, f"prompt {number + 1}"))

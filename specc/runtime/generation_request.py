@@ -1,4 +1,6 @@
-"""Generation requests: a generative model, its prompts as one batch, chat templates, limits."""
+"""Generation requests: a generative model, its prompts as one batch, chat templates and length
+limits.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,14 +37,14 @@ from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 NO_INPUTS: Mapping[str, object] = {}
 CreateStepper = Callable[[Arrays], FullForwardStepper | KVCacheStepper]
-"""Factory that creates a stepper for a batch of prepared inputs."""
+"""A function that creates a stepper for a batch of prepared inputs."""
 
 
 def find_text_tokenizer(
     reading: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
-    """Return the tokenizer of the generated text: the output's tokenizer, or else the input's
-    tokenizer.
+    """Return the tokenizer of the generated text: that of the output if it has one, otherwise that
+    of the input.
     """
     record = dict(reading.outputs).get(generation.logits_output)
     if isinstance(record, TextOutput):
@@ -53,12 +55,13 @@ def find_text_tokenizer(
 
 @dataclass(kw_only=True)
 class GenerativeModel:
-    """The parts of a generative model. `input_signature` describes its inputs, `max_context` its
-    maximum length, bounded by `limiting_table`. `create_stepper` begins a decode loop in Python;
-    `standalone_session` runs a standalone decode graph with the settings `compiled_settings`.
-    `logits_vocabulary_size` is the number of logits. `allows_empty_prompt` is true if the first
-    token can be sampled from prefix positions, without a prompt. `continuous_batching_metadata`
-    describes a step whose batch may hold sequences of different lengths.
+    """A generative model. `input_signature` describes its inputs. `max_context` is its maximum
+    length, limited by the position embedding `limiting_table`. `create_stepper` starts a decode
+    loop in Python; `standalone_session` runs a standalone generator with the settings
+    `compiled_settings`. `logits_vocabulary_size` is the number of logits. `allows_empty_prompt` is
+    true if the first token can be sampled without a prompt, from positions such as image
+    embeddings. `continuous_batching_metadata` is set if a decode batch may contain sequences of
+    different lengths.
     """
 
     input_signature: ModelInputs
@@ -76,15 +79,13 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids with the tokenizer of the generated text, or None if there
-        is no tokenizer.
-        """
+        """The function that decodes ids to generated text, or None if there is no tokenizer."""
         record = find_text_tokenizer(self.reading, self.generation)
         return partial(decode_text, record=record) if record else None
 
     @property
     def vocabulary_sizes(self) -> VocabularySizes:
-        """Vocabulary sizes of the input and of the logits."""
+        """The vocabulary sizes of the input and of the logits."""
         below = self.input_signature.graph.input_facts[
             self.input_signature.sequence_input
         ].upper_bound
@@ -95,10 +96,10 @@ class GenerativeModel:
 
 @dataclass(kw_only=True)
 class GenerationRequest:
-    """A request to generate at most `max_new_tokens` tokens for each element of the batch `prompt`
-    with the padding mask `padding_mask`. `starts_without_prompt` is true if no prompt was given, so
-    `prompt` is the start token or empty. `sample_indices` select the random stream of each
-    sequence; the default is the batch index.
+    """A request to generate at most `max_new_tokens` tokens for each sequence of the batch
+    `prompt`, whose padding mask is `padding_mask`. `starts_without_prompt` is true if no prompt was
+    given; then `prompt` is the start token or empty. `sample_indices` determine the random stream
+    of each sequence; the default is the batch index.
     """
 
     model: GenerativeModel
@@ -112,13 +113,13 @@ class GenerationRequest:
 
     @property
     def limited_settings(self) -> GenerationSettings:
-        """The settings, with `max_tokens` limited to the number of remaining positions."""
+        """The settings, with `max_tokens` limited to the remaining context length."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
-        """The detokenizer. Raise E0945 if the model has no tokenizer."""
+        """The function that decodes ids to text. Raise E0945 if the model has no tokenizer."""
         if self.model.decode is None:
             raise_error(
                 "E0945",
@@ -133,7 +134,7 @@ class GenerationRequest:
 
 
 def has_chat_template(input_signature: ModelInputs) -> bool:
-    """Return True if the generated sequence can begin with a chat."""
+    """Return True if the model has a chat template for the generated input."""
     record = input_signature.reading.get_input_reading(input_signature.sequence_input)
     return isinstance(record, TextTokenizer) and record.chat_template is not None
 
@@ -144,9 +145,9 @@ def prepare_chat(
     inputs: Mapping[str, object] = NO_INPUTS,
     images: Sequence[object] = (),
 ) -> dict[str, object]:
-    """Return `inputs` with a chat as prompt ids, and with its images: `images`, or the images that
-    the messages name. Raise E0424 without a chat template, E0910 if the model takes no images, and
-    E0991 if the number of images differs from the messages.
+    """Return `inputs` with a chat as prompt ids, and with its images: `images`, or the image files
+    in the messages. Raise E0424 if there is no chat template, E0910 if the model has no image
+    input, and E0991 if the number of images differs from the number of image parts.
     """
     sequence_input, reading = input_signature.sequence_input, input_signature.reading
     record = reading.get_input_reading(sequence_input) if sequence_input else None
@@ -161,7 +162,7 @@ def prepare_chat(
     found = prepare_images(input_signature.graph, reading, given)
     prompt = found[sequence_input]
     text = prompt[0] if isinstance(prompt, list) else text
-    # the template has added the special tokens
+    # the chat template has already added the special tokens
     return {
         **found,
         sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
@@ -174,9 +175,8 @@ def prepare_prompts(
     start: Sequence[int],
     allows_empty_prompt: bool = False,
 ) -> Arrays:
-    """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
-    given. If `allows_empty_prompt` is true and there are no tokens, the first token is sampled from
-    prefix positions.
+    """Prepare arrays for every input: the prompts as one batch, or the start tokens if no prompt is
+    given. If there are no start tokens and `allows_empty_prompt` is true, the prompt is empty.
     """
     sequence_input = input_signature.sequence_input
     if sequence_input not in inputs:
@@ -185,7 +185,7 @@ def prepare_prompts(
         )
     others = {name: value for name, value in inputs.items() if name != sequence_input}
     prompts = _pad_prompts(input_signature, inputs[sequence_input])
-    # a mask from the caller takes precedence over the computed one
+    # a mask given by the caller takes precedence over the computed one
     prepared = input_signature.prepare({**prompts, **others})
     computed_mask = next((n for n in prompts if n not in (sequence_input, *others)), "")
     return (
@@ -201,7 +201,7 @@ def _add_start_tokens(
     start: Sequence[int],
     allows_empty_prompt: bool,
 ) -> dict[str, object]:
-    """Return the inputs with the start tokens of each sequence. If there are no start tokens and
+    """Return the inputs with the start tokens of each sequence. If there are none and
     `allows_empty_prompt` is true, the sequences are empty.
     """
     if not start and not allows_empty_prompt:
@@ -209,7 +209,7 @@ def _add_start_tokens(
     start_tokens = np.tile(
         np.array(start, np.int64), (_infer_batch_size(input_signature, inputs), 1)
     )
-    # start tokens are valid, even a start token with the padding id
+    # start tokens are valid, even if their id is the padding id
     mask_input = input_signature.mask_input
     mask = {mask_input: np.ones(start_tokens.shape, np.bool_)} if mask_input else {}
     return {**mask, **inputs, input_signature.sequence_input: start_tokens}
@@ -218,7 +218,7 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Compute the padding mask of batched prompts as if each were in a batch of size 1."""
+    """Compute the padding mask of batched prompts as if each prompt were in a batch of size 1."""
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -248,7 +248,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     longest = max(map(len, sequences))
     if not longest:
         prompts = np.zeros((len(sequences), 0), np.int64)
-    # No padding is needed, but the model may require a mask without a default.
+    # No padding is needed, but a mask may be a required input.
     if min(map(len, sequences)) == longest:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
         if not mask_input or mask_input in default_inputs:
@@ -264,7 +264,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
-    # Left padding aligns the newest tokens of all sequences in one column. The padding id has no
+    # Left padding aligns the last tokens of all sequences in one column. The padding id has no
     # effect, because the padding mask excludes it.
     padded = [[0] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
@@ -272,7 +272,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
 
 
 def _list_prompts(value: object) -> list[Sequence[object]]:
-    """Return prompts that are lists of ids, or an empty list for any other value."""
+    """Return the prompts if they are lists of ids, or [] for any other value."""
     if not isinstance(value, list | tuple):
         return []
     prompts: list[Sequence[object]] = [r for r in value if isinstance(r, list | tuple)]
@@ -285,7 +285,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         known = input_signature.graph.inputs.get(name)
         if known is None or input_signature.batch_size not in known.type.shape[:1]:
             continue
-        # A text of any length and an image are one batch element each.
+        # Text of any length and an image are one batch element each.
         if is_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -295,7 +295,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
 
 
 def check_generation_settings(model: GenerativeModel, settings: GenerationSettings) -> None:
-    """Raise E0732 or E0733 for settings that this model does not support."""
+    """Raise E0732 or E0733 if the model does not support a setting."""
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = {
         "pad": settings.pad,
@@ -318,7 +318,7 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
 
 
 def check_context(model: GenerativeModel, prompt: Ints) -> None:
-    """Raise E0943 if the prompt is longer than the context."""
+    """Raise E0943 if the prompt exceeds the maximum context length."""
     if model.max_context is None or prompt.shape[1] <= model.max_context:
         return
     raise_error(
@@ -335,11 +335,11 @@ def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
     """Return the maximum number of new tokens after a prompt of this length. Raise E0733 if
-    `max_length` allows none.
+    `max_length` allows no new token.
     """
     max_tokens = settings.max_tokens
     if model.max_context is not None:
-        # the last generated token is never fed back, so it needs no position
+        # the model is not run on the last generated token, so this token needs no position
         max_tokens = model.max_context - prompt_length + 1
     if settings.max_length is None:
         return max_tokens

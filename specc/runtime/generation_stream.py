@@ -24,8 +24,8 @@ from specc.runtime.standalone_generator import (
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A generated sequence: tokens without the prompt but with the stop token, and their text if
-    the model has a tokenizer. `score` is the beam score, `log_probs` are set if requested.
+    """A generated sequence: its tokens without the prompt and including the stop token, and their
+    text if the model has a tokenizer. `score` is the beam score, `log_probs` are set if requested.
     `complete` is true if a stop token or stop string ended the sequence.
     """
 
@@ -44,11 +44,11 @@ class GenerationResult:
 
 @dataclass(kw_only=True)
 class GenerationStream(GenerationRequest):
-    """A batch of sequences during generation: iterate it for tokens, `pieces` for text, `results`
-    for the final sequences.
+    """A batch of sequences in generation. Iterate over it for tokens, over `pieces` for text, or
+    get `results` for the final sequences.
 
-    Steps are cached in `logged_steps`: a second iteration starts from the beginning. `hypotheses`
-    are the sequences of a beam search when it has ended.
+    `logged_steps` caches the decode steps, so that a second iteration starts from the beginning.
+    `hypotheses` are the results of beam search once it has ended.
     """
 
     logged_steps: list[DecodeStep] = field(default_factory=list)
@@ -64,8 +64,8 @@ class GenerationStream(GenerationRequest):
         )
 
     def __iter__(self) -> Iterator[DecodeStep]:
-        """Yield tokens i64[batch] as they are generated; beam search finds whole sequences
-        first.
+        """Yield tokens (int64 [batch]) as they are generated; beam search yields them at the
+        end.
         """
         index = 0
         while index < len(self.logged_steps) or self._log_next_step():
@@ -73,12 +73,11 @@ class GenerationStream(GenerationRequest):
             index += 1
 
     def pieces(self) -> Iterator[list[str]]:
-        """Yield the new text of each sequence as soon as it is final."""
+        """Yield the new text of each sequence as soon as it cannot change any more."""
         detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for step in self:
-            # A stop string ends the text and is not part of the text, so it must be detected at
-            # once.
+            # A stop string is not part of the text, so it is detected before its text is emitted.
             stopped = stopped | np.isin(step.tokens, self.settings.stop)
             detokenizer.feed(step.tokens, stopped.copy())
             yield detokenizer.pop_new_text()
@@ -87,7 +86,7 @@ class GenerationStream(GenerationRequest):
     def results(self) -> list[list[GenerationResult]]:
         """Generate to the end and return the sequences of each prompt, best first.
 
-        Only beam search returns more than one per prompt.
+        Only beam search returns several sequences per prompt.
         """
         for _ in self:
             pass
@@ -98,8 +97,8 @@ class GenerationStream(GenerationRequest):
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
-        """Return why a sequence was truncated, or "" if it ended or no token can end it."""
-        # Without stop tokens every sequence ends at its length limit, which needs no note.
+        """Return why a sequence was truncated, or "" if it ended or there are no stop tokens."""
+        # Without stop tokens, every sequence ends at its maximum length, which needs no note.
         if result.complete or not self.settings.stop:
             return ""
         full = (
@@ -109,8 +108,8 @@ class GenerationStream(GenerationRequest):
         return "the maximum context length" if full else "the maximum number of new tokens"
 
     def _log_next_step(self) -> bool:
-        """Log the next step; return False if there was none. After an error, every call raises this
-        error.
+        """Run and log the next step; return False if there is none. After an error, every call
+        raises this error.
         """
         if self.error is not None:
             raise self.error
@@ -125,7 +124,7 @@ class GenerationStream(GenerationRequest):
             self.error = error
             raise
         except BaseException:
-            # Ctrl-C within a step leaves inconsistent caches, whose results would be wrong
+            # Ctrl-C during a step leaves the KV caches inconsistent
             title = "generation was interrupted"
             helps = ("call `generate` again",)
             self.error = Failed(Diagnostic("E0962", title, helps=helps))
@@ -134,7 +133,7 @@ class GenerationStream(GenerationRequest):
         return step is not None
 
     def _make_result(self, batch_index: int) -> GenerationResult:
-        """Return the logged tokens of one batch element up to its end."""
+        """Return the result of one batch element from the logged tokens."""
         tokens, scores, ended = list[int](), list[float](), False
         for step in self.logged_steps:
             if ended:
@@ -171,7 +170,7 @@ def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | No
     if request.model.decode is None:
         return None
     stop, strings = request.settings.stop, request.settings.stop_strings
-    # The result's tokens include the stop token, as callers expect, but its text does not.
+    # Callers expect the stop token in the result's tokens, but not in its text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
     return truncate_at_stop_string(request.model.decode(shown), strings)
 
@@ -185,7 +184,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
-        # run lazily: it may take minutes, and Ctrl-C must find a generation that has begun
+        # run lazily: it may take minutes and must be interruptible by Ctrl-C
         yield from iterate_standalone_steps(
             run_standalone(request.model.standalone_session, request), request, observer
         )
@@ -202,7 +201,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
 
 
 def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
-    """Yield the steps of the best hypothesis of each batch element once beam search ends."""
+    """Yield the steps of the best hypothesis of each batch element after beam search has ended."""
     found = _search_beams(stream)
     best = [
         hypotheses[0] if hypotheses else _raise_no_hypothesis(row)
@@ -250,25 +249,24 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
 def convert_results_to_arrays(
     stream: GenerationStream, results: list[list[GenerationResult]]
 ) -> Arrays:
-    """Return the tokens i64[batch, num_return_sequences, longest], or i64[batch, longest] if one
-    sequence per prompt was requested, and the scores if there are any.
+    """Return the tokens, int64 [batch, num_return_sequences, longest], or int64 [batch, longest] if
+    one sequence per prompt was requested, and the scores if there are any.
     """
-    # every prompt gets the same number of sequences, so that they fit in one array
+    # every prompt gets the same number of sequences, to form one array
     sequences = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
     shape = (len(results), len(results[0]))
 
     def pad_sequences(rows: Iterable[Sequence[float]], fill: float) -> Array:
-        """Pad to [batch, num_return_sequences, longest], or [batch, longest] for one sequence."""
+        """Pad sequences to [batch, num_return_sequences, longest], or [batch, longest] for one."""
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, sequence_axis_index]
 
     tokens = pad_sequences([text.tokens for text in sequences], stream.settings.padding_token)
     name = stream.model.generation.name
     arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
-    # Depending on the strategy, either all sequences of a generation have scores, or no sequence
-    # has.
+    # Either all results of a generation have scores, or none has, depending on the strategy.
     scores = [text.score for text in sequences if text.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)

@@ -40,7 +40,7 @@ from specc.runtime.steppers import FullForwardStepper, KVCacheStepper, StepGraph
 
 @dataclass(kw_only=True)
 class Generator(GenerativeModel):
-    """A generative model: `generate` starts a sequence."""
+    """A generative model; `generate` starts generation."""
 
     def __repr__(self) -> str:
         generation = self.generation
@@ -55,8 +55,9 @@ class Generator(GenerativeModel):
         An input is an array, a nested list, a text or a list of texts. Other names are settings
         (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`, `top_p`, `min_p`,
         `repetition_penalty`, `num_beams`, `length_penalty`, `early_stopping`,
-        `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Raise E09xx for invalid
-        inputs, E0731 to E0733 for invalid settings, and E0943 for prompts longer than the context.
+        `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Raise E09xx if an input
+        is invalid, E0731 to E0733 if a setting is invalid, and E0943 if a prompt exceeds the
+        context length.
         """
         names = [n for n in settings if n in self.input_signature.graph.inputs]
         inputs = {name: settings.pop(name) for name in names}
@@ -71,13 +72,13 @@ class Generator(GenerativeModel):
         return self.begin(inputs, self.resolve_settings(settings))
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
-        """Merge and check settings: the caller's settings override the compiled settings, which
-        override the settings of the spec.
+        """Merge and check settings. The caller's settings override compiled settings, which
+        override the spec's.
         """
         compiled = self._read_compiled_settings(caller_settings.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**compiled, **caller_settings})
-        # stop tokens of the spec were checked by `check`; a published file often suppresses the
-        # tokens of a whole model family
+        # stop tokens of the spec were checked by `check`; published config files often suppress
+        # tokens that only other models of the family have
         for name in ("stop", *SUPPRESSING_SETTINGS):
             if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
                 raise Failed(error)
@@ -91,7 +92,7 @@ class Generator(GenerativeModel):
         return chosen
 
     def _read_compiled_settings(self, requested_strategy: object) -> dict[str, object]:
-        """Return the compiled settings, which apply unless the caller overrides the strategy."""
+        """Read the compiled settings, which apply unless the caller overrides the strategy."""
         strategy = self.compiled_settings.get("strategy")
         is_compiled_strategy = requested_strategy is None or (
             isinstance(requested_strategy, str) and requested_strategy == strategy
@@ -135,8 +136,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return the generator with its context limited to the positions that these inputs leave in
-        a position embedding.
+        """Return the generator with its context limited to the positions of a position embedding
+        that these inputs leave unused.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
@@ -150,7 +151,7 @@ class Generator(GenerativeModel):
 
 
 def make_generator(model: LoadedModel) -> Generator | None:
-    """Return the generator of a single-graph model, or None if the model is not generative."""
+    """Create the generator of a single-graph model, or None if the model is not generative."""
     generation, graph = model.manifest.generate_section, model.manifest.graph
     if generation is None:
         return None
@@ -186,7 +187,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
 def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
-    """Return the generator of a standalone file, whose metadata contains lengths and vocabulary
+    """Create the generator of a standalone file, whose metadata contains the lengths and vocabulary
     size.
     """
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
@@ -218,7 +219,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if the full forward returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
-    # Inputs that require at least one position cannot be empty.
+    # An input with a minimum length of 1 cannot be empty.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank != 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
@@ -234,8 +235,8 @@ def _fail_no_step_graph(prepared: Arrays) -> FullForwardStepper:
 
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
-    """Open the step of a package. Raise E0831 or E0832 for an invalid package, and E0921 or E0922
-    if the provider is not available.
+    """Open the step of a package. Raise E0831 or E0832 if the package is invalid, and E0921 or
+    E0922 if the provider is not available.
     """
     role, where = package.resolve_role("step"), str(package.path)
     graph = package.read_manifest(role).graph
@@ -261,7 +262,7 @@ def open_generator(
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
 ) -> Generator:
-    """Return the generator of a package. Raise the errors of `open_step_graphs`."""
+    """Open the generator of a package. Raise the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
     facts, input_signature = opened.metadata, opened.input_signature
 
@@ -293,12 +294,12 @@ def _parse_strides(data: object) -> dict[str, int]:
 def _build_step_inputs(
     metadata: GenerationMetadata, step: Graph, package: ModelPackage
 ) -> ModelInputs:
-    """Return the inputs of the spec that `encode` or the step read."""
+    """Build the signature of the inputs of the spec that `encode` or the step reads."""
     signature, sequence_input = metadata.signature, metadata.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
-    # The signature has no nodes: dependence on positions is read from the graphs.
+    # The signature has no nodes, so dependences on positions are determined from the graphs.
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,

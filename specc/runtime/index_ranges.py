@@ -1,4 +1,4 @@
-"""Find the values of integer inputs for which all table lookups of a graph are valid."""
+"""Find the values of integer inputs for which all embedding lookups of a graph are in range."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,15 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 Shift = tuple[Value, int, int]
-"""An input, a sign and an offset: the value is `sign * input + offset`."""
+"""An input, a sign and an offset; they represent the value `sign * input + offset`."""
 
 
 def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
-    """Return the valid values of each integer input from which an index of a table is computed.
+    """Return the range of valid values of each integer input from which lookup indices are
+    computed.
 
-    The indices `x + 1` and `-x` are inverted. For other computations such as `embedding(max(ids,
-    0))`, the valid values are the row indices of the smallest table. Loop bodies are skipped,
+    Indices of the form `x + 1` or `-x` are inverted. For other expressions such as
+    `embedding(max(ids, 0))`, the range is that of the smallest table. Loop bodies are skipped,
     because scanned inputs have their own bound.
     """
     integers = [v for v in graph.inputs.values() if _is_integer(v)]
@@ -39,7 +40,7 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
 def _shift_operand(
     node: Node, shifts: Mapping[Value, Shift], sizes: Mapping[str, int]
 ) -> Shift | None:
-    """Return the shift of a view, a negation, or a sum with an integer; return None for other
+    """Return the shift after a reshape, a negation, or an addition of an integer, or None for other
     nodes.
     """
     op, (first, second, *_) = node.op, (*node.args, None, None)
@@ -59,7 +60,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer (a constant or a length) that all elements equal, or None."""
+    """Return the integer (a constant or a length) to which all elements are equal, or None."""
     seen = skip_views(value, ops.Cast)
     if seen is not None and seen.node and isinstance(seen.node.op, ops.Size):
         return seen.node.op.length.evaluate(sizes)
@@ -68,8 +69,8 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
 
 
 def _invert_shift(shift: Shift, rows: range) -> range:
-    """Return the input values whose shifted value is a row index, without negative values if
-    possible.
+    """Return the input values for which the shifted value is a valid index, without negative values
+    if possible.
     """
     _, sign, offset = shift
     low, high = sorted((sign * (rows.start - offset), sign * (rows.stop - 1 - offset)))
@@ -77,7 +78,7 @@ def _invert_shift(shift: Shift, rows: range) -> range:
 
 
 def _intersect_ranges(known: range | None, valid: range) -> range:
-    """Return the intersection of both ranges, or the shorter range if the intersection is empty."""
+    """Return the intersection of two ranges, or the shorter one if the intersection is empty."""
     if known is None:
         return valid
     both = range(max(known.start, valid.start), min(known.stop, valid.stop))
@@ -101,7 +102,7 @@ def _is_integer(value: Value) -> bool:
 
 
 def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
-    """Return the ids of a table lookup and the table's rows."""
+    """Return the indices and the table size of an embedding lookup or gather."""
     match node.op:
         case ops.Embedding():
             return node.op.ids(node), node.op.table(node).type.shape[0]

@@ -1,4 +1,4 @@
-"""Load a compiled model, run it on batches or with fixed lengths; dequantize its weights."""
+"""Load a compiled model, run it on batches or with static lengths, and dequantize its weights."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,11 +28,13 @@ from specc.weights.int_quantization import dequantize_weight
 STACK_RANK = 3
 """Rank of stacked matrices."""
 STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
-"""NumPy's names of the integer storage types."""
+"""NumPy names of the integer storage types."""
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Return every parameter by name. Raise E0917 for wrong shapes or E0925 for unreadable data."""
+    """Read every parameter by name. Raise E0917 if a shape is wrong, and E0925 if the data is
+    unreadable.
+    """
     weights = file.read_weights(manifest.initializers)
     scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
     zero_points = file.read_weights(
@@ -64,8 +66,8 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
 
 @dataclass(kw_only=True)
 class LoadedModel:
-    """A compiled model ready to run. `runtime` is its session; `session` has the inputs of its
-    declared graph, which differ only for a step with in-place buffers.
+    """A compiled model ready to run. `runtime` is the session of the file. `session` has the inputs
+    of the declared graph, which differ only if a step has in-place buffers.
 
     `model.run(pixel_values=array)` returns the results by name; absent inputs with a default are
     computed.
@@ -87,15 +89,17 @@ class LoadedModel:
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Return the outputs by name for arrays, lists or texts. Raise E09xx for invalid inputs."""
+        """Run the model on arrays, lists or text; return the outputs by name. Raise E09xx on
+        failure.
+        """
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
-        """Return the results and the weights of every attention by its scope: [batch, heads, query,
-        key].
+        """Return the outputs, and the attention weights of every layer by scope:
+        [batch, heads, query, key].
 
-        In a loop, each iteration is a query; if an iteration has several queries, each iteration is
-        a separate map, `self.attn turn 1`.
+        In a loop, each iteration is a query position. If an iteration has several queries, each
+        iteration has a separate map, `self.attn turn 1`.
         """
         session, names = self._attention_session
         prepared = self.prepare_inputs(inputs)
@@ -123,7 +127,7 @@ class LoadedModel:
         return self.input_signature.prepare(inputs)
 
     def with_weight_only_quantization(self) -> "LoadedModel":
-        """Return the model with weight-only quantization, or the model itself if it does not
+        """Return the model without activation quantization, or the model itself if it does not
         quantize activations.
         """
         if not self.manifest.quantized:
@@ -132,35 +136,37 @@ class LoadedModel:
         return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
 
     def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
-        """Return a session that also outputs the operands and results of the model's quantized
-        matmuls, and the list of these matmuls.
+        """Return a session that also outputs the operands and results of quantized MatMul nodes,
+        and the list of these nodes.
         """
         session, products = self.file.open_with_quantized_matmuls(self.provider)
         return self._follow_declared_graph(session), products
 
     def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
-        """Return a session that counts executions of subgraphs; `wrap` wraps the runtime's."""
+        """Return a session that counts executions of subgraphs; `wrap` wraps the session of the
+        runtime.
+        """
         return self._follow_declared_graph(
             wrap(self.file.open_with_execution_counts(self.provider))
         )
 
     def _follow_declared_graph(self, runtime: Computation) -> Computation:
-        """Return a session that takes the inputs of the model's declared graph."""
+        """Return a session with the inputs of the model's declared graph."""
         if isinstance(self.session, BufferedStep):
             return replace(self.session, session=runtime)
         return runtime
 
     def weights(self) -> dict[str, Array]:
-        """Return the model's parameters by the spec's names, dequantized."""
+        """Return the dequantized parameters by the names of the spec."""
         return read_dequantized_weights(self.file, self.manifest)
 
 
 def load_model(
     path: str, *, provider: str = "cpu", threads: int = 0, verify_contents: bool = False
 ) -> LoadedModel:
-    """Load a compiled model; `verify_contents` verifies every byte by hash.
+    """Load a compiled model. With `verify_contents`, all bytes are verified by hash.
 
-    Raise E0918 if it has no specc manifest, E0929 if the weights are not its own, and E0921 or
+    Raise E0918 if it has no specc manifest, E0929 if the weights do not belong to it, and E0921 or
     E0922 if the provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
@@ -170,15 +176,15 @@ def load_model(
 
 
 HASHED_BYTES = 1 << 20
-"""Models with embedded weights up to this size are hashed at every load; hashing a larger one takes
-more than 5 % of its load time."""
+"""Models with embedded weights up to this size are hashed on every load. For larger models, hashing
+takes more than 5 % of the load time."""
 
 
 def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
-    """Raise E0929 if the model or its external data differ from the compiled files.
+    """Raise E0929 if the model or its external data differ from the files that were compiled.
 
     Models with embedded weights above HASHED_BYTES, and all bytes after the first mebibyte of a
-    weight file, are compared only with `verify_contents`.
+    weight file, are verified only with `verify_contents`.
     """
     directory, name = file.path.parent, file.path.name
     recorded = package_index.parse_weight_files(manifest.weights.get("beside", {}))
@@ -191,7 +197,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _fail_changed(file.path, name, reason)
-    # with external weights the file contains only the graph and the offsets of weights
+    # with external weights, the file contains only the graph and the offsets of the weights
     is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
@@ -242,7 +248,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def read_file_manifest(file: ModelFile, path: str) -> Manifest:
-    """Return the manifest of a model file. Raise E0918 if there is none."""
+    """Parse the manifest of a model file. Raise E0918 if there is none."""
     texts = file.metadata
     if METADATA_KEY not in texts:
         raise_error(
@@ -257,12 +263,12 @@ def read_file_manifest(file: ModelFile, path: str) -> Manifest:
 def run_batches(
     model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """Yield the results of each batch lazily. Raise E0910 unless the argument is an iterable of
-    mappings; errors name their batch.
+    """Yield the results of each batch lazily. Raise E0910 unless `arguments` is an iterable of
+    mappings. Errors name the batch.
     """
     batches: Any = arguments[0]
     is_single_argument = len(arguments) == 1 and not inputs
-    # an array is iterable too, but its elements are not batches
+    # an array is iterable, but its elements are not batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
     if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
         _fail_not_batches()
@@ -293,10 +299,10 @@ def _fail_not_batches() -> NoReturn:
 
 
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Return `model` specialized to these input lengths: `fix_lengths(model, {"batch": 1})`.
+    """Specialize a model to static input lengths, e.g. `fix_lengths(model, {"batch": 1})`.
 
-    Raise E0981 unless each length has one integer, and E0832 for a standalone decode graph, whose
-    result lengths are dynamic.
+    Raise E0981 unless each length has an integer value, and E0832 if the model is a standalone
+    generator, whose output lengths are dynamic.
     """
     if model.manifest.decoding is not None:
         raise_error("E0832", "a standalone generator has no outputs of static length")
@@ -316,7 +322,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
 
 
 def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
-    """Raise E0981 for unknown or invalid lengths."""
+    """Raise E0981 if a length is unknown or invalid."""
     known = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in known:

@@ -34,9 +34,9 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """The inputs of `graph`, their preprocessing `reading` and the graph `defaults` of absent ones.
-    `sequence_input` is the autoregressive input, if any; `length_bounds` are the limits of each
-    length; left padding must be a multiple of `padding_strides`. The `unread_inputs` have no
+    """The inputs of `graph`, their preprocessing `reading`, and the graph `defaults` that computes
+    omitted inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds
+    of each length; left padding must be a multiple of `padding_strides`. `unread_inputs` have no
     consumer and may be omitted.
     """
 
@@ -58,12 +58,12 @@ class ModelInputs:
 
     @property
     def batch_size(self) -> Dim:
-        """The batch size, which is the first length of the sequence input."""
+        """The symbol of the batch size: the first dimension of the sequence input."""
         return self.graph.inputs[self.sequence_input].type.shape[0]
 
     @property
     def sequence_length(self) -> Dim:
-        """The length of the time axis, which is the second length of the sequence input."""
+        """The symbol of the sequence length: the second dimension of the sequence input."""
         return self.graph.inputs[self.sequence_input].type.shape[1]
 
     @property
@@ -80,13 +80,13 @@ class ModelInputs:
 
     @property
     def required_inputs(self) -> list[str]:
-        """The inputs without a default, in order; positional arguments are assigned to these."""
+        """The inputs without a default, in order. Positional arguments are assigned to these."""
         return [
             n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
         ]
 
     def is_left_padded(self, name: str) -> bool:
-        """Return True if short values of an input are left-padded."""
+        """Return True if shorter values of an input are left-padded."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
@@ -115,7 +115,7 @@ class ModelInputs:
         return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
-        """Convert the value of an input to an array or texts; lists of numbers are unchanged."""
+        """Convert the value of an input to an array or strings, or keep lists of numbers."""
         is_multiple = is_multi_image_input(self.graph, self.reading, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
@@ -128,7 +128,7 @@ class ModelInputs:
         absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
-        # Only the needed defaults are run: other defaults may read absent inputs.
+        # Only the required defaults are computed: others may depend on omitted inputs.
         defaults = resolve_absent_inputs(self.defaults, absent)
         default_inputs = {n: v for n, v in values.items() if n in defaults.inputs}
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
@@ -143,7 +143,7 @@ class ModelInputs:
 def build_model_inputs(
     graph: Graph, reading: PreprocessingConfig, defaults: Graph | None, sequence_input: str
 ) -> ModelInputs:
-    """Return the inputs of a full-forward graph with its declared bounds and strides."""
+    """Build the inputs of a full-forward graph, with its length bounds and strides."""
     return ModelInputs(
         graph=graph,
         reading=reading,
@@ -172,7 +172,9 @@ def _check_strides(name: str, mask: Array, stride: int) -> None:
 def find_unread_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs outside `read_names` that no default of an input in `read_names` reads."""
+    """Return the inputs outside `read_names` on which no default of an input in `read_names`
+    depends.
+    """
     pending, found = list(read_names), set[str]()
     while pending:
         name = pending.pop()
@@ -195,14 +197,14 @@ def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:
 
 @dataclass(kw_only=True)
 class PerTokenInputs:
-    """The inputs along the time axis other than tokens, extended during generation.
+    """The inputs along the time axis other than tokens, which are extended during generation.
 
-    The caller's values are for the prompt. For generated tokens an input with a default is
+    The caller's values are those of the prompt. For generated tokens, an input with a default is
     recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
-    default or declares a side. Other inputs raise an error. `arrays` has all positions, of which
-    the last `new_count` are new; `static_inputs` are the other inputs; `tokens` i64[batch n] are
-    the sequences; `default_tables` cache token-wise defaults. The mask is false for the
-    `is_finished` sequences bool[batch].
+    default or declares a padding side. Other inputs raise an error. `arrays` contains all
+    positions, of which the last `new_count` are new. `static_inputs` are the inputs without a time
+    axis, `tokens` (int64 [batch, n]) the sequences. `default_tables` caches token-wise defaults.
+    The mask is false for finished sequences (`is_finished`, bool [batch]).
     """
 
     input_signature: ModelInputs
@@ -215,10 +217,10 @@ class PerTokenInputs:
 
     @classmethod
     def from_prompt(cls, input_signature: ModelInputs, prepared: Arrays) -> "PerTokenInputs":
-        """Create from prepared inputs. Raise E0912 for a prompt with padding on the right."""
+        """Create from prepared inputs. Raise E0912 if the prompt is right-padded."""
         growing, inputs = input_signature.sequence_input, input_signature.graph.inputs
         length = input_signature.sequence_length
-        # inputs with one position per token grow with the tokens
+        # inputs with one position per token are extended with the tokens
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
         facts = input_signature.graph.input_facts
@@ -236,36 +238,34 @@ class PerTokenInputs:
         )
 
     def append_tokens(self, tokens: Ints) -> None:
-        """Append inputs for new tokens; `arrays` already contains the inputs of the prompt."""
+        """Append the inputs of new tokens; `arrays` already contains those of the prompt."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
         count = self.new_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             whole = self._extend_input(name, axes, tokens)
-            # A finished sequence is padded while other sequences continue.
+            # A finished sequence is padded while others continue.
             if self.is_finished is not None and inputs[name].type.dtype == "bool":
                 whole[self.is_finished, -count:] = False
             self.arrays[name] = whole
 
     def get_newest(self, name: str) -> Array:
-        """Return the newest positions of an input, along the first of its time axes."""
+        """Return the new positions of an input along its first time axis."""
         value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
         first = value.shape[axis] - self.new_count
         return np.take(value, np.arange(first, value.shape[axis]), axis)
 
     def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
-        """Extend an input along `axes` for new tokens. Earlier values stay unchanged, even if its
-        default would now compute different values.
-        """
+        """Extend an input along `axes` for new tokens. Earlier positions keep their values."""
         value, count = self.arrays[name], tokens.shape[1]
         old_slices = tuple(map(slice, value.shape))
-        # No default determines this mask at generated positions, which are always valid.
+        # This mask has no default: generated positions are valid.
         if name not in self._computed_inputs:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
             whole: Array = np.ones(sizes, np.bool_)
             whole[old_slices] = value
             return whole
-        # a token-wise default is looked up in a table of all tokens
+        # a token-wise default is looked up in a table over all token ids
         each = self._computed_inputs[name]
         if each is not None:
             new = self._look_up_defaults(name, each, tokens).astype(value.dtype)
@@ -276,8 +276,8 @@ class PerTokenInputs:
 
     @cached_property
     def _computed_inputs(self) -> dict[str, Graph | None]:
-        """Inputs computed for generated tokens, with the token-wise graph if there is one. Raise
-        E0944 for an input without a default.
+        """The inputs to compute for generated tokens, each with its token-wise graph if there is
+        one. Raise E0944 if an input has no default.
         """
         defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         found: dict[str, Graph | None] = {}
@@ -308,14 +308,14 @@ class PerTokenInputs:
 
     @property
     def is_empty(self) -> Bools:
-        """The sequences that have no valid token so far, bool[batch]."""
+        """The sequences without a valid token so far, bool [batch]."""
         known = self.arrays.get(self.input_signature.mask_input)
         if known is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
         return np.array(~known.any(axis=1))
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: element i is replaced by element `indices[i]`."""
+        """Reorder batch elements: new element i is old element `indices[i]`."""
         inputs, batch = self.input_signature.graph.inputs, self.input_signature.batch_size
         self.tokens = self.tokens[indices]
         for arrays in (self.arrays, self.static_inputs):
@@ -340,15 +340,15 @@ class PerTokenInputs:
         assert defaults is not None, "a computed input has a default"
         known = {**self.static_inputs, **self.arrays, growing: self.tokens}
         alone = resolve_absent_inputs(defaults, (name,))
-        # unused values may not have been extended yet
+        # values with no consumer may not have been extended yet
         used = {*self.static_inputs, growing} | find_default_sources(alone, name)
         inputs = {n: known[n] for n in alone.inputs if n in used and n in known}
         return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])
 
 
 def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
-    """Yield `inputs` in chunks of `chunk_size` new positions; the last chunk may be
-    shorter. A size of 0 yields all new positions at once.
+    """Split the new positions into chunks of `chunk_size` positions; the last chunk may be shorter.
+    A size of 0 means a single chunk.
     """
     signature = inputs.input_signature
     graph_inputs, length = signature.graph.inputs, signature.sequence_length
@@ -383,7 +383,7 @@ def _sort_by_dependency(
 
 
 def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
-    """Return the index of the batch axis, or None if there is none."""
+    """Return the batch axis of a type, or None if there is none."""
     return next((n for n, d in enumerate(type.shape) if d == batch_size), None)
 
 

@@ -18,19 +18,19 @@ from specc.runtime.package_files import PackageFiles, open_package_files
 from specc.runtime.steppers import BufferedStep
 
 DEFAULT_GRAPHS = ("score", "generate")
-"""The default graphs in order of preference."""
+"""The names of default graphs, in order of preference."""
 
 
 @dataclass(frozen=True)
 class ModelPackage(PackageFiles):
-    """A package whose files are consistent, and its graphs."""
+    """An opened package whose files are consistent."""
 
     def __repr__(self) -> str:
         return format_repr(f"package {self.path}: {', '.join(self.roles)}")
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The graphs in alphabetical order: `encode`, `score`, `step`."""
+        """The names of the graphs in alphabetical order: `encode`, `score`, `step`."""
         return tuple(sorted(self.index.graphs))
 
     @property
@@ -65,13 +65,11 @@ class ModelPackage(PackageFiles):
         """Return the manifest of a graph. Raise E0918 if it has none."""
         file = self.models[role]
         found = read_file_manifest(file, str(file.path))
-        # The texts of a spec are stored once in the index, not in every graph.
+        # A package stores the source of the spec once, in the index.
         return found if found.sources else replace(found, sources=self.index.sources)
 
     def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
-        """Load a graph so that it is ready to run. Raise E0921 or E0922 if the provider is not
-        available.
-        """
+        """Load a graph for running. Raise E0921 or E0922 if the provider is not available."""
         model = load_parsed_model(self.models[role], self.read_manifest(role), provider, threads)
         if role != "step" or not self.index.metadata:
             return model
@@ -79,25 +77,25 @@ class ModelPackage(PackageFiles):
         facts = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not facts.in_place_states:
             return model
-        # the step takes the inputs of its declared graph, with or without buffers
+        # a step has the inputs of its declared graph, with or without in-place buffers
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """Open a graph without its manifest: names and shapes are checked, but no defaults are
-        computed.
+        """Open a session of a graph without its manifest: it checks names and shapes, but computes
+        no defaults.
         """
         return self.models[role].open(provider, threads)
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
-    """Open a package. `verify_contents` also compares the weights with their hashes, which reads
-    them once. Raise the errors of `open_package_files`.
+    """Open a package. With `verify_contents`, also verify the hashes of the weights, which reads
+    all of them. Raise the errors of `open_package_files`.
     """
     return ModelPackage(**vars(open_package_files(Path(path), verify_contents=verify_contents)))
 
 
 def format_package_overview(package: ModelPackage) -> list[str]:
-    """Format the files of a package, one line per graph and per extra file."""
+    """Format an overview of a package: one line per graph and per extra file."""
     rows = _list_files(package.index)
     sizes = [f"{format_thousands(size)} bytes" for _, _, size in rows]
     width = max(map(len, sizes))
@@ -117,14 +115,14 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
-    # external data that remains in the files of the checkpoint
+    # external data that remains in the checkpoint
     rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
     return rows
 
 
 def _describe_step_states(package: ModelPackage) -> list[str]:
-    """Describe the outputs of `encode` and the states between steps, if the package
-    declares them.
+    """Describe the outputs of `encode` and the states between steps, if the package declares
+    any.
     """
     about = package.index.metadata
     if "step" not in package.roles or not about or not package.has_manifest("step"):

@@ -1,4 +1,4 @@
-"""Open a compiled model or a package for a task, a graph, generation or streaming."""
+"""Open a compiled model or a package for a forward pass, a task, generation or streaming."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -28,10 +28,10 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 @dataclass(kw_only=True, eq=False)
 class OpenedModel(Closeable):
-    """An open compiled model or package at `path`, on an execution provider.
+    """A loaded model or package at `path`, on an execution provider.
 
-    `graph` names the only graph of a package to use; if it is empty, the call selects the default
-    graph. With `verify_contents` every byte has been verified by hash.
+    `graph` restricts a package to one graph; if it is "", each method uses its default graph. With
+    `verify_contents`, all bytes have been verified by hash.
     """
 
     path: Path
@@ -71,7 +71,7 @@ class OpenedModel(Closeable):
 
     @property
     def uses_step_graph(self) -> bool:
-        """Return True if specc runs a decode loop over a step graph."""
+        """Return True if generation runs a decode loop over a step graph."""
         return _has_step_graph(self.package, self.graph, is_streaming=False)
 
     @cached_property
@@ -84,21 +84,21 @@ class OpenedModel(Closeable):
 
     @cached_property
     def default_model(self) -> LoadedModel:
-        """The full-forward graph. Raise E0832 if it is ambiguous."""
+        """The default graph. Raise E0832 if it is ambiguous."""
         role = self.package.resolve_role(self.graph) if self.package else ""
-        # the same graph is not opened twice, since it may fill the memory of a device
+        # do not open the same graph twice, because two copies may not fit in device memory
         return (role == "score" and self.scoring_model) or self._load_model(role)
 
     @cached_property
     def scoring_model(self) -> LoadedModel | None:
-        """The full-forward graph, or None if a package lacks it."""
+        """The full-forward graph, or None if the package lacks it."""
         if self.package is None:
             return self.default_model
         return self._load_model("score") if self.has_full_forward else None
 
     @property
     def full_forward_model(self) -> LoadedModel:
-        """The full-forward graph. Raise E0832 if a package lacks it."""
+        """The full-forward graph. Raise E0832 if the package lacks it."""
         if self.scoring_model is None:
             helps = ["compile it with `--graphs score,encode,step`"]
             raise_error("E0832", "this package has no `score` graph", helps=helps)
@@ -110,15 +110,15 @@ class OpenedModel(Closeable):
         return self.full_forward_model.manifest
 
     def weights(self) -> dict[str, Array]:
-        """Return the parameters by name, in the layout that the graph reads.
+        """Return the parameters by name, in the layout of the graph.
 
-        Matrices that the checkpoint stores as [in, out] may have that layout.
+        Matrices may have the layout [in, out] of the checkpoint.
         """
         return self.full_forward_model.weights()
 
     @cached_property
     def generator(self) -> Generator | None:
-        """The generator, or None if the model is not generative or `graph` selects one graph."""
+        """The generator, or None if the model is not generative or if `graph` selects a graph."""
         self.check_not_closed()
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.uses_step_graph:
@@ -137,8 +137,9 @@ class OpenedModel(Closeable):
 
     @property
     def random_init(self) -> RandomWeights | None:
-        """The record of randomly initialized weights, if any."""
-        # in a package with a step graph no graph has all weights, so the index stores the seed
+        """The seed of randomly initialized weights, if any."""
+        # in a package with a step graph, no single graph has all weights, so the index stores the
+        # seed
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if self.uses_step_graph or stepping_model is not None:
             return stepping_model.random_init if stepping_model else None
@@ -179,7 +180,7 @@ class OpenedModel(Closeable):
 
 
 def _describe_ports(opened: OpenedModel) -> str:
-    """Return the name, inputs and outputs of a model."""
+    """Describe the inputs and outputs of a model."""
     if opened.is_closed:
         return f"at {opened.path}, closed"
     if not opened.has_full_forward:
@@ -191,12 +192,12 @@ def _describe_ports(opened: OpenedModel) -> str:
 
 
 def list_model_files(opened: OpenedModel) -> list[Path]:
-    """Return the files of a model, which outputs must not overwrite."""
+    """Return the files of a model, which output files must not overwrite."""
     if opened.package is not None:
         index = read_index(opened.path)
         return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
     model = opened.default_model
-    # A single model has no index; its tensors describe its inputs.
+    # A single model has no index, so its tensors describe its inputs.
     weights = [name for name, _ in model.file.list_external_files()]
     tokenizers = [f.name for f in model.manifest.reading.files if f.name]
     directory = model.path.parent
@@ -206,17 +207,18 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
 def is_single_pass(
     opened: OpenedModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
-    """Return True if these inputs run one full forward instead of generation.
+    """Return True if these inputs require a full forward pass rather than generation.
 
-    Raise E0701 for generation settings of a non-generative model. A single-graph model with its
-    autoregressive input given runs a forward pass unless generation is requested.
+    Raise E0701 if generation settings are given for a model that is not generative. If the
+    generated input of a single-graph model is given, run a forward pass unless generation is
+    requested.
     """
     if opened.uses_step_graph:
         return False
     if opened.generator is None and settings:
         _fail_not_generative(opened)
     has_full_forward = opened.generator is not None and opened.generator.standalone_session is None
-    # A standalone generator has no other results, so it always generates.
+    # A standalone generator has no forward pass, so it always generates.
     is_forward_requested = (
         has_full_forward and opened.input_signature.sequence_input in input_names and not settings
     )
@@ -224,7 +226,9 @@ def is_single_pass(
 
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
-    """Return the full-forward graph, which attention maps require. Raise E0931 if it is missing."""
+    """Return the full-forward graph, which computes attention maps. Raise E0931 if it is
+    missing.
+    """
     scoring_model = opened.scoring_model
     if scoring_model is None:
         obstacle = "available only in the graph `score`, which this package lacks"
@@ -246,7 +250,7 @@ def get_model_task(opened: OpenedModel) -> Task | None:
 
 
 def has_batch_shared_scales(opened: OpenedModel) -> bool:
-    """Return True if activation scales are per-tensor, i.e. shared by all batch elements."""
+    """Return True if activation scales are per-tensor, i.e. common to all batch elements."""
     package = opened.package
     files = package.models.values() if package else [opened.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
@@ -261,7 +265,7 @@ def open_stream(opened: OpenedModel) -> StreamingModel:
 
 
 def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: bool) -> bool:
-    """Return True if the package has a step graph for streaming, or else for generation."""
+    """Return True if the package has a step graph for streaming, or otherwise for generation."""
     if package is None or graph or "step" not in package.roles:
         return False
     metadata = package.index.metadata
@@ -278,8 +282,8 @@ def open_compiled_model(
     verify_contents: bool = False,
     files: PackageFiles | None = None,
 ) -> OpenedModel:
-    """Open the model at `path`; `verify_contents` verifies every byte by hash. `files` are the
-    files of the package if they are open already.
+    """Open the model at `path`; with `verify_contents`, verify all bytes by hash. `files` are the
+    files of the package if they are already open.
 
     Raise E0802 or E0830 to E0832 if a package cannot be opened or has no such graph.
     """
@@ -307,7 +311,7 @@ def open_compiled_model(
 
 
 def _fail_missing_model(path: Path) -> NoReturn:
-    """Raise E0802, suggesting a similarly named model in the directory."""
+    """Raise E0802, and suggest a model with a similar name in the same directory."""
     try:
         siblings = sorted(path.parent.iterdir())
     except (OSError, ValueError):  # not a directory, or not readable

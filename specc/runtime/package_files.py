@@ -1,7 +1,7 @@
 """Open the files of a package and check that they are consistent.
 
-This module imports neither the IR nor the preprocessing, so that a session can be opened on another
-thread while these are imported.
+This module imports neither the IR nor the preprocessing, so that sessions can be opened on other
+threads while these are imported.
 """
 
 import hashlib
@@ -33,14 +33,16 @@ from specc.io.safe_read import (
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The consistent files of a package. `models` maps each graph's role to its parsed model."""
+    """The files of a package, which are consistent. `models` maps the role of each graph to its
+    parsed model.
+    """
 
     path: Path
     index: PackageIndex
     models: Mapping[str, ModelFile] = field(repr=False)
 
     def open_in_background(self, threads: int) -> None:
-        """Open the graphs of the decode loop for the CPU on other threads."""
+        """Open the graphs of the decode loop on the CPU in background threads."""
         if "step" in self.models and self.index.metadata:
             for role in {"encode", "step"} & self.models.keys():
                 self.models[role].open_in_background(threads)
@@ -49,12 +51,12 @@ class PackageFiles:
 def open_package_files(directory: Path, *, verify_contents: bool = False) -> PackageFiles:
     """Open the files of a package.
 
-    Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if the files are
+    Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if its files are
     inconsistent.
     """
     index = read_index(directory)
-    # A different process may write the package while it is opened. Its index is written last, so
-    # files that do not match a changed index are read again.
+    # Another process may write the package at the same time. The index is written last, so if the
+    # index has changed, files that do not match are read again.
     while True:
         try:
             opened = _open_files(directory, index, verify_contents)
@@ -65,7 +67,7 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
             found = read_index(directory)
             if found == index:
                 raise
-            index = found  # the package was replaced in the meantime
+            index = found  # another process replaced the package
 
 
 def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> PackageFiles:
@@ -73,7 +75,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)
-        # Graphs are always hashed below, when they are read.
+        # The hashes of graphs are always verified below, when the graphs are read.
         if (
             verify_contents
             and name not in graphs
@@ -108,7 +110,7 @@ def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
 
 
 def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
-    """Return the content of a file, verified by its hash."""
+    """Read a file of a package and verify its hash."""
     _check_size(directory, name, digest)
     try:
         data = read_regular_file(directory / name, digest.bytes)
@@ -120,8 +122,8 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
 
 
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
-    """Check that a graph reads its weights within the files that the index lists."""
-    # The index also lists linked checkpoints; a file that is not listed would be read unchecked.
+    """Raise E0830 unless all weights of a graph lie within files that the index lists."""
+    # The index also lists linked checkpoints; an unlisted file would be read without verification.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()

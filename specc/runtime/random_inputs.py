@@ -1,4 +1,6 @@
-"""Random inputs of a graph for given lengths, and of a step graph after a prefix."""
+"""Generate random inputs of a graph with given lengths, and of a step graph after previous
+positions.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +22,16 @@ from specc.runtime.steppers import NUMPY_DTYPES
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""Function that samples the inputs of a graph for given lengths and a density of true booleans."""
+"""A function that samples the inputs of a graph, given lengths and the probability of true
+booleans."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
-"""Upper bounds of random integers that are not indices."""
+"""Exclusive upper bounds of random integers that are not indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of ids sampled from the ids that the graph compares with, such as an image token."""
+"""Fraction of the ids that are sampled from ids which the graph compares with, such as an image
+token."""
 DEFAULT_DENSITY = 0.7
 """Default probability of true in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -40,7 +44,7 @@ def _collect_symbols(values: Iterable[Value]) -> set[str]:
 
 
 def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return lengths together with the lengths derived from them."""
+    """Return the lengths, including lengths that are derived from others."""
     env = dict(sizes)
     for name, dim in graph.length_equations.items():
         env[name] = dim.evaluate(env)
@@ -50,17 +54,17 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
 def choose_lengths(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Choose a length for every symbol: the smallest first, then distinct primes, so that swapped
-    axes are detected.
+    """Choose a length for every symbol: the minimum in the first round, then distinct primes, so
+    that swapped axes are detected.
 
-    Lengths respect position embeddings and `max_lengths`. If the graph is undefined at these
+    Lengths respect position embeddings and `max_lengths`. If the graph is not defined for these
     lengths, the nearest valid lengths are used.
     """
     above = find_max_lengths(graph)
     above |= max_lengths or {}
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
-    # A length with a fact is derived from other lengths.
+    # A length with a declared equation is derived from other lengths.
     free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
     for n, symbol in enumerate(sorted(free_symbols)):
         wanted = rows[symbol] = (
@@ -92,8 +96,8 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return a length that yields `rows` positions after a stride; in every other round the length
-    has a remainder. `length` yields at least one position.
+    """Return a length that results in `rows` positions after a stride; in every other round it is
+    not a multiple of the stride. `length` results in at least one position.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -107,10 +111,11 @@ def make_random_inputs(
     rng: np.random.Generator,
     density: float = DEFAULT_DENSITY,
 ) -> dict[str, Array]:
-    """Generate random inputs: ids inside their tables, padding on the declared side, values around
-    zero, booleans true with probability `density`.
+    """Generate random inputs: ids within the embedding size, padding on the declared side, values
+    around zero, and booleans that are true with probability `density`.
 
-    `density` also applies to padding masks: 1 means no padding, and near 0 means mostly padding.
+    `density` also applies to padding masks: 1 means no padding, and a value near 0 means mostly
+    padding.
     """
     env = _add_derived_lengths(graph, sizes)
     ranges, compared = find_index_ranges(graph, env), find_compared_ids(graph)
@@ -143,7 +148,7 @@ def _sample_ids(
     `special_ids`.
     """
     bound = upper_bound.number if upper_bound is not None else None
-    # ids that are modified on their way to a table have no bound of their own
+    # ids that are modified before a lookup have no bound of their own
     if index_range:
         allowed = index_range[:MAX_PLAIN_INT]
     else:
@@ -153,7 +158,7 @@ def _sample_ids(
     if ids.size > 1:  # include the last and the first id
         ids.flat[0], ids.flat[-1] = allowed.stop - 1, allowed.start
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # probably an integer mask
+        ids *= rng.random(shape) < density  # the input may be an integer mask
     known = range(bound) if bound else index_range
     if valid := [n for n in special_ids if not known or n in known]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
@@ -163,8 +168,7 @@ def _sample_ids(
 def _sample_mask(
     shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
 ) -> Array:
-    """Generate a padding mask: the first batch element has no padding, all other elements have
-    some.
+    """Generate a padding mask: the first batch element has no padding, all others have some.
 
     A density of 1 means no padding; a density near 0 means mostly padding. If no side is declared,
     left and right padding alternate.
@@ -191,7 +195,9 @@ def _sample_mask(
 
 @dataclass(frozen=True)
 class StepInputSampler:
-    """Random inputs of a step graph, computed by the reference encoder and step."""
+    """Samples inputs of a step graph whose states are computed by the encoder and a previous
+    step.
+    """
 
     metadata: GenerationMetadata
     weights: Arrays
@@ -205,24 +211,24 @@ class StepInputSampler:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        """Sample inputs for given lengths of the step graph; the lengths include the number of past
-        positions.
+        """Sample inputs for given lengths of the step graph; the lengths include the past
+        length.
         """
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step without a state of past length has an integer input for the past length.
+        # A step without a state that has a past length has an integer input for the past length.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs
             else 0
         )
         count = sizes.get(past, default_past)
-        # values from `encoder_graph` are equal for both calls
+        # values from `encoder_graph` are the same in both steps
         inputs = make_random_inputs(step, sizes, rng, density)
         once = self._sample_encoder_outputs(inputs, sizes, rng)
         inputs |= {n: once[n] for n in self.metadata.static_inputs if n in once}
-        # The first call has as many new positions as precede the next call; inputs that cover all
-        # positions are sliced to them.
+        # The first step has as many new positions as precede the second step; inputs that cover all
+        # positions are sliced.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
         first |= {n: inputs[n] for n in self.metadata.static_inputs}
         first_length = count * self._chunk_size
@@ -230,7 +236,7 @@ class StepInputSampler:
         for state in self.metadata.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial_output] if state.initial_output else zeros
-            # used for the next call only if there is no first call
+            # used for the second step only if there is no first step
             first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
@@ -239,18 +245,18 @@ class StepInputSampler:
 
     @property
     def _chunk_size(self) -> int:
-        """Number of input positions per step position."""
+        """The number of input positions per step position."""
         return self.metadata.stream_chunks.step_length if self.metadata.stream_chunks else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
-        """Return the maximum past and new lengths if a position embedding bounds their sum."""
+        """Return the maximum past and new lengths if a position embedding limits their sum."""
         bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
         if self.metadata.max_context is None:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         most = self.metadata.max_context // self._chunk_size
-        # half of the table for each length, so that both can be tested
+        # half of the position embedding for each length, so that both can be tested
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
 
@@ -260,7 +266,7 @@ class StepInputSampler:
         return next(iter(length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
-        """Return the symbol of the past length, or "" if no dimension has it."""
+        """Return the symbol of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
@@ -269,14 +275,15 @@ class StepInputSampler:
     def _sample_encoder_outputs(
         self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Return random outputs of the encoder; inputs shared with the step are equal."""
+        """Return random outputs of the encoder; inputs in common with the step have the same
+        values.
+        """
         if self.encoder is None:
             return {}
         symbols = _collect_symbols(self.encoder.inputs.values())
         given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encoder.inputs if n in self.metadata.static_inputs}
-        # Only the lengths of this input are read, because there are no positions when `encode`
-        # runs.
+        # Only the lengths of this input matter, because there are no positions when `encode` runs.
         if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]
         results = backend.load_reference().evaluate_graph(
@@ -292,12 +299,13 @@ def _convert_dtype(value: Array, dtype: str) -> Array:
 
 
 PAST, PRESENT = "past_key_values.", "present."
-"""Prefixes of a state before and after a step in Optimum's and onnxruntime-genai's models."""
+"""Prefixes of state names before and after a step in models exported by Optimum and
+onnxruntime-genai."""
 
 
 def find_exported_states(step: Graph) -> dict[str, str]:
-    """Return the states of a step with names of other exporters, each with the output that updates
-    it. Constant states (cross-attention keys) have no such output.
+    """Return the states of a step with the names of another exporter, each with the output that
+    updates it. Constant states (cross-attention keys) have no such output.
     """
     output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
     return {
@@ -308,8 +316,8 @@ def find_exported_states(step: Graph) -> dict[str, str]:
 
 
 def make_step_sampler(weights: Arrays) -> SampleInputs:
-    """Return a sampler for steps with names of other exporters. It runs the step on a prefix from
-    an empty state and uses the resulting states.
+    """Return a sampler for steps with the names of another exporter. It runs the step once with
+    empty states and uses the resulting states.
     """
 
     def sample(
@@ -322,13 +330,13 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
         states = find_exported_states(step)
         new, past = _find_length_symbols(step, states)
         count = sizes.get(past, 0)
-        if not count:  # a step without past positions has no computed state
+        if not count:  # a step without past positions has empty states
             return made
         first = make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
             symbols = _collect_symbols([value])
             if past in symbols and new in symbols:
-                # a mask over all positions must repeat its earlier values
+                # a mask over all positions must contain the values of the first step
                 made[name][..., :count] = first[name]
             elif not {past, new} & symbols:
                 first[name] = made[name]
@@ -340,7 +348,7 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
 def _run_first_step(
     step: Graph, first_inputs: Arrays, weights: Arrays, outputs: Mapping[str, str]
 ) -> dict[str, Array]:
-    """Return the states after a first call of the step, given the output of each state."""
+    """Run a first step and return the resulting states, given the output of each state."""
     results = backend.load_reference().evaluate_graph(step, first_inputs, weights)
     return {
         name: _convert_dtype(results[output], step.inputs[name].type.dtype)

@@ -1,4 +1,4 @@
-"""Standalone generators: models with a decode loop, which generate all tokens in one run."""
+"""Standalone generators: models that contain the decode loop and generate all tokens in one run."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,11 +21,11 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class StandaloneOutput:
-    """Outputs of a standalone decode graph.
+    """The outputs of a standalone generator.
 
-    `tokens` are i64[batch, num_return_sequences, length], padded after a stop token. Beam search
-    returns `scores` f32[batch, num_return_sequences], other strategies `log_probs` f32[batch,
-    length].
+    `tokens` are int64 [batch, num_return_sequences, length], padded after a stop token. Beam search
+    returns `scores` (float32 [batch, num_return_sequences]); other strategies return `log_probs`
+    (float32 [batch, length]).
     """
 
     tokens: Array
@@ -34,30 +34,30 @@ class StandaloneOutput:
 
 
 def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOutput:
-    """Run a standalone decode graph. Raise E0912 for padding that the graph would not detect, and
-    E0732 or E0733 for invalid settings.
+    """Run a standalone generator. Raise E0912 if the prompt has padding that the graph would not
+    detect, and E0732 or E0733 if a setting is invalid.
     """
     scalars = _make_scalars(session, request.limited_settings, request.prepared_inputs)
     given = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(given)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
-    # beam search returns several sequences with scores per prompt; other strategies return one
-    # sequence with the log-probability of each token
+    # beam search returns several sequences per prompt, with scores; other strategies return one
+    # sequence with log-probabilities
     if tokens.ndim == 3:
         return StandaloneOutput(tokens, other, None)
     return StandaloneOutput(tokens[:, None], None, other)
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
-    """Return the prepared inputs that the graph takes; the graph computes the other inputs."""
+    """Return the prepared inputs that the graph takes; the graph computes the others."""
     input_signature, accepted = (
         request.model.input_signature,
         {*session.inputs, *session.optional_inputs},
     )
     known_names = accepted
     if request.starts_without_prompt and input_signature.sequence_input in session.optional_inputs:
-        # the generator provides the start token, whose position is valid
+        # the generator inserts the start token, whose position is valid
         start_names = {input_signature.sequence_input, input_signature.mask_input}
         accepted, known_names = accepted - start_names, accepted | start_names
     _check_computed(known_names, input_signature, request.prepared_inputs)
@@ -67,8 +67,8 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return settings that are graph inputs, by name; the seed is `seed_2` if the spec has an input
-    `seed`.
+    """Return the settings that are graph inputs, by name. The seed is called `seed_2` if the spec
+    has an input `seed`.
     """
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
@@ -87,7 +87,7 @@ def _make_scalars(
 def iterate_standalone_steps(
     output: StandaloneOutput, request: GenerationRequest, observer: DecodeObserver | None
 ) -> Iterator[DecodeStep]:
-    """Yield the tokens of a standalone generator one at a time, like the steps of a decode loop."""
+    """Yield the tokens of a standalone generator step by step, like a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(output.tokens.shape[2]):
         tokens = output.tokens[:, 0, step]
@@ -104,7 +104,7 @@ def iterate_standalone_steps(
 def list_standalone_hypotheses(
     output: StandaloneOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
-    """Return the hypotheses of a standalone beam search, without the padding after their ends."""
+    """Return the hypotheses of a standalone beam search, without padding at the end."""
     _check_tokens_valid(output.tokens)
     hypotheses: list[list[BeamHypothesis]] = []
     for sequences, scores in zip(
@@ -116,7 +116,7 @@ def list_standalone_hypotheses(
             length = next(
                 (n + 1 for n, token in enumerate(tokens) if token in stop_tokens), len(tokens)
             )
-            # the graph always returns the requested number of sequences; sequences with probability
+            # the graph always returns the requested number of sequences; those with probability
             # zero are not hypotheses
             if score > -np.inf:
                 ended = tokens[length - 1] in stop_tokens
@@ -125,9 +125,7 @@ def list_standalone_hypotheses(
 
 
 def _check_tokens_valid(tokens: Ints) -> None:
-    """Raise E0961 if a standalone generator reports invalid logits, which it does with negative
-    tokens.
-    """
+    """Raise E0961 if a standalone generator reports invalid logits by a negative token."""
     negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
     if (wrong := np.flatnonzero(negative)).size:
         raise make_invalid_logits_error(int(wrong[0]))
@@ -136,7 +134,7 @@ def _check_tokens_valid(tokens: Ints) -> None:
 def _check_computed(
     known_names: Collection[str], input_signature: ModelInputs, prepared: Arrays
 ) -> None:
-    """Raise E0912 if the graph computes an input and its value differs from the caller's value."""
+    """Raise E0912 if the graph computes an input whose value differs from the caller's value."""
     facts = input_signature.graph.input_facts
     computed_names = sorted(
         prepared.keys() & facts.keys() - {*known_names} - input_signature.unread_inputs
@@ -150,7 +148,7 @@ def _check_computed(
 
 
 def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
-    """Raise E0912 for a caller's input that differs from the one the graph computes."""
+    """Raise E0912 because the caller's input differs from the input that the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not input_signature.graph.input_facts[name].padding_side:
         title = f"the model computes `{name}` itself, and its value differs from the given one"
@@ -174,7 +172,7 @@ def check_compiled_settings(
     for name in FIXED_SETTINGS:
         compiled_value = compiled_settings.get(FIXED_SETTINGS[name], defaults[name])
         if isinstance(defaults[name], tuple) and not isinstance(compiled_value, list):
-            # models compiled by an earlier version have at most one start token
+            # models compiled by earlier versions have at most one start token
             compiled_value = (
                 list(defaults[name]) if compiled_value in (None, ()) else [compiled_value]
             )

@@ -1,4 +1,4 @@
-"""Decode steps: a step graph with a KV cache, or a repeated full forward."""
+"""Decoder sessions: a step graph with a KV cache, or a repeated full forward pass."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,19 +31,18 @@ NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "i8": np.dtype(np.int8),
     "bool": np.dtype(np.bool_),
 }
-"""NumPy dtype of the element types of states and prompts."""
+"""NumPy dtypes of the element types of states and prompts."""
 MIN_BUFFER_POSITIONS = 64
-"""Minimum capacity of a KV buffer, in positions; the first capacity is a multiple of it."""
+"""Minimum capacity of a KV buffer, in positions. All capacities are multiples of it."""
 MIN_FREE_POSITIONS = 32
-"""Minimum number of free positions after a prompt before a buffer has to grow."""
+"""Minimum number of free positions after the prompt in a new KV buffer."""
 FREE_SHARE = 4
-"""Number of prompt positions per free position in a new buffer. Doubling the capacity would double
-the memory usage, because the whole buffer is allocated.
-"""
+"""Ratio of prompt positions to free positions in a new buffer. Doubling the capacity would double
+the memory use."""
 
 
 class FullForwardStepper:
-    """A stepper that runs the full forward on all tokens so far: n tokens require n full passes."""
+    """A decoder without a KV cache: each step runs a full forward pass over all tokens so far."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class FullForwardStepper:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """Feed tokens i64[batch n] → logits f32[batch vocab]."""
+        """Run the model on new tokens, int64 [batch, n]. Return logits float32 [batch, vocab]."""
         if self.is_started:
             self.inputs.append_tokens(tokens)
         is_first, self.is_started = not self.is_started, True
@@ -75,7 +74,7 @@ class FullForwardStepper:
         )
         logits = self.results[self.logits_output]
         count = self.inputs.tokens.shape[1]
-        # The first token of a sequence is sampled after the last position of its prefix.
+        # The first token of a sequence is sampled from the last position before it.
         if is_first and logits.ndim == 3 and logits.shape[1] > count:
             return _choose_prompt_logits(
                 _select_newest(logits), logits[:, -1 - count], self.inputs.is_empty
@@ -83,13 +82,13 @@ class FullForwardStepper:
         return _select_newest(logits)
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: element i continues from element `indices[i]`."""
+        """Reorder batch elements: new element i is old element `indices[i]`."""
         self.inputs.reorder(indices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The step and encoder of a package, ready to run, with their inputs."""
+    """The step graph and the encoder of a package, ready to run, with their inputs."""
 
     metadata: GenerationMetadata
     input_signature: ModelInputs
@@ -99,7 +98,7 @@ class StepGraphs:
 
 
 class KVCacheStepper:
-    """Stepper of a decoder-with-past: takes new tokens, returns logits and carries the states."""
+    """A decoder-with-past: takes new tokens, returns logits and keeps the states (KV cache)."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class KVCacheStepper:
         tokens = prepared[input_signature.sequence_input]
         made: DeviceTensors = {}
         if encoder_session is not None:
-            # no token was fed yet
+            # no token has been processed yet
             known = {**prepared, input_signature.sequence_input: tokens[:, :0]}
             inputs = {name: known[name] for name in encoder_session.inputs}
             made = encoder_session.run_on_device(inputs)
@@ -140,22 +139,23 @@ class KVCacheStepper:
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
-        """Feed tokens i64[batch n] and return logits f32[batch vocab]. If n is 0, return the
-        initial logits.
+        """Run the step on new tokens, int64 [batch, n]. Return logits float32 [batch, vocab]; if n
+        is 0, the logits of an empty prompt.
         """
         first = None if self.is_started else self.initial_logits
         if first is not None and not tokens.shape[1]:
             self.is_started = True
             return first
         if self.buffers and self.past_length and min(tokens.shape) > 1:
-            # the kernel takes several positions per call only at the start or for one sequence
+            # the kernel accepts several positions per call only at the start or for a single
+            # sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         if self.is_started:
             self.inputs.append_tokens(tokens)
         self.is_started = True
         if self.buffers:
             self._grow_buffers(tokens.shape[1])
-        # so a new batch is prefilled in one call
+        # prefills a new batch in one call
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
@@ -168,8 +168,8 @@ class KVCacheStepper:
         """Run the step on the new positions of `chunk`."""
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
-        # the output of a buffer is the same memory, but the runtime does not own it, so the
-        # returned tensor must not replace the buffer
+        # the output of a buffer is in the memory of the buffer but is not owned by the runtime, so
+        # the returned tensor must not replace the buffer
         for state in self.other_states:
             self.states[state.name] = results[state.next_output]
         # copied, because the next step overwrites this memory
@@ -180,10 +180,10 @@ class KVCacheStepper:
         }
 
     def _run_step(self, inputs: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
-        """Run the step on these inputs and the states."""
+        """Run the step on these inputs and the current states."""
         if not self.buffers:
             return self.session.run_on_device({**inputs, **self.static_inputs, **self.states})
-        # other mappings replace these when batch elements are selected
+        # other mappings replace these when batch elements are reordered
         mappings = (self.static_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
@@ -197,7 +197,7 @@ class KVCacheStepper:
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
-        a time axis, or all positions if the step reads them all (a padding mask).
+        a time axis, or all positions if the step reads all of them (e.g. a padding mask).
         """
         first = chunk.tokens.shape[1] - chunk.new_count
         inputs: dict[str, Array | DeviceTensor] = {
@@ -214,7 +214,7 @@ class KVCacheStepper:
     def _grow_buffers(self, count: int) -> None:
         """Grow the KV buffers for `count` more time steps."""
         needed = self.past_length + count
-        # all buffers are as long as the first
+        # all buffers have the same length
         former_length = self.states[self.buffers[0].name].shape()[2]
         if former_length >= needed:
             return
@@ -223,16 +223,14 @@ class KVCacheStepper:
         for state in self.buffers:
             buffer = self.states[state.name]
             shape = buffer.shape()
-            # positions after the filled ones are masked, but must not be NaN
+            # unused positions are masked, but must not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
             more = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
             grown = self.session.concat([buffer, more], 2) if shape[2] else more
             self.states[state.name] = grown
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements and the KV cache: element i continues from element
-        `indices[i]`.
-        """
+        """Reorder batch elements and their KV cache: new element i is old element `indices[i]`."""
         self.inputs.reorder(indices)
         self.bound_run = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}
@@ -251,8 +249,8 @@ class KVCacheStepper:
 
 
 def _choose_buffer_length(needed: int, former_length: int) -> int:
-    """Return the capacity of a buffer: initially the prompt length plus a quarter, later at least
-    twice the former length.
+    """Return the capacity of a buffer: initially about 1.25 × the prompt length, later at least
+    twice the previous capacity.
     """
     if former_length:
         length = max(needed, 2 * former_length)
@@ -281,8 +279,8 @@ def make_initial_states(
     prepared: Arrays,
     lengths: Mapping[str, int],
 ) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return the inputs of every step that `encode` (`encoder_outputs`) or the caller provides, and
-    the initial states.
+    """Return the constant inputs of all steps, which `encode` (`encoder_outputs`) or the caller
+    provides, and the initial states.
     """
     static_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
@@ -303,21 +301,23 @@ def make_initial_states(
 
 
 def _select_newest(logits: Array) -> Floats:
-    """Return the last logits f32[batch vocab] of f32[batch n vocab], or of an output that has only
-    the last position.
+    """Select the last logits, float32 [batch, vocab], from logits [batch, n, vocab] or
+    [batch, vocab].
     """
     made: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return made
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return logits f32[batch vocab] after prompts; after an empty prompt, the initial logits."""
+    """Return the logits after the prompts, float32 [batch, vocab]; the initial logits for empty
+    prompts.
+    """
     chosen: Floats = np.where(is_empty[:, None], initial_logits, logits)
     return chosen
 
 
 def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
-    """Infer the lengths that appear alone in the shapes of inputs."""
+    """Infer the lengths that are a whole dimension in the shape of an input."""
     return {
         d.name: size
         for name, value in graph.inputs.items()
@@ -329,7 +329,9 @@ def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class BufferedStep:
-    """A step with in-place buffers: `session` runs the model that was lowered from `graph`."""
+    """A session of a step with in-place buffers. `session` runs the model that was lowered from
+    `graph`.
+    """
 
     session: Computation
     graph: Graph
@@ -341,7 +343,7 @@ class BufferedStep:
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Return the outputs; several time steps of several sequences run sequentially."""
+        """Return the outputs. Several positions of several sequences run one position at a time."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape
@@ -349,7 +351,7 @@ class BufferedStep:
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         other_inputs = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
-        # Run once even without new positions: such a step has results too.
+        # Run once even if there are no new positions, because such a step has outputs.
         for start in range(0, max(count, 1), call_length):
             stop = min(start + call_length, count)
             given = {n: self._slice_input(n, v, past, start, stop) for n, v in other_inputs.items()}
@@ -361,7 +363,7 @@ class BufferedStep:
         }
 
     def _run_single_step(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
-        """Run one call with buffers just long enough for past and new positions."""
+        """Run one call, with buffers sliced to the past and new positions."""
         for name in self.metadata.in_place_states:
             buffer = inputs[name]
             batch, heads, _, width = buffer.shape
@@ -370,14 +372,14 @@ class BufferedStep:
         return self.session.run({**inputs, PAST_LENGTH_INPUT: np.array(past, np.int64)})
 
     def _slice_input(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
-        """Return the slice of an input for some of the new positions."""
+        """Slice an input to some of the new positions."""
         if name in self.metadata.full_inputs:
             return value[:, : past + stop]
         axis = self._get_new_axis(self.graph.inputs[name].type.shape)
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # Outputs other than logits are outputs of the last positions.
+        # Outputs other than logits are those of the last positions.
         output = self.graph.outputs.get(name)
         axis = self._get_new_axis(output.type.shape) if output else None
         if axis is None or len(parts) == 1:

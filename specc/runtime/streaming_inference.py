@@ -1,4 +1,4 @@
-"""Streaming inference: the positions of an input are fed in chunks as they arrive."""
+"""Streaming inference: an input sequence is processed in chunks as it arrives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class StreamingModel(StepGraphs):
 
     @property
     def random_init(self) -> RandomWeights | None:
-        """Record of randomly initialized weights, if any."""
+        """The seed of randomly initialized weights, if any."""
         return self.metadata.random_init
 
     @cached_property
     def time_axes(self) -> dict[str, int]:
-        """The inputs that are streamed, each with its time axis."""
+        """The streamed inputs, each with its time axis."""
         length = self.input_signature.sequence_length
         return {
             name: value.type.shape.index(length)
@@ -45,8 +45,8 @@ class StreamingModel(StepGraphs):
         }
 
     def run(self, inputs: Mapping[str, object], chunk_length: int = 0) -> dict[str, Array]:
-        """Run on complete inputs, `chunk_length` time steps at a time. Raise E0976 for partial
-        chunks.
+        """Run on complete inputs, `chunk_length` time steps at a time. Raise E0976 if
+        `chunk_length` is not a multiple of the chunk size.
         """
         size, time_axes = self.chunks.step_length, self.time_axes
         if chunk_length % size:
@@ -56,12 +56,12 @@ class StreamingModel(StepGraphs):
             )
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
         stream = self.begin(**{n: v for n, v in inputs.items() if n not in time_axes})
-        # Values whose rank is too low are rejected by name when they are pushed.
+        # A value whose rank is too low is rejected by name when it is pushed.
         counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
         step_length = chunk_length or count
         results: list[dict[str, Array]] = []
-        # An empty input is a single chunk, which returns empty results.
+        # An empty input is processed as one chunk and returns empty results.
         for start in range(0, max(count, 1), max(step_length, 1)):
             piece = {
                 n: _slice_positions(v, time_axes[n], start, start + step_length)
@@ -71,8 +71,8 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate the chunks of an output along its time axis. Return the last chunk if the
-        output has no time axis.
+        """Concatenate the chunks of an output along its time axis, or return the last chunk if it
+        has no time axis.
         """
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
@@ -85,12 +85,12 @@ class StreamingModel(StepGraphs):
     def run_encoder(
         self, constant_inputs: Arrays, lengths: Lengths
     ) -> tuple[DeviceTensors, DeviceTensors]:
-        """Return the outputs of `encode` and the initial states."""
+        """Run `encode`. Return its outputs and the initial states."""
         encoder_outputs: DeviceTensors = {}
         if self.encoder_session is not None:
             time_axes = self.time_axes
             encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
-            # No chunk has been pushed yet, so only the other lengths are known.
+            # before the first chunk, only lengths other than the time axis are known
             encoder_outputs = self.encoder_session.run_on_device(
                 {
                     n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
@@ -102,7 +102,7 @@ class StreamingModel(StepGraphs):
         )
 
     def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
-        """Return empty results for a last piece that is shorter than a chunk."""
+        """Return empty results for a final piece that is shorter than a chunk."""
         states = {s.next_output for s in self.metadata.states}
         results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
@@ -114,7 +114,9 @@ class StreamingModel(StepGraphs):
         return results
 
     def begin(self, **constant_inputs: object) -> "InputStream":
-        """Start a stream with the inputs that have no time axis. Raise E0910 for unknown names."""
+        """Start a stream with the inputs that have no time axis. Raise E0910 if a name is
+        unknown.
+        """
         inputs, time_axes = self.input_signature.graph.inputs, self.time_axes
         for name in constant_inputs:
             if name not in inputs:
@@ -132,9 +134,9 @@ class StreamingModel(StepGraphs):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far; `has_ended` is
-    true if the stream accepts no more input. `past_inputs` are all past positions of inputs that a
-    default or the step reads completely; `lengths` are the other lengths, from the first chunk;
-    `states` are the states after the last step.
+    true after the last piece. `past_inputs` are past positions of inputs that a default or the step
+    reads completely. `lengths` are all other lengths, inferred from the first chunk; `states` are
+    the states after the last step.
     """
 
     model: StreamingModel
@@ -154,14 +156,14 @@ class InputStream:
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
-        """Feed a piece of the inputs and return the new positions of every result. A piece consists
-        of whole chunks; with `last`, it may have any length.
+        """Process the next piece of the inputs, and return the new positions of every output. The
+        length of a piece is a multiple of the chunk size; with `last`, it may have any length.
 
-        Raise E0976 for partial chunks, E0979 if leftover positions at the end would have produced
-        results, E0978 for inputs that belong to a different call, E0943 if positions exceed a
-        position embedding, and E09xx for invalid inputs.
+        Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
+        would have produced results, E0978 if inputs belong to another method, E0943 if a position
+        embedding is too short, and E09xx if an input is invalid.
         """
-        # If two threads push at once, one waits until the other has finished its step.
+        # If two threads push at once, one waits until the other has finished.
         with self.lock:
             return self._push_chunk(pieces, last=last)
 
@@ -182,7 +184,7 @@ class InputStream:
         elif not count or count % size:
             _fail_partial_chunk(self.model, count)
         _check_context(self.model, self.position_count + chunked_count, lengths)
-        # A rejected chunk leaves the stream unchanged.
+        # A rejected piece does not change the stream.
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
         self.position_count, self.has_ended, self.past_inputs = (
@@ -193,15 +195,15 @@ class InputStream:
         return results
 
     def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
-        """Return checked arrays for every input (the new positions only, unless the step reads
-        all), the positions to remember, and every length other than the time axis.
+        """Return checked arrays for every input (only the new positions, unless the step reads
+        all), the positions to keep, and all lengths other than the time axis.
         """
         time_axes, input_signature = self.model.time_axes, self.model.input_signature
         for name in pieces:
             if name in input_signature.graph.inputs and name not in time_axes:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
                 raise_error("E0978", f"`{name}` is the same for all positions", helps=[fix])
-        # a default may depend on all positions so far, not only on the new ones
+        # a default may depend on all positions so far
         if time_axes.keys() - pieces.keys() - {*self.model.chunks.per_step_inputs}:
             return self._check_chunk_with_past(pieces)
         prepared = input_signature.prepare({**self.constant_inputs, **pieces})
@@ -213,7 +215,7 @@ class InputStream:
     def _check_chunk_with_past(
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the results of `_check_chunk` if defaults read past positions."""
+        """Return the results of `_check_chunk` for inputs whose default reads past positions."""
         time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
@@ -232,9 +234,7 @@ class InputStream:
         return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 
     def _append_positions(self, name: str, new_positions: Array) -> Array:
-        """Append new positions of an input to past positions. Raise E0912 if their shapes do not
-        match.
-        """
+        """Append new positions of an input to past positions. Raise E0912 if the shapes differ."""
         past = self.past_inputs.get(name)
         if past is None:
             return new_positions
@@ -248,7 +248,7 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Return all lengths except the streamed length. Raise E0912 if a length differs from
+        """Infer all lengths except that of the time axis. Raise E0912 if a length differs from
         earlier pieces.
         """
         signature = self.model.input_signature
@@ -265,7 +265,7 @@ class InputStream:
         return lengths
 
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
-        """Run the step on `count` new positions and carry its states."""
+        """Run the step on `count` new positions and update the states."""
         facts, step = self.model.metadata, self.model.step_session
         if not self.states and not self.static_inputs:
             self.static_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
@@ -283,8 +283,8 @@ class InputStream:
 
 
 def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
-    """Raise E0979 if leftover positions would produce results in the full forward.
-    `position_counts` are the numbers of positions in whole chunks and of all positions.
+    """Raise E0979 if a remainder would produce outputs in the full forward. `position_counts` are
+    the numbers of positions in whole chunks and in total.
     """
     size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
     for name, formula in model.chunks.output_lengths.items():
@@ -305,7 +305,7 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
-    """Raise E0943 if positions exceed a position embedding, which several inputs may share."""
+    """Raise E0943 if a position embedding, which several inputs may use, is too short."""
     facts, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [facts.max_context, compute_max_context_length(facts.length_bounds, symbol, lengths)]
     limit = min((n for n in limits if n is not None), default=position_count)
@@ -321,8 +321,8 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to its length. Return the array unchanged if it has no
-    such axis.
+    """Slice an array along an axis, clipped to its length. Return the array unchanged if its rank
+    is too low.
     """
     if value.ndim <= axis:
         return value
@@ -343,7 +343,7 @@ def _fail_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoRet
 def open_streaming_model(
     package: ModelPackage, *, provider: str = "cpu", threads: int = 0
 ) -> StreamingModel:
-    """Return the streaming model of a package. Raise the errors of `open_step_graphs`."""
+    """Open the streaming model of a package. Raise the errors of `open_step_graphs`."""
     opened = open_step_graphs(package, provider, threads)
     assert opened.metadata.stream_chunks is not None, "the package is a streaming model"
     return StreamingModel(**vars(opened), chunks=opened.metadata.stream_chunks)

@@ -1,4 +1,6 @@
-"""Run a model for its task: convert texts, pairs, questions or images to predictions."""
+"""Run a model for its task: preprocess texts, text pairs, questions or images, and postprocess
+outputs to predictions.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +37,9 @@ from specc.preprocessing.text_codec import pad_token_rows
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""The pooling mask input of encoders whose pooling excludes the prompt."""
+"""The mask input of encoders whose pooling excludes the prompt."""
 DOC_STRIDE = 128
-"""Maximum overlap in tokens of two windows of a long context."""
+"""Maximum overlap in tokens of consecutive windows of a long context."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
     "function_to_apply": ("", *PROBABILITY_FUNCTIONS),
@@ -47,9 +49,9 @@ OPTION_CHOICES: Mapping[str, Sequence[str]] = {
 class Predictions(dict[str, Array]):
     """The results of a run by name, and the predictions of the task.
 
-    `task` is its name as in `transformers.pipeline`, `predictions` has one JSON value per text, as
-    `specc run --format json` prints it. `truncated` is the number of texts that were longer than
-    the model's maximum length.
+    `task` is the name of the task in `transformers.pipeline`. `predictions` contains one JSON value
+    per text, as printed by `specc run --format json`. `truncated` is the number of texts that
+    exceeded the model's maximum length.
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class Predictions(dict[str, Array]):
 
 @dataclass
 class _EncodedBatch:
-    """Encodings of one run, the text index of each encoding, the slots as lists of texts, the
-    number of truncated texts, and the number of prompt tokens.
+    """The encoded inputs of one run: encodings, the text index of each encoding, the task inputs as
+    lists, the number of truncated texts, and the number of prompt tokens.
     """
 
     encodings: list[TextEncoding]
@@ -75,15 +77,15 @@ class _EncodedBatch:
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return True if inputs have the names of the task's slots, not of the graph's inputs."""
+    """Return True if the inputs are inputs of the task rather than inputs of the graph."""
     task = model.manifest.reading.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
 
 
 def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
-    """Run the model for its task on `inputs`, which contain slots and options of the task by name.
-    Raise E0906, E0910 or E0912 for invalid inputs.
+    """Run the model for its task on `inputs`, which contain task inputs and options by name. Raise
+    E0906, E0910 or E0912 if an input is invalid.
     """
     task = model.manifest.reading.task
     assert task is not None, "checked by `is_for_task`"
@@ -106,7 +108,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         arrays_per_text = [
             _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
         ]
-        # texts are on the first axis, the choices of one text on the second
+        # the first axis is the text, the second the choice
         axis = graph.inputs[task.text_input].type.rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
     padded_left = model.input_signature.is_left_padded(task.text_input)
@@ -123,15 +125,15 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return True if the texts can form one batch, because the model masks padding or the texts
-    have equal lengths.
+    """Return True if the texts can form one batch, because the model has a padding mask or the
+    texts have equal lengths.
     """
     one_length = len({len(row.ids) for row in batch.encodings}) <= 1
     return one_length or bool(find_mask_input(model.manifest.graph, task.text_input))
 
 
 def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, Array]:
-    """Concatenate results of single texts along `axis`; other axes are padded with zeros."""
+    """Concatenate the results of single texts along `axis`, zero-padded along the other axes."""
     found: dict[str, Array] = {}
     for name in results_per_text[0]:
         arrays = [results[name] for results in results_per_text]
@@ -165,14 +167,14 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
             mask[: batch.prompt_length] = 0
         is_left_padded = model.input_signature.is_left_padded(task.text_input)
         arrays[POOLING_MASK] = pad_token_rows(masks, 0, left=is_left_padded)[0]
-    if rank == 3:  # a single text with all its choices
+    if rank == 3:  # a single text with all of its choices
         return {name: array[None] for name, array in arrays.items()}
     return dict(arrays)
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return the options with defaults. Raise E0910 for an unknown name, and E0753 for an invalid
-    value.
+    """Read the options, with defaults. Raise E0910 if a name is unknown, and E0753 if a value is
+    invalid.
     """
     slots = [slot.name for slot in task.slots]
     options = dict(task.options)
@@ -200,7 +202,7 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
 
 
 def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
-    """Raise E0910 for a missing task input."""
+    """Raise E0910 if a task input is missing."""
     for slot in task.slots:
         if slot.name not in inputs and not slot.is_optional:
             every = ", ".join(s.name for s in task.slots)
@@ -213,9 +215,7 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 
 def _list_texts(name: str, value: object) -> list[str]:
-    """Convert a text, a list of texts or a column of texts to a list. Raise E0906 for other
-    values.
-    """
+    """Convert a text, a list or a column of texts to a list. Raise E0906 for any other value."""
     items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
@@ -232,7 +232,7 @@ def _list_texts(name: str, value: object) -> list[str]:
 
 
 def _broadcast_texts(inputs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Broadcast single texts to the longest list. Raise E0912 for other lengths."""
+    """Broadcast single texts to the longest list. Raise E0912 if lists differ in length."""
     longest = max(map(len, inputs.values()))
     for name, texts in inputs.items():
         if len(texts) not in (1, longest):
@@ -300,7 +300,7 @@ def _read_texts(
     prompt_length = 0
     if prompt:
         encoding = encode_text(prompt, None, record)
-        # without a final special token, like in sentence-transformers
+        # without a final special token, as in sentence-transformers
         prompt_length = len(encoding.ids) - bool(
             encoding.special_tokens_mask and encoding.special_tokens_mask[-1]
         )
@@ -308,7 +308,7 @@ def _read_texts(
 
 
 def _read_prompt(task: Task, options: Options) -> str:
-    """Return the prompt prepended to every text. Raise E0910 for an unknown prompt name."""
+    """Return the prompt that is prepended to every text. Raise E0910 if its name is unknown."""
     if options.get("prompt"):
         return str(options["prompt"])
     named = options.get("prompt_name") or task.prompt
@@ -370,4 +370,4 @@ BATCH_ENCODERS: Mapping[str, Callable[..., _EncodedBatch]] = {
     "multiple-choice": _read_choices,
     "zero-shot-image-classification": _read_images,
 }
-"""Batch encoders by task; other tasks encode texts."""
+"""Functions that encode a batch, by task; other tasks encode texts."""

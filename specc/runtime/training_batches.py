@@ -1,4 +1,4 @@
-"""Training data as batches: inputs and targets."""
+"""Batches of training data: inputs and targets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +30,13 @@ from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 
 IGNORE_INDEX = -100
-"""Target at positions that the loss ignores: the `ignore_index` of PyTorch's losses."""
+"""The target at positions that the loss ignores (`ignore_index` of PyTorch's losses)."""
 
 
 def make_training_inputs(
     graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Return one input of all examples as one array or list of texts, with its padding mask."""
+    """Batch one input of all examples to an array or a list of texts, with its padding mask."""
     record = reading.get_input_reading(name)
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -58,7 +58,7 @@ def make_training_inputs(
 
 
 def _convert_examples(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
-    """Convert the value of each example; an error names the example."""
+    """Convert the value of each example. Errors name the example."""
     arrays: list[Array] = []
     for number, value in enumerate(values):
         try:
@@ -71,7 +71,7 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
 
 
 def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
-    """Return an image file, PIL image or pixel array as [1, channels, height, width]."""
+    """Convert an image file, PIL image or pixel array to [1, channels, height, width]."""
     record = reading.get_input_reading(name)
     if isinstance(record, ImageRecord) and is_image(value):
         return read_prepared_image(value, record, name).values[None]
@@ -84,11 +84,11 @@ def _read_array(name: str, value: object) -> Array:
 
 
 def make_training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
-    """Return the targets of the result `name`, i64 or f32[batch, …]."""
+    """Batch the targets of the output `name`, int64 or float32 [batch, …]."""
     record = dict(reading.outputs).get(name)
     targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
     if len({target.shape for target in targets}) == 1:
-        # integers mixed with floats become floats, e.g. 2 next to 0.5
+        # integers become floats if they are mixed with floats, e.g. 2 next to 0.5
         dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
         return np.stack(targets).astype(dtype)
     if all(target.ndim == 1 and target.dtype.kind == "i" for target in targets):
@@ -99,8 +99,8 @@ def make_training_targets(reading: PreprocessingConfig, name: str, values: list[
 def make_causal_targets(
     graph: Graph, reading: PreprocessingConfig, generation: GenerateSection, values: list[object]
 ) -> tuple[dict[str, Array], Array]:
-    """Return inputs and shifted targets of sequences that `graph` learns to generate, as
-    `generation` declares.
+    """Make inputs and shifted targets from sequences that `graph` learns to generate, as declared
+    by `generation`.
     """
     name, settings = generation.sequence_input, merge_settings(generation.settings)
     start, stop = list(settings.start), settings.stop
@@ -137,8 +137,8 @@ def make_causal_targets(
 def _encode_target(
     reading: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target sequence with the tokenizer of the output, or else with the tokenizer of the
-    input.
+    """Encode a target sequence with the tokenizer of the output, or of the input if the output has
+    none.
     """
     name = generation.sequence_input
     if not isinstance(value, str):
@@ -150,7 +150,7 @@ def _encode_target(
 
 
 def _make_targets(name: str, value: object, record: OutputReading | None) -> Array:
-    """Convert one target: a label to its index, or a text to ids; return other values unchanged."""
+    """Convert one target: a label to its index, or text to ids. Return other values unchanged."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
@@ -181,7 +181,7 @@ TrainingExample = Mapping[str, object]
 
 
 class TrainingBatch(NamedTuple):
-    """Inputs by name and targets by result."""
+    """The inputs and targets of a batch, by name."""
 
     inputs: dict[str, Array]
     targets: dict[str, Array]
@@ -205,10 +205,10 @@ class TrainingCollator:
         return build_model_inputs(self.graph, self.reading, self.defaults, growing)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
-        """Batch examples that have the same inputs and results. Inputs are checked and defaults are
-        added; targets are i64 or f32, and -100 at positions that the loss ignores.
+        """Batch examples that have the same inputs and targets. Inputs are checked and defaults are
+        added. Targets are int64 or float32, and -100 at positions that the loss ignores.
 
-        Raise E0946 or E0947 for invalid examples, and E09xx for invalid inputs like `run`.
+        Raise E0946 or E0947 if examples are invalid, and E09xx if an input is invalid, as in `run`.
         """
         examples = check_training_examples(examples)
         names = self._read_names(examples)
@@ -228,12 +228,14 @@ class TrainingCollator:
                 )
             else:
                 inputs_of_name = make_training_inputs(self.graph, self.reading, name, columns[name])
-            # a mask of the example takes precedence over the computed one
+            # a mask in the example takes precedence over the computed one
             inputs |= {n: x for n, x in inputs_of_name.items() if n == name or n not in columns}
         return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
-        """Return the `generate` section of a text input, or None if explicit targets are given."""
+        """Return the `generate` section if targets are derived from its input, or None if explicit
+        targets are given.
+        """
         generation = self.generation
         return (
             generation
@@ -244,7 +246,7 @@ class TrainingCollator:
         )
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise E0946 if there are no targets."""
+        """Raise E0946 if the examples have no targets."""
         outputs = self.graph.outputs
         if any(name in outputs or self._find_learned_section(name, names) for name in names):
             return
@@ -256,7 +258,9 @@ class TrainingCollator:
         raise_error("E0946", "examples without targets", helps=helps)
 
     def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
-        """Return the inputs and results that every example has. Raise E0946 if they differ."""
+        """Return the input and target names of the examples. Raise E0946 if they differ between
+        examples.
+        """
         if not examples:
             raise_error("E0946", "empty batch")
         for number, example in enumerate(examples):
@@ -287,7 +291,7 @@ class TrainingCollator:
         return first
 
     def _format_example(self) -> str:
-        """Format a sample training example for a message."""
+        """Format an example of the expected data for a message."""
         generation = self.generation
         names = [
             name
@@ -303,8 +307,8 @@ def _describe_type(value: object) -> str:
 
 
 def check_training_examples(examples: object) -> Sequence[TrainingExample]:
-    """Return examples as a sequence. Raise E0946 for a single example, a data frame, or a value
-    that is not a collection.
+    """Return examples as a sequence. Raise E0946 if the value is a single example, a data frame, or
+    not a collection.
     """
     if isinstance(examples, list | tuple):
         return examples
@@ -316,7 +320,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
             'of a frame of pandas: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
-        # a data set of a different library: its elements are read on demand
+        # a dataset of another library, whose items are read on demand
         return cast("Sequence[TrainingExample]", examples)
     elif not is_text and isinstance(examples, Iterable):
         return list(examples)

@@ -22,22 +22,21 @@ TRITON_TYPES = {
     "bool": "TYPE_BOOL",
 }
 FILE_HEADER = "# written by specc\n"
-"""The first line of a `config.pbtxt` that may be overwritten."""
+"""The first line of a `config.pbtxt` that specc may overwrite."""
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 COPY_CHUNK_BYTES = 1 << 22
-"""Number of bytes copied at once."""
+"""Number of bytes copied per read."""
 
 
 def write_triton_repository(
     model: LoadedModel, name: str, repository: Path, max_batch_size: int, *, force: bool = False
 ) -> list[Path]:
-    """Write the Triton model repository of a model and return its files; `max_batch_size` is the
-    maximum batch size.
+    """Write a Triton model repository for a model and return its files.
 
-    Raise E0889 for a graph without a common batch axis, and E0833 for a directory that specc did
-    not write.
+    Raise E0889 if the graph has no common batch axis, and E0833 if the directory was not written by
+    specc.
     """
     if not MODEL_NAME.fullmatch(name):
         raise_error(
@@ -64,7 +63,7 @@ def write_triton_repository(
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
             out.write_entry(location, _read_chunks(source / location))
-        # written last, because a server that finds this file also reads the other files
+        # written last, because a server that finds this file also loads the other files
         out.write_entry("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_entry(config.name, [text.encode("utf-8")])
@@ -72,9 +71,9 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Return the text of `config.pbtxt`, in which dynamic lengths are -1. If the batch size is 0,
-    the server does not batch requests; otherwise raise E0889 if inputs and outputs have no common
-    batch axis, or if batched requests would affect each other.
+    """Format `config.pbtxt`; dynamic lengths are -1. If `max_batch_size` is 0, the server does not
+    batch requests. Otherwise raise E0889 if inputs and outputs have no common batch axis, or if
+    batched requests would affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
@@ -95,7 +94,7 @@ def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
 
 
 def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -> None:
-    """Raise E0889 for an input or output whose first axis is not the batch."""
+    """Raise E0889 unless the first axis of every input and output is the batch axis."""
     batch = next((t.shape[0] for t in inputs.values() if t.rank), None)
     for port, type in (*inputs.items(), *outputs.items()):
         if batch is None or batch.number is not None or type.shape[:1] != (batch,):
@@ -119,11 +118,11 @@ def _check_independence(graph: Graph) -> None:
 
 
 def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:
-    """Yield the lines of inputs or outputs, without the batch axis if requests are batched."""
+    """Format inputs or outputs as lines, without the batch axis if requests are batched."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape
-        # Triton requires at least one axis, so a port without further axes has an axis of length 1
+        # Triton requires at least one axis, so a scalar becomes an axis of length 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""

@@ -1,1 +1,1 @@
-"""Graph transforms: rewrites, quantization and mixed precision."""
+"""Graph transforms: rewrites, quantization, mixed precision."""

@@ -21,14 +21,13 @@ from specc.ir.types import Type
 from specc.transforms.split_scan import find_vectorizable_nodes, mask_positions, vectorize_nodes
 
 CHUNK_LENGTH = 64
-"""Number of positions in a chunk."""
+"""Number of positions per chunk."""
 CHUNK = Dim.from_value(CHUNK_LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecurrence:
-    """The values of a loop body that the state update and the results read. None of them depends on
-    the state.
+    """The operands of a linear recurrence in a loop body. None of them depends on the state.
 
     The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1.
     Keys, values and queries lack the other axis or have length 1 along it; `decay` has length 1
@@ -45,7 +44,7 @@ class LinearRecurrence:
 
     @property
     def value_axis(self) -> int:
-        """Return the value axis of the state, which the results have."""
+        """The value axis of the state, which the results have, too."""
         return -3 - self.key_axis
 
 
@@ -84,10 +83,10 @@ def _transpose_matrix(b: Builder, x: Value) -> Value:
 
 @dataclass(frozen=True)
 class _ChunkedOperands:
-    """Operands of all positions, [b, n, …, x], split into chunks: [b, chunks, 64, …, x].
+    """The operands at all positions, [b, n, …, x], split into chunks, [b, chunks, 64, …, x].
 
-    At masked positions, and at positions that pad the last chunk, keys, values and the logarithm of
-    the decay are zero, so that the state does not change.
+    At masked positions and at the padding of the last chunk, keys, values and the logarithm of the
+    decay are zero, so that the state does not change.
     """
 
     b: Builder
@@ -121,7 +120,9 @@ class _ChunkedOperands:
         return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values of all positions, without an axis of length 1 if there is one."""
+        """Return the values at all positions as vectors, without the axis of length 1 if there is
+        one.
+        """
         x = full_values[value]
         if value.rank < self.rank:
             return x
@@ -142,9 +143,9 @@ def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value
 
 
 def _add_masks(b: Builder, solves_system: bool) -> list[Value]:
-    """Return [64, 64] masks of the lower triangle with and without the diagonal. For a triangular
-    system, also return the identity and, for each block size 1, 2, 4, …, a mask of the block to the
-    left of every second diagonal block.
+    """Add [64, 64] masks of the lower triangle with and without the diagonal. If a triangular
+    system is solved, also add the identity and, for each block size 1, 2, 4, …, a mask of the
+    blocks to the left of every second diagonal block.
     """
     place = b.add_op(ops.Range(CHUNK))
     row, column = b.add_op(ops.Insert(1), place), b.add_op(ops.Insert(0), place)
@@ -169,7 +170,9 @@ def _compare_blocks(b: Builder, fn: str, row: Value, column: Value, size: int) -
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(CellBuilder):
-    """The body of the loop over chunks: matrices are [*lead, 64, x], states [*lead, k, v]."""
+    """Builds the body of the loop over chunks: matrices are [*lead, 64, x], states
+    [*lead, k, v].
+    """
 
     rank: int
 
@@ -195,16 +198,16 @@ class _ChunkBodyBuilder(CellBuilder):
         return self.b.build_graph("chunk", outputs)
 
     def add_matmul(self, left: Value, right: Value) -> Value:
-        """Add a matrix product."""
+        """Add a MatMul."""
         return self.b.add_op(ops.MatMul(), left, right)
 
     def slice_last_position(self, x: Value) -> Value:
-        """Return the values of the last position of the chunk."""
+        """Slice the last position of the chunk."""
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
-        """Add the input of a chunk, [b, 64, …, x], and move its position axis before the last
-        axis.
+        """Add an input for the slice of one chunk, [b, 64, …, x], and move its position axis before
+        the last axis.
         """
         shape = (x.shape[0], *x.shape[2:])
         row = self.b.add_input(name, Input(Type(x.dtype, shape)))
@@ -216,9 +219,7 @@ class _ChunkBodyBuilder(CellBuilder):
         return self.b.add_op(ops.Transpose((0, last - 1, *range(1, last - 1), last)), y)
 
     def _multiply_positions(self, left: Value, right: Value) -> Value:
-        """Return the product of each position of `left` with each position of `right`, [*lead, 64,
-        64].
-        """
+        """Return the dot products of all positions of `left` and `right`, [*lead, 64, 64]."""
         return self.add_matmul(left, _transpose_matrix(self.b, right))
 
     def _compute_next_state(
@@ -252,8 +253,8 @@ class _ChunkBodyBuilder(CellBuilder):
         right = self.add_op("sub", chunk_operands["value"], before)
         if rate is not None:
             system, right = (self.add_op("mul", rate, system), self.add_op("mul", rate, right))
-        # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. A sum of matrix powers
-        # would cost as much, and would lose all precision for similar keys.
+        # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. A Neumann series would
+        # cost as much, and would lose all precision if keys are similar.
         inverse = identity
         for level in levels:
             block = self.b.add_op(ops.Where(), level, system, zero)
@@ -285,7 +286,8 @@ class _Decays:
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
-        # sum the logarithms between both positions: differences of cumulative sums would cancel
+        # sum the logarithms between two positions, because differences of cumulative sums would
+        # lose precision
         between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))

@@ -5,9 +5,9 @@
       logits = linear(h, w)                      logits = linear(h, w)
     }                                          }
 
-A body is matched with the cells of `specs/std/recurrent.specc`, which are built here as graphs.
-Other scan outputs may read the scanned values and the new state; the remaining loop has no
-carries and so is vectorized completely.
+A body is matched against the cells of `specs/std/recurrent.specc`, whose graphs are built here as
+patterns. Other scan outputs may depend on the scanned values and the new state; the remaining loop
+has no carries and is therefore vectorized completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,9 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite a scan over a known cell to a recurrent layer; return None for any other op."""
+    """Rewrite a scan over a known cell to a recurrent layer; return None if the op does not
+    match.
+    """
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
     inputs = list(op.body.inputs.values())
@@ -47,8 +49,8 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
-    # Any of the scanned values may be the cell's input; other outputs read the remaining scanned
-    # values.
+    # Any of the scanned values may be the input of the cell; the others may be read by other
+    # outputs.
     for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
         # No two cells compute the same function, so at most one pattern matches.
@@ -60,7 +62,7 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that may be a cell's input, with each pattern for its type."""
+    """Yield each scanned value that may be the input of a cell, with each pattern for its type."""
     for row in scanned:
         if row.rank == 2 and row.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(row.type, [s.type for s in states]):
@@ -69,7 +71,7 @@ def _iterate_element_patterns(
 
 @dataclass(frozen=True)
 class _CellPattern:
-    """The pattern of a cell: the recurrent layer, the leaves by name, and the next states."""
+    """The pattern of a cell: the recurrent layer, its inputs by name, and the next states."""
 
     layer: FusedLayer
     leaves: dict[str, Value]
@@ -117,7 +119,7 @@ class _PatternBuilder(CellBuilder):
         """Return the next state as `z * h + (1 - z) * new`, in the form that specs use."""
         z, new = compute_gru_gates(self, op, element, h, w)
         shut = self.add_op("sub", self.add_input("one"), z)
-        # The gate is the fraction of the old state that is either kept or replaced.
+        # The update gate is the fraction of the old state that is either kept or replaced.
         old, fresh = (z, shut) if op.update == "old" else (shut, z)
         return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
 
@@ -126,8 +128,8 @@ def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterat
     """Yield the patterns of cells that have these states."""
     layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
     if len(state_types) == 1:
-        # There are four variants of GRU: the reset gate applies before or after the product, and
-        # the update gate selects the old or the new state.
+        # There are four GRU variants: the reset gate is applied before or after the recurrent
+        # projection, and the update gate selects the old or the new state.
         grus = [ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")]
         layers = [*(ops.Rnn(name) for name in RNN_ACTIVATIONS), *grus]
     for layer in layers:
@@ -140,10 +142,10 @@ LeafBindings = dict[Value, Value]
 def _match_cell(
     cell: _CellPattern, element: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
-    """Bind each leaf of the pattern to a value of the body; return None if the body is a different
-    cell.
+    """Match each input of the pattern with a value of the body; return None if the body does not
+    match.
     """
-    # A cell without biases matches the pattern without its optional biases.
+    # A cell without biases matches the pattern without optional biases.
     free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
     bound: LeafBindings | None = dict(
         zip(
@@ -160,14 +162,14 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Return the extended bindings if the value matches. Operands of sums and products match in
-    either order.
+    """Return the extended bindings if the value matches the pattern. Operands of sums and products
+    match in either order.
     """
     if pattern.node is None:
         return _match_leaf(pattern, value, bound, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
-    # A sum may be written in either order. Trying both orders avoids additional patterns.
+    # Sums may be written in either order; trying both avoids additional patterns.
     orders = [value.node.args]
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
@@ -181,7 +183,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Bind a leaf, which must be the same value wherever it occurs in the pattern."""
+    """Bind an input of the pattern, which must be the same value wherever it occurs."""
     if value is None:
         return bound if leaf in free else None
     if leaf in bound:
@@ -192,7 +194,7 @@ def _match_leaf(
 def _match_operands(
     patterns: NodeOperands, values: NodeOperands, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Bind the leaves of all operands. A missing optional operand may be None or omitted."""
+    """Match all operands. A missing optional operand may be None or omitted."""
     found: LeafBindings | None = bound
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or found is None:
@@ -243,7 +245,7 @@ class _LoopFusion:
 
     def _map_weights(self) -> dict[str, Value | None]:
         """Return the outer value of each weight, or None for a weight that is computed in the loop.
-        All leaves except the inputs and states of an iteration are weights.
+        All pattern inputs except the cell input and the states are weights.
         """
         own = ("x", "h", "cell", "one")
         return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
@@ -251,15 +253,15 @@ class _LoopFusion:
     def _build_scan_output(
         self, collected: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs; a value equal to `state` is replaced with the layer's
-        `states`.
+        """Yield the scan outputs; a value equal to `state` is replaced by the `states` of the
+        layer.
         """
         rest = [v for v in collected if v is not state]
         others = iter(self._build_other_values(rest, state, states) if rest else ())
         return (states if v is state else next(others) for v in collected)
 
     def _subtracts_from_one(self) -> bool:
-        """Return True if the value that gates are subtracted from is the constant 1."""
+        """Return True if gates are subtracted from the constant 1."""
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
@@ -279,8 +281,8 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: the concatenated parts, or the complete weight that was
-        split.
+        """Return the weight of all gates: the concatenated parts, or the whole weight from which
+        the parts were sliced.
         """
         if first_part is None or other_part is None:
             return first_part
@@ -289,7 +291,7 @@ class _LoopFusion:
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, again, stop), (Value() as other,)),
             ) if source is other:
-                # the two parts are contiguous and cover the whole value
+                # the two parts are adjacent and cover the whole weight
                 if start == 0 and again == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)

@@ -1,8 +1,8 @@
 """Rewrite a graph with a list of rules.
 
 A rule takes the builder, the op and its operands in the new graph. It returns the values that
-replace the node's results, or None if it does not apply. The builder merges equal nodes and drops
-unused ones. Names, scopes and source spans are copied to the nodes that replace a node.
+replace the results of the node, or None if it does not apply. The builder merges equal nodes and
+drops unused nodes. Names, scopes and source spans are copied to the nodes that replace a node.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | Non
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """Rewrite `graph` in one pass from inputs to outputs. Each node is replaced by the first rule
-    that applies.
+    """Rewrite `graph` in a single pass in topological order. The first rule that applies replaces a
+    node.
     """
     builder = Builder()
     return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
@@ -58,7 +58,7 @@ def _apply_first_rule(
 def _copy_node_origin(
     builder: Builder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
-    """Record the origin of the old node for the new nodes and for the nodes of `values`."""
+    """Copy the origin of the old node to the new nodes and to the nodes of `values`."""
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]

@@ -1,10 +1,10 @@
-"""Store weights of linear layers as `[in, out]`, like some checkpoints, and find norms whose
-weights can be folded into the linear layers after them.
+"""Store weights of linear layers as `[in, out]`, as some checkpoints do, and find norms whose
+weights can be folded into the following linear layers.
 
     y = linear(x, w:[out, in])    →    y = linear(x, transpose(w:[in, out]))
 
-A matrix product reads a matrix in either layout, so weights that a checkpoint stores as `[in, out]`
-need not be transposed or copied.
+MatMul supports both layouts, so weights that a checkpoint stores as `[in, out]` need not be
+transposed or copied.
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` types of weights that only linear layers read through a transpose."""
+    """Return the `[out, in]` types of weights that only linear layers read, through a transpose."""
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -86,9 +86,9 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
 def _iterate_other_operands(
     node: Node, transposed: Container[Value | None]
 ) -> Iterator[Value | None]:
-    """Yield the operands of a node that it neither transposes nor reads as a transposed matrix."""
+    """Yield the operands that a node neither transposes nor reads as a transposed matrix."""
     over = node.op == MATRIX_TRANSPOSE
-    # a weight that is also read as stored, or whose transpose has a different use, is excluded
+    # a weight that is also read as stored, or whose transpose has another use, is excluded
     kept = 0 if over else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != kept or (operand in transposed and not over):
@@ -100,7 +100,7 @@ def find_norm_folds(
 ) -> tuple[NormFold, ...]:
     """Return the norms that can be folded into linear layers. Every user of the norm must be a
     linear layer whose weight is in `quantized_names` and has no other user. Tied weights (`ties`)
-    cannot be changed for only one user.
+    are excluded, because the fold would also change the other use.
     """
     walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
     found = (walk.find_fold(node, made) for node, (made, *_) in graph.nodes)
@@ -135,14 +135,14 @@ class _ValueUsers:
         return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if only `norm` reads these parameters. Folding a weight that two norms share
-        would also change the other norm.
+        """Return True if only `norm` reads these parameters. Otherwise, folding would also change
+        the other consumer.
         """
         return all(a in self.names and self.of[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the weights that `result` is multiplied by, each with True if it is transposed.
-        Return None if `result` has other users or a weight is used in both layouts.
+        """Return the weights by which linear layers multiply `result`, each with True if it is
+        transposed. Return None if `result` has other users or a weight is used in both layouts.
         """
         maps: dict[str, bool] = {}
         for reader in self.of.get(result, ()):
@@ -162,7 +162,7 @@ class _ValueUsers:
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
             return None
         value = find_viewed_weight(reader.args[1])
-        # a product of the norm's result with itself is not linear in the result
+        # the result is multiplied by itself, which is not linear
         if value is None or value not in self.names or result in reader.args[1:]:
             return None
         if self.names[value] not in self.rounded:
@@ -173,9 +173,7 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True if a view of a weight is transposed. Return None for other views such as
-        slices.
-        """
+        """Return True if a view transposes a weight. Return None for other views such as slices."""
         is_transposed = False
         while view is not None and view.node is not None:
             # slices of a weight are not analyzed

@@ -2,10 +2,10 @@
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
-Devices accumulate products in 32 bits, and so do the operators of norms. Softmax, means,
-recurrences and positions stay in fp32. Each f32 value is *thin* (computed in 16 bits), *wide*
-(computed in 32 bits) or *neutral* (a constant, position embedding or weight, which is read in the
-dtype of the other operands). Inputs and outputs stay f32, except between derived graphs.
+Devices accumulate products in 32 bits, and so do norm operators. Softmax, means, recurrences and
+position encodings are computed in fp32. Each f32 value is *thin* (computed in 16 bits), *wide*
+(computed in 32 bits) or *neutral* (a constant, position embedding or weight, which gets the dtype
+of the other operands). Inputs and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,10 +21,10 @@ ALWAYS_HALF_OPS: tuple[type[Op], ...] = (
     *(ops.Attend, ops.Conv, ops.Einsum, ops.Embedding, ops.Linear, ops.MatMul, ops.PatchEmbedding),
     *(ops.MixtureOfExperts, ops.WeightedSum),
 )
-"""Ops that are computed in 16 bits for operands of any type."""
+"""Ops that are always computed in 16 bits."""
 
 NORM_OPS: tuple[type[Op], ...] = (ops.LayerNorm, ops.RMSNorm)
-"""Norms with one operator that accumulates in 32 bits."""
+"""Norms with a single operator that accumulates in 32 bits."""
 
 DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
     *(ops.Concat, ops.Delay, ops.Expand, ops.Flip, ops.Gather, ops.Index, ops.Insert, ops.Last),
@@ -34,7 +34,7 @@ DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
 """Ops that only move elements."""
 
 INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
-"""Ops whose results are indices, which rounding could change."""
+"""Ops whose results are indices, which rounding may change."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
 """Ops without float operands that compute values in [-1, 1] in 32 bits. A cast of the result to 16
@@ -60,7 +60,7 @@ def can_follow_operand_dtype(op: Op) -> bool:
 
 
 def is_product_preserving(op: Op) -> bool:
-    """Return True if the result of this op is treated like the matrix product that it reads."""
+    """Return True if the result of an op has the precision of the MatMul that it reads."""
     return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
 
@@ -81,15 +81,15 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
 
 
 def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
-    """Convert encoder and decode step to `half_dtype`. Keys and values are cached in `half_dtype`,
-    other states in f32; values passed by the encoder keep the dtype in which they are computed.
+    """Convert encoder and decode step to `half_dtype`. KV caches have the dtype `half_dtype`, other
+    states f32; values passed by the encoder keep their compute dtype.
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
     thin = {s.name for s in states if s.type.dtype == half_dtype}
     static_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
-        # an initial state has the dtype of the state; other outputs keep their own dtype
+        # an initial state has the dtype of the state; other outputs keep their dtype
         told = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         open_ = set(derived.static_inputs) - told.keys() - {derived.initial_logits_output}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
@@ -113,7 +113,7 @@ def _convert_graph(
     input_dtypes: Mapping[str, str],
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph whose inputs have the dtypes `input_dtypes`; also return the dtypes of the
+    """Convert a graph whose inputs have the dtypes `input_dtypes`. Also return the dtypes of
     outputs that are not in `output_dtypes`.
     """
     made = Builder()
@@ -157,14 +157,14 @@ def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str 
 
 
 def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
-    """Return the matrix products whose results, possibly moved or shifted, are outputs or select
-    indices: logits and router scores. These products are computed in f32.
+    """Return the MatMul results that are outputs or select indices, possibly after ops that move or
+    shift values: logits and router scores. They are computed in f32.
     """
     read: set[Value] = set()
     late: set[Node] = set()
     shown = {v for n, v in graph.outputs.items() if output_dtypes.get(n) == "f32"}
-    # A product that another product reads is excluded, even if it is also an output. Nodes are
-    # visited in reverse order, because users of a value come after its node.
+    # A MatMul result that another MatMul reads is excluded, even if it is also an output. Nodes are
+    # visited in reverse order, so that the users of a value come first.
     for node, made in reversed(graph.nodes):
         final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
@@ -174,7 +174,9 @@ def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set
 
 
 def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
-    """Return True if the operands of an op, possibly moved, are outputs or select indices."""
+    """Return True if the operands of an op are outputs or select indices, possibly after ops that
+    move values.
+    """
     moves = is_product_preserving(op) or isinstance(op, ops.Softmax)
     return isinstance(op, INDEX_OPS) or (is_output and moves)
 
@@ -209,7 +211,7 @@ class _HalfConverter:
         if old not in self.half_values:
             node = old.node
             neutral = self.precision_classes[old] == "neutral"
-            # A view of a weight stays a view, because lowering looks for the stored weight.
+            # A view of a weight remains a view, because the lowering looks for the stored weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[old] = self.builder.add_node(node.op, *args)[old.index]
@@ -248,7 +250,7 @@ class _HalfConverter:
         return self.builder.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
-        """Convert the body of an experts op to 16-bit inputs and results."""
+        """Convert the body of a mixture of experts to 16-bit inputs and results."""
         given = dict.fromkeys(body.inputs, self.half_dtype)
         results = dict.fromkeys(body.outputs, self.half_dtype)
         return _convert_graph(body, self.half_dtype, given, results)[0]
@@ -268,7 +270,7 @@ class _HalfConverter:
             return "neutral"
         if not can_follow_operand_dtype(op):
             return "wide"
-        # If one operand is f32, the result is f32, because a 16-bit sum would lose precision.
+        # If one operand is f32, the result is f32, because a 16-bit addition would lose precision.
         found = {self.precision_classes[a] for a in self._list_float_operands(node)}
         if "wide" in found or not found:
             return "wide"

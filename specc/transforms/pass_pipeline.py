@@ -50,14 +50,15 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 class PassState:
     """The graph and the compile options that each pass reads, and the results of earlier passes.
 
-    `defaults` computes missing inputs of `graph`, until the pass `inline` adds it to the graph.
+    `defaults` computes omitted inputs of `graph`; the pass `inline` adds it to the graph.
     `generation` or `streaming` name the input with the time axis, whose length the pass
     `chunk_length` expresses in chunks of `chunk_length` positions. `logits_positions` selects the
     positions of the logits that a step returns; unless `evicts_positions`, sliding-window attention
-    keeps positions outside the window; with `starts_without_prompt` the encoder returns the
-    logits of an empty sequence. `outputs` are the results that a step can return, found by `prove`;
-    `quantization_plan` the formats of quantized weights (default: int8); `half_dtype` the 16-bit
-    type of mixed precision. `derived_step` is the result of `step`, `derived` that of `encode`.
+    keeps positions outside the window; with `starts_without_prompt`, the encoder returns the logits
+    for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
+    `quantization_plan` are the formats of quantized weights (default: int8), and `half_dtype` is
+    the 16-bit dtype of mixed precision. `derived_step` is the result of the pass `step`, `derived`
+    that of `encode`.
     """
 
     graph: Graph
@@ -85,7 +86,7 @@ class PassState:
         return self.streaming.sequence_input, self.streaming.streamed_outputs
 
     def graphs(self) -> tuple[Graph, ...]:
-        """Return the current graphs."""
+        """Return the graphs of this state."""
         if self.derived is not None:
             encode = (self.derived.encode,) if self.derived.encode else ()
             return *encode, self.derived.step
@@ -115,7 +116,7 @@ def _run_inline(state: PassState) -> PassState:
 
 
 def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
-    """Apply a rewrite rule for loops to the graph. Return a graph without loops unchanged."""
+    """Apply a rewrite rule for loops to the graph. A graph without loops is returned unchanged."""
     loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
     return replace(state, graph=rewrite_graph(state.graph, [rule])) if loops else state
 
@@ -168,8 +169,8 @@ def _run_causality_check(state: PassState) -> PassState:
     outputs: dict[str, OutputPositions] = dict.fromkeys(sources, state.logits_positions)
     states = trace_time_dataflow(graph, symbol, chunk)
     for name, value in graph.outputs.items():
-        # Besides logits, a step can return every causal result with one time axis. Attention maps
-        # have two.
+        # Besides logits, a step can return every causal output with a single time axis. Attention
+        # maps have two.
         once = len(states.get_state(value).axes) == 1
         if name in outputs or not once:
             continue
@@ -179,8 +180,8 @@ def _run_causality_check(state: PassState) -> PassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 for a model that is not generative. The help text differs if the graph has
-    already been derived.
+    """Raise E0701 because the model is not generative. The help differs if the graph is a derived
+    graph.
     """
     fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
@@ -237,7 +238,7 @@ SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 LOOP_PASSES = ("split_scan",)
 """The passes for quantized weights, which keep loops over recurrent cells."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
-"""The passes before the derivation of the step."""
+"""The passes before the step is derived."""
 
 
 def run_passes(state: PassState, names: Sequence[str]) -> PassState:
@@ -253,8 +254,8 @@ def run_passes(state: PassState, names: Sequence[str]) -> PassState:
 
 
 def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
-    """Return the passes that `compile` runs up to `last_pass`. An optional pass is included only as
-    `last_pass`.
+    """Return the passes that `compile` runs up to `last_pass`. Optional passes are included only if
+    they are `last_pass`.
     """
     names = [each.name for each in ALL_PASSES]
     before = ALL_PASSES[: names.index(last_pass)]
@@ -291,9 +292,7 @@ def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """Store matrices that only linear layers read as `[in, out]`. Also return the names of these
-    matrices.
-    """
+    """Store weights that only linear layers read as `[in, out]`. Also return their names."""
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
     _verify_graphs([made], "the transposed matrices")

@@ -6,9 +6,9 @@
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-If at least one contraction moves, nodes that need only scanned values move before the loop, and
-nodes that no carry needs move after the loop. Loop-invariant operands keep their shape if they can
-be broadcast; otherwise they are expanded.
+If at least one contraction can move, nodes that need only scanned values move before the loop, and
+nodes that no carry needs move after it. Loop-invariant operands keep their shape if they can be
+broadcast; otherwise they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ SINGLE_AXIS_OPS = (
 
 
 def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
-    """Return True if `vectorize_op` can add an axis at `axis`."""
+    """Return True if `vectorize_op` can insert an axis at `axis`."""
     there = [(a, m) for a, m in zip(args, is_moving, strict=True) if a is not None]
     if any(a.rank < axis for a, m in there if m):
         return False
@@ -54,8 +54,8 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
             # Axes before the time axis must not move.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Axes from `axis` on are shifted by one, so an op on an earlier axis would use the wrong
-        # axis.
+        # Only the axis attribute from `axis` on is shifted by one, so an op on an earlier axis
+        # would use the wrong axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_moving, axis)
@@ -66,16 +66,15 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
 
 def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> bool:
     """Return True if all varying operands have the rank of the result. Broadcasting aligns axes
-    from the right, so the time axis of an operand with fewer axes would be aligned with a different
-    axis.
+    from the right, so the time axis of an operand of lower rank would be aligned with another axis.
     """
     rank = max(a.rank for a, _ in operands)
     return all(a.rank == rank for a, moves in operands if moves)
 
 
 def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
-    """Return True if the scanned axis can become a leading axis of the first operand. Varying
-    weights cannot be broadcast, and the feature axis must stay last.
+    """Return True if the scan axis can become a leading axis of the first operand. Varying weights
+    cannot be broadcast, and the feature axis must remain last.
     """
     x, alone = args[0], is_moving[0] and not any(is_moving[1:])
     return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
@@ -92,7 +91,7 @@ def _align_operands(
     """Return the operands of an elementwise op. Loop-invariant operands are reshaped so that they
     can be broadcast.
     """
-    # This is the rank without the time axis, which varying operands already have.
+    # The rank without the time axis, which varying operands already have.
     rank = max(a.rank - m for a, m in zip(args, is_moving, strict=True) if a)
     return [
         a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
@@ -110,7 +109,7 @@ def vectorize_op(
     if isinstance(op, ops.Concat):
         return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_moving, axis, length))
     if isinstance(op, ops.Transpose):
-        # `can_vectorize_op` has checked that the axes before the time axis do not move.
+        # `can_vectorize_op` has verified that the axes before the time axis do not move.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
         return b.add_op(ops.Transpose(order), *args)
     if isinstance(op, (ops.Insert, *SINGLE_AXIS_OPS)):
@@ -123,7 +122,7 @@ def vectorize_op(
 def _expand_parts(
     b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Expand the loop-invariant operands of a concatenation, which does not broadcast operands."""
+    """Expand the loop-invariant operands of a concatenation, which does not broadcast."""
     pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
     return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
 
@@ -135,9 +134,9 @@ def vectorize_nodes(
     stacked_values: dict[Value, Value],
     captured_values: Mapping[Value, Value],
 ) -> None:
-    """Compute nodes of the body for all positions. `stacked_values` maps values of the body to
-    their stacked values; the results are added to it. `captured_values` maps captures to outer
-    values.
+    """Compute nodes of the body for all positions at once. `stacked_values` maps values of the body
+    to values at all positions; the results are added to it. `captured_values` maps captures to
+    outer values.
     """
     made = dict(op.body.nodes)
     length = next(iter(stacked_values.values())).shape[op.axis]
@@ -157,8 +156,8 @@ def _shift_op_axis(op: Any) -> Op:
 
 def _insert_broadcast_axis(b: Builder, constant: Value, rank: int, axis: int) -> Value:
     """Return a loop-invariant operand of an elementwise op with an axis of length 1 at `axis`."""
-    # An operand with few axes needs no new axis, because broadcasting aligns axes from the right:
-    # [o] with [b, t, o].
+    # An operand of low rank needs no new axis, because broadcasting aligns axes from the right: [o]
+    # with [b, t, o].
     at = axis - (rank - constant.rank)
     return b.add_op(ops.Insert(at), constant) if at > 0 else constant
 
@@ -171,12 +170,12 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite a scan to a smaller one; return None if no expensive op can be moved out."""
+    """Move nodes out of a scan; return None if no expensive op can be moved."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
-    # Moving only cheap ops out of the loop is not worthwhile, because values that leave the loop
-    # must be stored for all time steps.
+    # Moving only cheap ops is not worthwhile, because values that leave the loop must be stored for
+    # all time steps.
     if not any(n.op.is_heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
         return None
     return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).build_results()
@@ -184,7 +183,7 @@ def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
 
 @dataclass
 class _BodyParts:
-    """The nodes of a loop body in three groups: before, inside and after the loop, in graph
+    """A partition of the nodes of a loop body: before, inside and after the loop, in graph
     order.
     """
 
@@ -199,15 +198,14 @@ class _BodyParts:
         rows, carries, fixed = set(inner.scanned), set(inner.initial_carries), set(inner.captured)
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
         next_states = op.get_next_carries()
-        # Nodes that the carries depend on stay in the loop.
+        # Nodes on which the carries depend remain in the loop.
         staying = early | collect_needed_nodes(next_states)
-        # If the loop has an early exit, no node moves after the loop, because iterations that did
-        # not run have no values.
+        # If the loop has an early exit, no node moves after it, because values are missing for
+        # iterations that did not run.
         ends_early = op.end_condition_index != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
-        # Each of the three groups keeps the order of the graph, so operands come before their
-        # users.
+        # Each group keeps the graph order, so operands come before their users.
         kept = [n for n, _ in body.nodes if n not in early and n not in late]
         return cls(
             [n for n, _ in body.nodes if n in early], kept, [n for n, _ in body.nodes if n in late]
@@ -218,7 +216,7 @@ def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
     """Return the nodes of a body that need scanned values but no carry and that can be computed for
-    all positions at once; `captured_values` are loop-invariant.
+    all positions at once; `captured_values` are the loop-invariant values.
     """
     found: set[Node] = set()
     known = set(scanned_values)
@@ -234,7 +232,7 @@ def find_vectorizable_nodes(
 
 
 def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> bool:
-    """Return True if a node can run on all positions at once; `captured_values` are
+    """Return True if a node can be computed for all positions at once; `captured_values` are
     loop-invariant.
     """
     is_moving = [a is not None and a not in captured_values for a in node.args]
@@ -254,8 +252,8 @@ def _find_trailing_nodes(
     late = set(remaining_nodes)
     results = dict(body.nodes)
     stuck = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
-    # Nodes that cannot be vectorized stay in the loop, and so do all nodes that they need: a value
-    # is either stacked or recomputed after the loop.
+    # Nodes that cannot be vectorized remain in the loop, and so do all nodes on which they depend:
+    # a value is either stacked, or recomputed after the loop.
     late -= set(stuck) | collect_needed_nodes(r for n in stuck for r in results[n])
     assert carries.isdisjoint(r for n in late for r in results[n])
     return late
@@ -321,7 +319,7 @@ class _ScanRebuilder:
         scanned: list[Value],
         captured: list[Value],
     ) -> Graph:
-        """Build the remaining body, with its scanned elements and captures."""
+        """Build the remaining body, with its scanned values and captures."""
         inner, now = Builder(), dict[Value, Value]()
         given = {"row": scanned, "carry": self.carries, "outer": captured}
         for word, values in given.items():
@@ -343,7 +341,7 @@ class _ScanRebuilder:
         used = dict.fromkeys((*(a for n in inside for a in n.operands), *values))
         own = {r for n in inside for r in new_results[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own]
-        # A loop needs at least one scanned operand, which determines its length.
+        # A loop needs at least one scanned operand, which determines its number of iterations.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
 

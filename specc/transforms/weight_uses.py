@@ -1,12 +1,12 @@
-"""Collect how each weight is used: in matrix products, as an embedding table, in loops.
+"""Collect the uses of each weight: in linear layers, as an embedding table, in loops.
 
     linear(x, w, b)                        w is [out, in]
     matmul(x, w)                           w is [in, out]
     einsum("b n i, i o -> b n o", x, w)    layout by axis names
 
 A weight can be quantized if only linear layers and token embeddings read it, possibly transposed or
-sliced along its output features. A stack of matrices can be quantized if each expert reads one
-matrix. Position embeddings are small and are not quantized.
+sliced along its output features. A stacked weight can be quantized if each expert reads one matrix.
+Position embeddings are small and are not quantized.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,8 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """The operand indices of the activations and the matrix, and the layout of the matrix, which is
-    `[in, out]` if `is_transposed`.
+    """A MatMul: the operand indices of the activations and of the matrix. The layout of the matrix
+    is `[in, out]` if `is_transposed`.
     """
 
     activation_operand: int
@@ -32,13 +32,13 @@ LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transp
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
-    """Return the matrix product that a node computes, or None for other nodes."""
+    """Return the MatMul that a node computes, or None for other nodes."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
         case ops.MatMul():
             right = node.args[1]
-            # with more axes, the operand is a batch of matrices
+            # an operand of higher rank is a batch of matrices
             flat = right is not None and right.rank == 2
             return (
                 MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=True)
@@ -51,9 +51,9 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
 
 
 def _parse_einsum_product(equation: str) -> MatrixProduct | None:
-    """Return the matrix product that an einsum of two operands computes. The einsum contracts the
-    last axis of the activations; the other axes of the activations precede the axis of the matrix
-    in the result.
+    """Return the MatMul that an einsum of two operands computes, or None. It must contract the last
+    axis of the activations; in the result, the other axes of the activations precede that of the
+    matrix.
     """
     left, right = equation.split("->")
     terms = [term.split() for term in left.split(",")]
@@ -68,7 +68,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if a product reads its matrix transposed. Return None for other einsums."""
+    """Return True if an einsum reads its matrix transposed. Return None for other einsums."""
     *lead, summed = activation_axes
     first, second = matrix_axes
     is_transposed = first == summed
@@ -91,13 +91,13 @@ STACKED_RANK = 3
 
 @dataclass(kw_only=True)
 class WeightUses:
-    """The places where a weight is read, by scope.
+    """The uses of a weight, by scope.
 
     `linear_scopes` are linear layers; `orientations` contains True if a layer reads the weight as
     `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
-    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` state whether the weight is read in a
-    loop body, in experts, or in part. `unquantizable_uses` are ops that need the weight
-    unquantized.
+    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` are true if the weight is read in a loop
+    body, in experts, or only in part. `unquantizable_uses` are ops that do not support quantized
+    weights.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -110,15 +110,13 @@ class WeightUses:
 
     @property
     def scopes(self) -> list[str]:
-        """Return every scope that reads the weight."""
+        """Return all scopes that read the weight."""
         return list(
             dict.fromkeys(scope for scope in (*self.linear_scopes, *self.embedding_scopes) if scope)
         )
 
     def merge_uses(self, also: "WeightUses") -> "WeightUses":
-        """Return the uses of a weight merged with the uses of the same weight under its second
-        name.
-        """
+        """Merge the uses of a weight with those of the same weight under another name."""
         own, other = vars(self), vars(also)
         merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
         return WeightUses(**merged)
@@ -162,15 +160,17 @@ def _find_token_inputs(graph: Graph) -> set[Value]:
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Return True for an f32 matrix, or a stack of f32 matrices, of static nonzero shape."""
+    """Return True if a value is a float32 matrix, or a stack of float32 matrices, with a static
+    non-empty shape.
+    """
     lengths = [d.number for d in value.shape]
     return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
 
 @dataclass
 class _WeightUseCollector:
-    """A traversal of a graph and its bodies; `loop_depth` counts open loop bodies, and
-    `expert_depth` counts open expert bodies.
+    """Traverses a graph and its bodies. `loop_depth` and `expert_depth` count the enclosing loop
+    bodies and expert bodies.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -204,8 +204,8 @@ class _WeightUseCollector:
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Return the view of a weight that a node creates. If the node reads the weight, record
-        this use and return None.
+        """Return the view of a weight that a node creates, or record that the node reads the weight
+        and return None.
         """
         uses = self.uses_by_weight[view.name]
         # A stack has an additional axis, so only experts can read it.
@@ -241,14 +241,14 @@ class _WeightUseCollector:
         tokens: set[Value],
         scope: str,
     ) -> None:
-        """Visit a loop body, in which captures have different names."""
+        """Visit a loop body, in which captures have other names."""
         given = op.split_operands(node.operands)
         inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
         fixed, stacked = set(given.captured), set(given.stacked)
         shown = _map_body_views(inside, views, fixed, stacked)
         for value in node.operands:
-            # Scanned and loop-carried values change per iteration, so they are not weights. An
-            # element of a stack is not a separate weight either.
+            # Scanned and loop-carried values change in each iteration, so they are not weights.
+            # Neither are slices of a stacked weight.
             if value not in views or value in fixed:
                 continue
             if not (value in stacked and views[value].is_stacked):
@@ -285,8 +285,7 @@ def apply_to_weight_view(node: Node, view: WeightView) -> WeightView | None:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
-            # this is the axis of the weight itself, which is the other axis if the view is
-            # transposed
+            # the axis of the stored weight: the other axis if the view is transposed
             cut = view.sliced_axes | {axis ^ int(view.is_transposed)}
             return WeightView(view.name, view.is_transposed, cut)
     return None
@@ -303,7 +302,7 @@ def is_integer_value(value: Value) -> bool:
 
 
 def _has_whole_rows(product: MatrixProduct, view: WeightView) -> bool:
-    """Return True if a matrix is sliced only along its output features."""
+    """Return True if a matrix is not sliced along its input features."""
     return view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
 
 

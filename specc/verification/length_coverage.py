@@ -1,5 +1,5 @@
-"""Choose the lengths of `specc verify` that exceed the constants of masks and caches, and find the
-lengths that it skips. A length threshold is the length from which a constant has an effect.
+"""Choose lengths for `specc verify` that exceed constants in masks and caches, and find the lengths
+that it skips. A length threshold is the smallest length at which a constant has an effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,23 +22,23 @@ from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum floating-point distance of positions; larger operands are -inf or a RoPE base."""
+"""Maximum floating-point distance of positions; larger constants are -inf or a RoPE base."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
-"""The numbers of input positions per mask position that are tried."""
+"""The ratios of input positions to mask positions that are tried."""
 
 
 _POSITION_KEEPING_OPS = (
     *(ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not),
     *(ops.Cast, ops.Where, ops.Concat),
 )
-"""Ops whose results are computed from position ids if an operand is."""
+"""Ops whose results are computed from position ids if one of their operands is."""
 
 
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
-    """The length from which a constant of a mask has an effect; `stride` is the number of positions
-    per mask position.
+    """The smallest length at which a constant of a mask has an effect; `stride` is the number of
+    positions per mask position.
     """
 
     length: int
@@ -52,8 +52,8 @@ class LengthThreshold:
 
 
 def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return for each symbol the lengths, ascending, from which a constant has an effect that
-    positions along its axes are compared or combined with, or that clips a length.
+    """Return, for each symbol, the length thresholds (ascending) of constants with which positions
+    along its axes are compared or combined, or which clip a length.
 
     `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: with shorter sequences `8` and
     `9` have the same results. Over an axis `n // 4` the threshold is 32.
@@ -95,7 +95,9 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return for each symbol of a length the value above which the length exceeds `number`."""
+    """Return, for each symbol of a dimension, the value above which the dimension exceeds
+    `number`.
+    """
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
 
@@ -105,19 +107,19 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the number of positions of the symbol per unit of the length, while the other symbols
-    are small. Return 1 if the length does not reach `number`.
+    """Return the increase of the symbol per unit of the dimension, for small values of other
+    symbols. Return 1 if the dimension does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
-        with suppress(DimError):  # a length that is not divisible
+        with suppress(DimError):  # skips values for which the dimension is not an integer
             if length.evaluate({**small, symbol: number * stride}) >= number:
                 return stride
     return 1
 
 
 COUNT_SHARE = 4
-"""The assumed minimum number of positions per position that is marked by a mask or a special id."""
+"""The assumed minimum number of positions per marked position (by a mask or a special id)."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _find_position_counts(
 
 
 def _is_count(value: Value | None) -> bool:
-    """Return True if a value is a mask converted to numbers; a sum of the mask counts positions."""
+    """Return True if a value is a mask cast to numbers, so that its sum counts positions."""
     mask = (
         value.node.first_operand
         if value and value.node and isinstance(value.node.op, ops.Cast)
@@ -159,8 +161,8 @@ def _is_count(value: Value | None) -> bool:
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield the constant operands of a sum, product or comparison as distances between
-    positions.
+    """Yield the constant operands of an addition, multiplication or comparison, as distances
+    between positions.
     """
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
@@ -185,11 +187,10 @@ SHORT_AXIS_LENGTH = 2
 """Length of the other axes in a long round."""
 
 MAX_WORK = 2_000_000_000
-"""Maximum number of float64 multiply-adds of a long round, which takes about a second."""
+"""Maximum number of float64 multiply-adds of a long round, i.e. about a second."""
 MAX_CONSTANT = 8192
-"""Maximum mask constant that is tested: float32 sums over more positions may differ by more than
-the tolerance.
-"""
+"""Maximum mask constant that is tested. In float32, sums over more positions may differ by more
+than the tolerance.."""
 
 Sizes: TypeAlias = Mapping[str, int]
 Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
@@ -197,7 +198,7 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 
 def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return True if the reference can evaluate the graph at these lengths `repeats` times in about
+    """Return True if the reference can evaluate the graph `repeats` times at these lengths in about
     a second.
     """
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
@@ -248,11 +249,11 @@ def _select_possible_thresholds(
 def iterate_long_lengths(
     graph: Graph, is_affordable: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
-    """Yield lengths above the constants of masks and caches: first at most the length from which
-    attention is computed in blocks, then above it.
+    """Yield lengths above the constants of masks and caches, first below and then above the length
+    from which attention is computed in blocks.
 
-    The other axes are short. If lengths above all constants are not affordable, yield for each
-    symbol a length above its largest affordable constant.
+    Other axes are short. If the cost of lengths above all constants is too high, yield, for each
+    symbol, a length above the largest constant within the cost limit.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     tried = list[dict[str, int]]()
@@ -268,8 +269,8 @@ def iterate_long_lengths(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of alternative lengths in order of preference. The caller uses the first
-    affordable entry of each list.
+    """Yield lists of alternative lengths in order of preference. The caller uses the first one
+    within the cost limit.
     """
 
     def at_once(symbol: str, threshold: LengthThreshold) -> int:
@@ -294,7 +295,7 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
 
 
 def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
-    """Return the thresholds of constants up to `MAX_CONSTANT`."""
+    """Return the thresholds up to `MAX_CONSTANT`."""
     limited = {
         s: [t for t in found if t.length <= MAX_CONSTANT * t.stride]
         for s, found in thresholds.items()
@@ -305,7 +306,7 @@ def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Describe the supported lengths above thresholds that exceed every length in
+    """Describe lengths above thresholds that the model supports but that exceed all lengths in
     `compared_sizes`.
     """
     longest: dict[str, int] = {}
@@ -329,8 +330,8 @@ def find_skipped_lengths(
 def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid lengths of the graph: near `preferred_lengths` for the given axes, and near
-    `other_length` for other axes. Return None if there are no valid lengths.
+    """Return valid lengths of the graph near `preferred_lengths`, and near `other_length` for all
+    other symbols, or None if there are none.
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (

@@ -26,7 +26,7 @@ def make_cache_value_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> After | None:
     """Return a hook that replaces quantized KV cache entries of the reference by the entries of the
-    model (`results`) if they differ only at rounding ties. Return None for a graph without a
+    model (`results`) if they differ only at rounding ties. Return None if the graph has no
     quantized KV cache.
     """
     model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
@@ -45,7 +45,7 @@ def make_cache_value_hook(
         x, scale = node.args
         assert x is not None
         assert scale is not None
-        # the cache contains the earlier positions before the new positions
+        # the cache contains the earlier positions, followed by the new positions
         new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
         return select_codes_at_ties(array, new, exact[x], weights[names[scale]])
 
@@ -55,8 +55,9 @@ def make_cache_value_hook(
 def select_codes_at_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return the codes of `x / scale`: `model_codes` where they differ by 1 from `reference_codes`
-    and `x` is a rounding tie within float32 accuracy, otherwise `reference_codes`.
+    """Return the quantized values of `x / scale`: those of the model where they differ by 1 from
+    the reference and `x` is a rounding tie within float32 accuracy, otherwise those of the
+    reference.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
@@ -104,7 +105,7 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of both models. If `is_logits`, add measures of token distributions."""
+        """Add one result of both models. If `is_logits`, also compare the token distributions."""
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         both = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(both, a, 0), np.where(both, b, 0)
@@ -144,7 +145,9 @@ def compute_log_softmax(x: Array) -> Array:
 
 @dataclass
 class QuantizationComparison:
-    """The quantization error of a model against a baseline on the same inputs, by output."""
+    """The quantization error of each output of a model, relative to a baseline model on the same
+    inputs.
+    """
 
     quantized_model: LoadedModel
     baseline_model: LoadedModel
@@ -180,7 +183,7 @@ class QuantizationComparison:
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in order, with the relative error of its
-        result. The error is computed in float64, so weight quantization is its only cause.
+        output. It is computed in float64, so weight quantization is its only cause.
         """
         graph = self.quantized_model.manifest.graph
         scope_results = _map_scope_results(
@@ -226,7 +229,7 @@ class QuantizationComparison:
 
 
 def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
-    """Return the result of the last op of each scope. Loop bodies are not searched."""
+    """Return the result of the last op in each scope. Loop bodies are excluded."""
     results_by_scope: dict[str, Value] = {}
     for node, results in graph.nodes:
         for scope in graph.get_origin(node).scopes:

@@ -43,7 +43,7 @@ SHORT_ROUNDS = 12
 @dataclass
 class SubgraphCoverage:
     """The subgraphs of a model, and the number of executions of each so far. `session` is None if
-    there are no subgraphs, or not enough memory for a second copy of the model.
+    there are no subgraphs, or if there is not enough memory for a second copy of the model.
     """
 
     subgraphs: Subgraphs
@@ -52,7 +52,7 @@ class SubgraphCoverage:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "SubgraphCoverage":
-        """Open a counting copy of the model."""
+        """Open the copy of the model that counts executions."""
         coverage = cls(model.file.collect_subgraphs())
         coverage.execution_counts = np.zeros(len(coverage.subgraphs.names), np.int64)
         weight_sizes, free_memory = model.file.measure_weights(), get_free_memory()
@@ -81,7 +81,7 @@ class SubgraphCoverage:
 
 @dataclass(frozen=True)
 class _CountingSession:
-    """A session that adds execution counts to `coverage` and returns only the outputs of the
+    """A session that records execution counts in `coverage` and returns only the outputs of the
     model.
     """
 
@@ -124,9 +124,9 @@ class _CountingSession:
 def iterate_candidate_sizes(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None = None
 ) -> Iterator[tuple[dict[str, int], float]]:
-    """Yield lengths and densities of booleans that may execute further subgraphs."""
+    """Yield lengths and densities of booleans that may execute more subgraphs."""
     tried = list[dict[str, int]]()
-    # with few tokens, an expert may not be selected
+    # with few tokens, some experts may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
         if sizes in tried:
@@ -169,34 +169,31 @@ def _iterate_if_found(sizes: dict[str, int] | None, empty_symbol: str) -> Iterat
 
 
 MAX_ROUNDS = 200
-"""Maximum number of rounds that try to execute further subgraphs."""
+"""Maximum number of rounds that try to execute more subgraphs."""
 LONG_AXIS_LENGTHS = (40, 20)
 """Lengths of all axes in rounds that test discrete decisions (argmax, rounding), in order of
-preference. Long axes are needed because only values close to a decision boundary produce a
-difference.
-"""
+preference. The axes are long because only values close to a decision boundary can produce a
+difference."""
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
-"""Range of constants that clip values, such as 6 in `relu6`. Larger constants are used as infinity.
-"""
+"""Range of constants that clip values, such as 6 in `relu6`. Larger constants represent
+infinity."""
 INPUT_SCALE_FACTOR = 2.0
-"""Floating-point inputs are multiplied by this factor times the largest clipping constant."""
+"""Float inputs are scaled so that they exceed the largest clipping constant by this factor."""
 
 INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
 LARGE_BATCH_SIZE = 200
-"""Batch size for indices computed from several integer inputs. Only a few combinations of small
-integers, such as two zeros, produce a difference.
-"""
+"""Batch size if indices are computed from several integer inputs. Only a few combinations of small
+integers, such as two zeros, produce a difference."""
 
 MASK_BATCH_SIZE = 32
-"""Batch size for boolean inputs over several axes, such as the valid pixels of an image: if the
-mask is resized to few positions, few masks have different numbers of valid rows and columns.
-"""
+"""Batch size if a boolean input has several axes, such as a pixel mask: after it is resized to few
+positions, few masks differ in their numbers of valid rows and columns."""
 
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """The inputs of one round: axis lengths, the fraction of true booleans, and the scale of
+    """The inputs of one round: axis lengths, the probability of true booleans, and the scale of
     floats.
     """
 
@@ -246,8 +243,8 @@ def _plan_densities(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> Iterator[_RoundPlan]:
-    """Yield a round for each remaining fraction of true booleans if the model has boolean inputs or
-    subgraphs, and a round with a large batch of masks over several axes.
+    """Yield a round for each remaining probability of true booleans if the model has boolean inputs
+    or subgraphs, and a round with a large batch if it has masks over several axes.
     """
     masks = _list_boolean_inputs(graph)
     if coverage.subgraphs.names or masks:
@@ -262,8 +259,8 @@ def _plan_densities(
 def _plan_lengths(
     graph: Graph, rounds: int, max_lengths: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
-    """Yield the lengths of each round, then affordable lengths above the constants of masks, caches
-    and blocks.
+    """Yield the lengths of each round, then lengths above the constants of masks, caches and blocks
+    within the cost limit.
     """
     yield from (choose_lengths(graph, turn, max_lengths) for turn in range(rounds))
     yield from iterate_long_lengths(graph, lambda sizes: is_affordable(sizes, graph), max_lengths)
@@ -272,9 +269,9 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_RoundPlan]:
-    """Yield rounds for discrete decisions. Use long axes if there are integer results, integer
-    inputs that are not ids, or top-k; a large batch if ids are computed from integers; and large
-    inputs if values are clipped to constants or compared with constants.
+    """Yield rounds for discrete decisions. They have long axes for integer results, integer inputs
+    that are not ids, or top-k; a large batch if ids are computed from integers; and large inputs if
+    values are clipped to or compared with constants.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)
@@ -290,7 +287,7 @@ def _plan_decisions(
 def _choose_long_sizes(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> dict[str, int]:
-    """Return affordable long lengths, or `typical_sizes`."""
+    """Return long lengths within the cost limit, or `typical_sizes`."""
     candidates = (
         find_nearby_lengths(graph, dict.fromkeys(typical_sizes, n), n, max_lengths)
         for n in LONG_AXIS_LENGTHS
@@ -306,7 +303,7 @@ def _choose_large_batch_sizes(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return lengths with a large batch for the `scaled_inputs`, or None."""
+    """Return lengths with a large batch for `scaled_inputs`, or None."""
     batch = {
         s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
     }
@@ -335,9 +332,7 @@ def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
-    """Return the integer inputs that are multiplied or divided before they index a table, such as
-    the sizes of an image.
-    """
+    """Return the integer inputs that are scaled before they index a table, such as image sizes."""
     reached = {v: {v} for v in graph.inputs.values() if v.type.dtype in INTEGER_DTYPES}
     scaled = set[Value]()
     for node, results in graph.nodes:
@@ -356,8 +351,8 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant to which floating-point values are clipped or with which they
-    are compared, or 0 if there is none.
+    """Return the largest constant to which floats are clipped or with which they are compared, or 0
+    if there is none.
     """
     found = 0.0
     for node, _ in iterate_nested_nodes(graph):

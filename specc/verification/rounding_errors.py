@@ -1,5 +1,5 @@
-"""Estimate float32 error bounds by perturbing the values of a graph, and the error of 16-bit
-computation by rounding them.
+"""Estimate float32 error bounds by perturbing the values of a graph, and errors of 16-bit
+computation by rounding the values.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,15 +20,14 @@ UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
 ROUNDING_PERTURBATIONS = 4
 """Size of a perturbation in units of roundoff. It is larger than 1, so that at least one sample
-changes each choice between nearly equal values for which kernels may differ.
-"""
+changes each decision between nearly equal values that may differ between kernels."""
 SAFETY_FACTOR = 8
-"""Ratio of the error bounds to the largest change in any sample. Errors of compiled models
-were 0.1 to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
-with outlier rows; up to 200 positions): kernels also round inside an inner product."""
+"""Ratio of an error bound to the largest change in any sample. Errors of compiled models were 0.1
+to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and with
+outlier rows; up to 200 positions): kernels also round inside an inner product."""
 SAMPLE_COUNT = 4
 EXTRA_SAMPLE_COUNT = 12
-"""Number of samples that check the bounds before a difference is reported."""
+"""Number of samples that verify the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -38,8 +37,7 @@ ResultHook = Callable[[Value, Array], Array]
 def compute_position_error_bounds(
     run_perturbed: "PerturbedRun", expected: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return bounds of the absolute float32 rounding error of each result, with the shape of the
-    result.
+    """Return bounds of the absolute float32 rounding error of each result element.
 
     Bounds are equal along the last axis, and infinite if the result is unstable. `expected` are the
     exact results; `make_perturbed_run` returns `run_perturbed`.
@@ -54,7 +52,7 @@ def make_perturbed_run(
     weights: Mapping[str, Array],
     result_hook: ResultHook | None = None,
 ) -> "PerturbedRun":
-    """Return a function that evaluates the graph with perturbed values. Like in the reference run,
+    """Return a function that evaluates the graph with perturbed values. As in the reference run,
     `result_hook` replaces results before they are perturbed.
     """
     numpy = backend.load_reference()
@@ -71,8 +69,7 @@ def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
     """Return True if float32 rounding explains the difference of the result `name`: each element is
-    within its bound, or the number of positions that exceed their bound is at most the number in
-    further perturbed samples.
+    within its bound, or no more positions exceed their bound than in further perturbed samples.
     """
     if result.shape != expected.shape:
         return False
@@ -103,8 +100,8 @@ def compute_error_bounds(
 
 class RoundingPerturbation:
     """A result hook that multiplies values by random relative errors. It does not perturb values
-    that depend only on constants and positions, because a changed position bucket is not a rounding
-    error.
+    that depend only on constants and positions, because a different position bucket is not a
+    rounding error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
@@ -117,14 +114,14 @@ class RoundingPerturbation:
         if self._is_input_independent(value):
             self.input_independent_values.add(value)
             return array
-        # view ops only move elements, which are perturbed already
+        # view ops only move elements that are already perturbed
         if (value.node is not None and value.node.op.is_view) or array.dtype.kind in "iub":
             return array
-        # values that float32 represents exactly are not perturbed, e.g. a bound of `clip` or a sum
-        # of integers
+        # values that float32 represents exactly are not perturbed, e.g. clipped values or sums of
+        # integers
         with np.errstate(over="ignore"):
             exact = array.astype(np.float32) == array
-        # rounding does not move a value to the other side of 1, because 1 is a float32 value
+        # rounding never crosses 1, which is a float32 value
         inside = np.abs(array) <= 1
         changed = self.perturb_array(array)
         if _is_gelu(value.node):
@@ -142,7 +139,7 @@ class RoundingPerturbation:
         return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
     def perturb_array(self, array: Array) -> Array:
-        """Perturb an array of floats; return integers and booleans unchanged."""
+        """Perturb a float array; return integers and booleans unchanged."""
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
@@ -158,10 +155,10 @@ class RoundingPerturbation:
 
 
 def _is_gelu(node: Node | None) -> bool:
-    """Return whether a node computes `x/2 · (1 + erf(x / √2))`, or the same with tanh.
+    """Return True if a node computes `x/2 · (1 + erf(x / √2))`, or the same with tanh.
 
-    The sum cancels for x < 0, also in PyTorch: its error of one unit of roundoff times `|x|/2` is
-    below three units, as the sum is 0 for `x < -5.9`.
+    For x < 0, the sum suffers from cancellation, also in PyTorch: its error of one unit of roundoff
+    times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.
     """
     return node is not None and node.op in (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
 
@@ -190,9 +187,8 @@ def _take_max_per_position(bound: Array) -> Array:
 
 
 MAX_EXPLAINED_RATIO = 4
-"""A difference up to this multiple of the effect of rounding is attributed to rounding, because
-kernels also round internally.
-"""
+"""Differences up to this multiple of the rounding error are attributed to rounding, because kernels
+also round intermediate values."""
 RANDOM_ROUNDING_RUNS = 3
 
 
@@ -263,8 +259,8 @@ def compute_half_rounding_errors(
     weights: Mapping[str, Array],
     expected: Mapping[str, Array],
 ) -> dict[str, float]:
-    """Return the relative error of each result due to 16-bit rounding. Raise E0980 for a value out
-    of range.
+    """Return the relative error of each result due to 16-bit rounding. Raise E0980 if a value is
+    out of range.
     """
     numpy = backend.load_reference()
     rng = np.random.default_rng(0)
@@ -305,7 +301,7 @@ def check_float32_overflow(
 
 
 def _raise_overflow(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
-    """Raise E0980 for a value that is out of range of its type."""
+    """Raise E0980 because a value is out of the range of its type."""
     dtype = value.dtype
     named = [n for n, v in graph.names.items() if v is value]
     where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)

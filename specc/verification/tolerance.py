@@ -10,13 +10,13 @@ from specc.ir.array import Array
 
 RELATIVE_TOLERANCE = 1e-5
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Error bounds above this fraction of the largest value are uninformative."""
+"""Error bounds above this fraction of the largest value provide no information."""
 
 
 @dataclass(frozen=True)
 class ResultDifference:
     """The difference between a result and the reference, relative to the largest value.
-    `description` is empty if the result agrees with the reference.
+    `description` is "" if the result agrees with the reference.
     """
 
     relative_size: float
@@ -64,14 +64,14 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
 
 
 def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
-    """Replace reference values out of range of the result's dtype by infinity."""
+    """Replace reference values that are out of the range of the result dtype by infinity."""
     max_value = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
     return np.where(np.abs(expected) > max_value, np.copysign(np.inf, expected), expected)
 
 
 def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
-    """Describe the first position where only one of the two values is finite or where the
-    infinities differ. Return "" if there is no such position.
+    """Describe the first position where only one of the values is finite, or where the infinities
+    differ. Return "" if there is no such position.
     """
     both_finite = np.isfinite(result) & np.isfinite(expected)
     wrong = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
@@ -131,9 +131,7 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
 
 
 def is_bound_informative(expected: Array, error_bound: Array) -> bool:
-    """Return True if the bounds of at least half of the elements are small relative to the largest
-    value.
-    """
+    """Return True if at least half of the bounds are small relative to the largest value."""
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
     return not error_bound.size or float((error_bound <= allowed).mean()) >= 0.5
 
@@ -147,11 +145,11 @@ def get_max_magnitude(x: Array) -> float:
 class VerificationRound:
     """The comparison of a graph with its reference at one set of lengths.
 
-    `is_agreeing` is None if no result was compared (`is_compared` is false) or rounding decides a
-    result. `max_error` is the largest difference of any of the `result_count` results, relative to
-    the maximum of that result. `note` ends the line. `uncovered_subgraphs` are the branches and
-    loop bodies that no round executed, `skipped_lengths` the lengths that are too long for the
-    reference; both are set after the last round.
+    `is_agreeing` is None if no result was compared (`is_compared` is false) or if a result is too
+    sensitive to rounding. `max_error` is the largest difference among the `result_count` results,
+    relative to the maximum of the result. `note` is appended to the line. `uncovered_subgraphs` are
+    the branches and loop bodies that no round executed, and `skipped_lengths` the lengths that
+    exceed the cost limit of the reference; both are set after the last round.
     """
 
     graph: str = ""
@@ -187,7 +185,7 @@ class VerificationRound:
         return f"{agree}, worst difference {self.max_error:.1e} of the largest value"
 
     def to_json(self) -> dict[str, object]:
-        """Return the round as JSON values. The note has no leading separator."""
+        """Return the round as JSON values. The note does not include the leading separator."""
         return {
             "graph": self.graph,
             "sizes": dict(self.sizes),

@@ -1,4 +1,6 @@
-"""Verify a standalone generator: compare tokens and probabilities with the reference decode."""
+"""Verify a standalone generator: compare tokens and probabilities with decoding by the
+reference.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -48,8 +50,8 @@ MAX_TOKENS = 8
 def iterate_generated_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield each round. Raise E0930 for the first token, probability or score with a difference
-    that rounding does not explain.
+    """Yield each round. Raise E0930 at the first token, probability or score whose difference
+    rounding does not explain.
     """
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
@@ -81,8 +83,7 @@ def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
     """Return the weights of the scoring graph, with zeros for parameters that are not stored."""
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
-        # Only the shape of such a parameter is used. If its values were used, the tokens would
-        # differ.
+        # Only the shape of such a parameter is used; otherwise, the tokens would differ.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
     return weights
 
@@ -129,16 +130,16 @@ def _make_random_request(
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Run the copy of the model that counts executions of subgraphs, if there is one."""
+    """Run the copy of the model that counts subgraph executions, if there is one."""
     if coverage.session is not None:
-        # the counting session implements all session methods that decoding uses
+        # the counting session implements all methods that decoding uses
         run_standalone(cast("Session", coverage.session), request)
 
 
 @dataclass(frozen=True)
 class _ReferenceDecode:
-    """The reference decoding of a request. Its results are `tokens` i64[batch n steps], and
-    `log_probs` f64[batch steps] or `scores` f64[batch n].
+    """The reference decoding of a request. Its results are `tokens` (int64 [batch, n, steps]), and
+    `log_probs` (float64 [batch, steps]) or `scores` (float64 [batch, n]).
     """
 
     request: GenerationRequest
@@ -146,8 +147,8 @@ class _ReferenceDecode:
     weights: Mapping[str, Array]
 
     def compute_results(self, perturbation: RoundingPerturbation | None = None) -> dict[str, Array]:
-        """Decode with the reference and return the results. If `perturbation` is given, it perturbs
-        all values.
+        """Decode with the reference and return the results. If `perturbation` is given, all values
+        are perturbed.
         """
         asked, settings = self.request, self.request.limited_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
@@ -241,8 +242,8 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if rounding also changes these results of the reference; otherwise raise
-    E0930.
+    """Return a note if perturbations by rounding errors also change these results of the reference;
+    otherwise raise E0930.
     """
     half_dtype = find_half_dtype(decode.graph)
 
@@ -251,7 +252,7 @@ def _explain_difference(
         return decode.compute_results(errors)
 
     bounds = compute_error_bounds(run_rounded, expected)
-    # after a different token the remaining tokens may differ too
+    # after the first different token, all later tokens may differ
     has_changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     bounds["tokens"] = np.where(has_changed, np.inf, bounds["tokens"])
     for name in bounds.keys() - {"tokens"}:
@@ -265,13 +266,13 @@ def _explain_difference(
 
 
 def _stack_steps(steps: list[Array], width: int) -> Array:
-    """Stack per-step arrays to [batch width], padded with -1."""
+    """Stack per-step arrays to [batch, width], padded with -1."""
     fill = [np.full_like(steps[0], -1)] * (width - len(steps))
     return np.stack([*steps, *fill], -1)
 
 
 def _pad_sequences(sequences: list[list[list[int]]], settings: GenerationSettings) -> Array:
-    """Stack sequences to i64[batch n steps], padded to `max_tokens`."""
+    """Stack sequences to int64 [batch, n, steps], padded to `max_tokens`."""
     width = settings.max_tokens
     padded = [
         [[*t, *[settings.padding_token] * (width - len(t))] for t in row] for row in sequences

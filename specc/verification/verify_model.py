@@ -63,14 +63,14 @@ def iterate_rounds(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
-    """Compare a model with the reference and yield each round. Raise E0930 for the first output
-    that differs by more than the tolerance.
+    """Compare a model with the reference and yield each round. Raise E0930 at the first output that
+    differs by more than the tolerance.
 
-    A model with quantized weights is compared without activation quantization to the reference with
-    dequantized weights, and each of its products is compared with integer arithmetic (E0855).
-    Further rounds execute branches and loop bodies that were not executed yet. The last entry lists
-    the remaining subgraphs and the lengths that are too expensive. Raise E0932 at the end if
-    rounding decides a result in at least half of the rounds.
+    A model with quantized weights is compared, without activation quantization, to the reference
+    with dequantized weights, and each quantized MatMul is compared with integer arithmetic (E0855).
+    Further rounds execute branches and loop bodies that have not been executed yet. The last entry
+    lists the remaining subgraphs, and the lengths that exceed the cost limit. Raise E0932 at the
+    end if a result is too sensitive to rounding in at least half of the rounds.
 
     `sample_inputs` replaces the random inputs; `max_lengths` limits lengths that the graph does not
     limit.
@@ -106,7 +106,7 @@ def iterate_rounds(
 @dataclass(kw_only=True)
 class _ReferenceComparison:
     """A model and its reference. `inconclusive_counts` maps each result to the number of rounds in
-    which rounding decides the result; `compared_rounds` is the number of all rounds.
+    which it is too sensitive to rounding; `compared_rounds` is the total number of rounds.
     """
 
     graph: Graph
@@ -129,7 +129,7 @@ class _ReferenceComparison:
         )
 
     def find_undecided_results(self) -> list[str]:
-        """Return the results that rounding decides in at least half of the rounds."""
+        """Return the results that are too sensitive to rounding in at least half of the rounds."""
         return sorted(
             name
             for name, count in self.inconclusive_counts.items()
@@ -182,8 +182,8 @@ def _explain_by_rounding(
     run_perturbed: PerturbedRun,
     sizes_text: str,
 ) -> tuple[set[str], str]:
-    """Return the names of results with uninformative bounds, and a note on differences that float32
-    rounding explains. Raise E0930 for any other difference.
+    """Return the names of results that are too sensitive to rounding, and a note on differences
+    that float32 rounding explains. Raise E0930 for any other difference.
     """
     bounds = compute_position_error_bounds(run_perturbed, expected)
     relative_bounds = {n: _compute_relative_bound(expected[n], bounds[n]) for n in mismatches}
@@ -218,8 +218,8 @@ def _check_half_rounding(
     expected: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
 ) -> str:
-    """Return the note on results computed in 16 bits. Raise E0930 for a difference that rounding to
-    16 bits does not explain, and E0980 for a value out of range.
+    """Return the note on results computed in 16 bits. Raise E0930 if rounding to 16 bits does not
+    explain a difference, and E0980 if a value is out of range.
     """
     rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
@@ -234,7 +234,7 @@ def _check_half_rounding(
 
 
 def _raise_undecided(names: list[str]) -> NoReturn:
-    """Raise E0932 for results whose agreement with the reference depends on rounding."""
+    """Raise E0932 because the agreement of results with the reference depends on rounding."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -250,8 +250,8 @@ def _raise_undecided(names: list[str]) -> NoReturn:
 def iterate_all_rounds(
     opened: OpenedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Verify a model file or all graphs of a package. Raise E0930 for a difference, and E0932 for
-    results that rounding decides.
+    """Verify a model file or all graphs of a package. Raise E0930 if a result differs, and E0932 if
+    a result is too sensitive to rounding.
     """
     package, graph = opened.package, opened.graph
     if package is None and (package := _open_package_of_step(opened)):
@@ -267,7 +267,7 @@ def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Yield the rounds of a single file. A decode step cannot be verified without its package,
-    because its graph does not declare the buffer inputs.
+    because its graph lacks the buffer inputs.
     """
     decodes = model.manifest.decoding is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
@@ -297,7 +297,7 @@ def _open_package_of_step(opened: OpenedModel) -> ModelPackage | None:
 def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
-    """Verify each graph of a package that has a manifest. Raise E0930 for the first difference."""
+    """Verify each graph of a package that has a manifest. Raise E0930 at the first difference."""
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
             reason = "not compared, because the model has no specc metadata"

@@ -1,3 +1,3 @@
-"""Visualization of architectures as trees and drawings: blocks with data flow, cost, and
+"""Visualization of architectures: trees and drawings of blocks with data flow, cost plots, and
 differences.
 """

@@ -1,4 +1,4 @@
-"""Compare the config, blocks, operations, masks, weights and cost of two architectures."""
+"""Compare the config, blocks, ops, masks, weights and cost of two architectures."""
 
 import math
 import re
@@ -17,10 +17,10 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label,
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
-"""Minimum fraction of common blocks of two comparable architectures."""
+"""Minimum fraction of blocks that two architectures must have in common to be compared."""
 
 MAX_LINES = 400
-"""Maximum number of printed lines per kind of change. Further lines are only counted."""
+"""Maximum number of printed lines per kind of change. Additional lines are only counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -45,9 +45,7 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B. If the architectures are unrelated, `reason` explains why they are
-    not compared.
-    """
+    """All changes from A to B. If they are not compared, `reason` explains why."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -119,15 +117,16 @@ def _diff_ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
 
 
 Facts = tuple[tuple[str, str], ...]
-"""The operations and parameters of a scope itself, as ordered (name, details) pairs."""
+"""The operations and parameters of a scope, without nested scopes, as ordered (name, details)
+pairs."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
-    """Return the operations and weights of every scope, excluding nested scopes."""
+    """Return the operations and weights of every scope, without those of nested scopes."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
-        # the ops of a mask are described by the attention that uses it
+        # the ops of a mask are described with the attention that uses it
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
     for name, fact in graph.parameter_facts.items():
@@ -138,8 +137,8 @@ def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield an operation with its attributes. For attention, also yield its heads and its visible
-    keys.
+    """Yield an operation with its attributes. For attention, also yield the number of heads and the
+    keys that a query attends to.
     """
     attributes = {
         name: value
@@ -147,7 +146,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
         if isinstance(value, bool | int | float | str | Dim)
     }
     if isinstance(node.op, ops.Arith | ops.Reduce):
-        attributes.pop("fn")  # the label of the op contains this attribute
+        attributes.pop("fn")  # the label of the op already contains this attribute
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return
@@ -208,14 +207,14 @@ def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
 
 
 def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
-    """Yield (path, change) pairs of the scopes that both graphs have."""
+    """Yield the path and the change of scopes that both graphs have."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change
 
 
 def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
-    """Pair the differing facts of two scopes by name, in order."""
+    """Pair the differing entries of two scopes by name, in order."""
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
         before, after = ([d for n, d in facts if n == name] for facts in (left, right))
@@ -225,7 +224,7 @@ def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
 def _pair_details(
     name: str, old_details: Sequence[str], new_details: Sequence[str]
 ) -> Iterator[str]:
-    """Pair the differing details of facts with the same name, in order."""
+    """Pair the differing details of entries with the same name, in order."""
     shared = min(len(old_details), len(new_details))
     for old, new in zip(old_details[:shared], new_details[:shared], strict=True):
         if old != new:
@@ -244,11 +243,11 @@ def _diff_details(old: str, new: str) -> str:
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
-    """Merge equal changes of paths that differ in one number."""
+    """Merge equal changes of paths that differ only in one number."""
     paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, change in pairs:
         paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
-        # a change that occurs twice in a block is reported once
+        # report a change only once if it occurs twice in a block
         paths += [path] if path not in paths else []
     folded = [
         ArchitectureChange(kind=kind, path=path, change=change)
@@ -302,7 +301,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
 
 
 def format_difference(a: DiffSide, b: DiffSide, difference: ArchitectureDifference) -> list[str]:
-    """Format a difference as text, in columns."""
+    """Format a difference as text in columns."""
     if difference.is_same:
         return [f"{a.name} and {b.name} are the same architecture"]
     head = [f"{a.name} → {b.name}"]

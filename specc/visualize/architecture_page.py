@@ -1,4 +1,4 @@
-"""Render an architecture as an HTML page or one SVG."""
+"""Render an architecture as an HTML page or an SVG."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,13 +28,13 @@ from specc.visualize.block_tree import Block, SpecLine, build_block_tree, expand
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
 
 MAX_ITEMS = 60
-"""Maximum number of boxes in one drawing; further blocks are collapsed."""
+"""Maximum number of boxes in one drawing; more nested blocks are collapsed."""
 
 PANEL_ITEMS = 14
 """Maximum number of boxes in the drawing of a panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with their own panel; further blocks are shown inside other panels."""
+"""Maximum number of blocks with a separate panel; other blocks are shown within other panels."""
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """A space between groups of three digits."""
@@ -45,8 +45,8 @@ MAX_SOURCE = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """The content of a page: graphs by name, the full graph first. `sizes` are the fixed lengths,
-    `parameter_count_text` is the formatted parameter count.
+    """The content of a page: graphs by name, the full-forward graph first. `sizes` are the fixed
+    lengths, `parameter_count_text` is the formatted parameter count.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ArchitectureView:
 
 
 def render_architecture_svg(view: ArchitectureView) -> str:
-    """Render a graph as one SVG drawing; nested blocks are expanded up to MAX_ITEMS boxes."""
+    """Render a graph as an SVG drawing; nested blocks are expanded up to MAX_ITEMS boxes."""
     graph = next(iter(view.graphs.values()))
     block = build_block_tree(graph, view.sizes)
     return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), view.name))

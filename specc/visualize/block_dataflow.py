@@ -1,4 +1,4 @@
-"""Find the scope in which each node is drawn, and build the data flow inside a scope."""
+"""Determine the scope in which each node is drawn, and build the data flow within a scope."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope of each node: the path under which it was built, or the common scope of
+    """Return the scope of each node: the path under which it was built, or the common ancestor of
     several paths.
 
     A node without weights whose consumers are all in one deeper scope is drawn there if that scope
@@ -30,7 +30,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 def _choose_inner_scope(node: Node, inner: str, node_scopes: Mapping[Node, str]) -> str:
     """Return the deepest scope around the consumers' scope `inner` that computes an operand of the
-    node, or the node's own scope.
+    node, or the scope of the node itself.
     """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(inner, node_scopes[node]):
@@ -60,7 +60,7 @@ def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
 
 
 def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
-    """Yield the scopes from `inner` outwards, up to but excluding `outer`."""
+    """Yield the scopes from `inner` outward, excluding `outer`."""
     while inner != outer and is_inside(inner, outer):
         yield inner
         inner = inner.rpartition(".")[0]
@@ -110,7 +110,9 @@ class FlowItem:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockFlow:
-    """Items in topological order, and edges as pairs of indices; a back edge closes a cycle."""
+    """A data flow graph: items in topological order, and edges as pairs of item indices. A back
+    edge closes a cycle.
+    """
 
     items: tuple[FlowItem, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
@@ -126,7 +128,7 @@ NO_VALUES: Values = frozenset()
 @dataclass(kw_only=True)
 class _FlowBuilder:
     """Builds the data flow of a scope: `sources` are the drawn values that a value depends on,
-    `item_indices_by_value` maps a value to the index of the item that draws it.
+    `item_indices_by_value` maps a value to the index of its item.
     """
 
     graph: Graph
@@ -179,7 +181,7 @@ class _FlowBuilder:
         return value
 
     def visit_graph(self) -> None:
-        """Visit every node of the graph."""
+        """Visit all nodes of the graph."""
         self.inputs |= {v: n for n, v in self.graph.inputs.items()}
         self.value_order |= {v: n for n, v in enumerate(self.inputs)}
         self.sources = {v: frozenset([v]) for v in self.inputs}
@@ -189,12 +191,12 @@ class _FlowBuilder:
             self._visit_node(node, results)
 
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Add an item for a node, or pass its sources on to its results if it is not drawn."""
+        """Add an item for a node, or propagate its sources to its results if it is not drawn."""
         sources = self._collect_sources(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.node_scopes[node]
         if drawn and is_inside(home, self.scope):
-            # arithmetic with a constant and operations on weights only are not drawn
+            # arithmetic with constants, and operations that involve only weights, are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             drawn = is_shown or bool(self.get_block(home))
             if drawn:
@@ -244,15 +246,15 @@ def get_operation_label(node: Node) -> str:
 def build_flow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockFlow:
-    """Return the flow inside a scope; `get_block` maps a scope inside it to the path of its block,
-    or to "".
+    """Build the data flow within a scope; `get_block` maps a scope inside it to the path of its
+    block, or to "".
     """
     builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block)
     builder.visit_graph()
     for name, value in _iterate_results(graph, node_scopes, scope):
         number = builder.get_item_index(FlowItem(role="result", name=name))
         read = builder.sources.get(value, NO_VALUES)
-        # masks and positions are drawn between blocks only if they are computed from activations
+        # masks and position ids are drawn between blocks only if they are computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
         builder.add_edges(floats, number)
     return _order_items(builder.items, builder.edges)
@@ -275,7 +277,7 @@ def _iterate_results(
 
 
 def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
-    """Return the items that a result depends on, in topological order, ports first."""
+    """Return the items that a result depends on, in topological order, with ports first."""
     reaching = _find_reaching(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= reaching]
     remaining = sorted(reaching, key=lambda n: (NODE_RANKS[items[n].role], n))
@@ -288,7 +290,7 @@ def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None
 
 
 def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Sort items so that edges lead forward; a cycle begins at its first item in `items`."""
+    """Sort items topologically; a cycle begins at its first item in `items`."""
     predecessors = {n: {a for a, b in edges if b == n} for n in items}
     remaining = [*items]
     order: list[int] = []

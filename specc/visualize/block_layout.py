@@ -1,4 +1,4 @@
-"""Lay out a block as a drawing: rows of items, and edges in lanes."""
+"""Lay out a block as a drawing: items in rows, and edges in lanes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,8 +38,8 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingPiece:
-    """Marks relative to the top left corner; edges enter and leave at the horizontal center.
-    `frame_ports` are the roles (`port` or `result`) that are drawn as lines to the frame.
+    """Drawing elements relative to the top left corner; edges enter and leave at the horizontal
+    center. `frame_ports` are the roles (`port` or `result`) that are drawn as lines to the frame.
     """
 
     width: float
@@ -103,7 +103,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
     rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, frame_ports)
     skip_edges = _assign_lanes(flow, rows)
     outermost = max(skip_edges.values(), default=-1)
-    # the same space is free on the right, which centers the layout
+    # add the same space on the right, to center the layout
     left = LANE * (outermost + 1) + (8 if skip_edges else 0)
     placed, (inner, height) = _place_rows(pieces, rows, left)
     # edges first, so that all other marks cover them
@@ -151,7 +151,7 @@ def _move_ports_to_own_rows(
     rows: Sequence[Sequence[int]], flow: BlockFlow, frame_ports: set[int]
 ) -> list[list[int]]:
     """Move the input on the frame to a row above all others, and the output to a row below all
-    others, so that both are centered at the lines to the frame.
+    others, so that both are aligned with the lines to the frame.
     """
     inputs = [[n] for n in frame_ports if flow.items[n].role == "port"]
     outputs = [[n] for n in frame_ports if flow.items[n].role == "result"]
@@ -188,7 +188,7 @@ def _compute_depths(flow: BlockFlow) -> list[int]:
 
 def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
     """Return the lane of each edge that skips rows or points upward. Overlapping edges get
-    different lanes, the shortest edge the innermost lane.
+    different lanes; shorter edges get inner lanes.
     """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
@@ -199,7 +199,7 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
         used_lanes = {
             lane for other, lane in lanes.items() if _do_ranges_overlap(spans[other], spans[edge])
         }
-        # one lane per skip edge is always enough
+        # there are never more lanes than edges that skip rows
         lanes[edge] = next(n for n in range(len(skip_edges)) if n not in used_lanes)
     return lanes
 
@@ -218,15 +218,15 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
-    """Draw the line between two pieces. If `side` is set, the line passes the other pieces at this
-    x.
+    """Draw the line between two pieces. If `side` is set, the line runs past other pieces at this x
+    coordinate.
     """
     start, end = a.exit_point, b.entry_point
     if side is None:
         turn = b.row_span[0] - ROW_GAP / 2
         straight = abs(start[0] - end[0]) < 0.5
         bent = () if straight else ((start[0], turn), (end[0], turn))
-        # an edge that continues to the frame has its arrow at the frame
+        # an edge that continues to the frame has its arrowhead at the frame
         onward = b.piece.height == 0
         points = (start, *bent, end)
         return LineMark(points=points, color=EDGE_COLOR, corner_radius=6, has_arrow=not onward)
@@ -238,7 +238,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
         middle = b.corner[1] + b.piece.height / 2
         route += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:
-        # the edge ends at the line to the frame, which has the arrow
+        # the edge ends at the line to the frame, which has the arrowhead
         route += [(side, above), (end[0], above), end]
         return LineMark(points=tuple(route), color=EDGE_COLOR, corner_radius=7)
     else:
@@ -327,7 +327,7 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPi
     width = max(inner.width + 2 * PAD, heading_width)
     height = inner.height + 30 + PAD
     if "port" in inner.frame_ports:
-        # the line from above does not cross the name
+        # the line from above must not cross the name
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - inner.width) / 2
     edge = BLOCK_COLORS[block.kind][1]

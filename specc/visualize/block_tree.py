@@ -1,5 +1,5 @@
-"""The tree of blocks of a graph (shapes, parameters, cost, spec lines), and the choice of blocks to
-expand.
+"""The tree of blocks of a graph (shapes, parameters, cost, spec lines), and the selection of blocks
+to expand.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,14 +60,14 @@ class Block:
     flow: BlockFlow
     inner_blocks: Mapping[str, "Block"] = field(default_factory=dict)
     outer_path: str = ""
-    """The outermost scope whose operations belong to the block; `path` is the innermost."""
+    """The outermost scope that is merged into the block; `path` is the innermost."""
     members: tuple[str, ...] = ()
     """The scopes of the enclosing block that this block represents."""
 
     @property
     def label(self) -> str:
-        """The name in a drawing. The name of a numbered block includes its parent and its main
-        part, e.g. `layer.0 SelfAttention`.
+        """The label in a drawing. For a numbered block, it includes the parent and the main
+        component, e.g. `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -126,7 +126,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, part: SummaryNode, path: str) -> Block:
-        """Create the block of a part; a part with a single child is merged with it."""
+        """Create the block of a scope; a scope with a single child is merged with it."""
         merged_names, repeats, members_of_part = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
         while (
@@ -136,7 +136,7 @@ class _BlockBuilder:
             (part,) = part.parts.values()
             merged_names.append(part.name)
             first = f"{first}.{part.members[0]}"
-            # only the first of several equal layers is drawn
+            # of several equal layers, only the first is drawn
             outer = first if len(part.members) > 1 else outer
         child_block = self.build_block(part, ".".join(merged_names), first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
@@ -198,13 +198,15 @@ def classify_block(nodes: list[Node]) -> str:
 
 
 def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
-    """Build the block tree of a graph; the root has the graph's name."""
+    """Build the block tree of a graph; the root has the name of the graph."""
     maker = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
     return maker.build_block(summarize_graph(graph, sizes), graph.name, "", "")
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the direct child of a path that contains a scope, or "" if the scope is elsewhere."""
+    """Return the direct child of a path that contains a scope, or "" if the scope is not below the
+    path.
+    """
     if scope == path or not is_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
@@ -243,7 +245,7 @@ def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
         if _count_shown_items(block, trial) > max_items:
             break
         expanded = trial
-    # residual connections characterize an architecture
+    # residual connections should be visible
     for outer in block.walk_blocks():
         if outer is block or outer.path in expanded:
             expanded |= {
@@ -266,7 +268,7 @@ def _has_residual(block: Block) -> bool:
 
 
 def _is_composed(block: Block) -> bool:
-    """Return True if a block consists of several blocks and operations."""
+    """Return True if a block contains several blocks or operations."""
     parts = [i for i in block.flow.items if i.role in ("block", "op")]
     return bool(block.inner_blocks) and len(parts) > 1
 

@@ -1,4 +1,4 @@
-"""Cost by sequence length: formulas, curves and their log-log plot."""
+"""Cost as a function of sequence length: formulas, curves and a log-log plot."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ MIN_LENGTH, MAX_LENGTH = 64, 16_384
 """Range of sequence lengths in the plot."""
 
 COMPARED_WINDOW = 256
-"""Window size of the sliding-window attention that is plotted for comparison."""
+"""Window size of the hypothetical sliding-window attention in the plot."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
 """Names of the curves of the actual model; other curves are hypothetical."""
@@ -38,8 +38,8 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Curves over the lengths of the axes `symbols`, for one batch element. `limit_reason` explains
-    the maximum length.
+    """Cost curves for one batch element as functions of the length of the axes `symbols`.
+    `limit_reason` explains the maximum length.
     """
 
     symbols: tuple[str, ...]
@@ -49,7 +49,9 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Return the cost of a graph by sequence length, or None if it depends on no length."""
+    """Compute the cost of a graph as a function of sequence length, or return None if it does not
+    depend on a length.
+    """
     root = summarize_graph(graph)
     work = root.sum_parts("multiply_adds")
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
@@ -96,8 +98,8 @@ def _make_curves(
 def _compute_saved_multiply_adds(
     graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> list[float]:
-    """Return the multiply-adds that blocked attention saves. A sequence that is shorter than a
-    block is not split, so each length is evaluated separately.
+    """Return the multiply-adds that blocked attention saves. A sequence shorter than a block is not
+    split, so each length is evaluated separately.
     """
     return [
         _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_multiply_adds"), sizes)
@@ -107,7 +109,7 @@ def _compute_saved_multiply_adds(
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
-    """Return True if the number of keys of an attention is bounded for any length."""
+    """Return True if the number of keys per query is bounded for all lengths."""
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found = [plan_local_attention(node, padded) for node in attends]
     return any(local is not None and local.window is not None for local in found)
@@ -151,7 +153,7 @@ def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _compute_saved(node: Node, sizes: Mapping[str, int]) -> float:
-    """Return the multiply-adds of an attention that a window would save."""
+    """Return the multiply-adds that a sliding window would save in an attention node."""
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
     else:
@@ -172,7 +174,7 @@ LABEL_SPACING = 15.0  # distance between the names of two curves in points
 
 
 def plot_cost(cost: CostCurves) -> Drawing:
-    """Plot the curves with logarithmic axes, on which powers of n are straight lines."""
+    """Plot the curves with logarithmic axes, so that powers of n are straight lines."""
     title = "Multiply-adds by sequence length"
     # a logarithmic axis cannot show 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]

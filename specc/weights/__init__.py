@@ -1,1 +1,1 @@
-"""Parameters of a model and the sources of their values."""
+"""Parameters of a model: checkpoints, file formats, initialization, quantization."""

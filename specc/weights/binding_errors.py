@@ -1,4 +1,4 @@
-"""Report errors if model and checkpoint do not match."""
+"""Report mismatches between a model and a checkpoint."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -24,7 +24,7 @@ MAX_ERRORS = 20
 
 T = TypeVar("T")
 MissingParameter: TypeAlias = tuple[RequiredParameter, str]
-"""A parameter without values, and the required tensor that the files lack."""
+"""A parameter without values, and a required tensor that the checkpoint lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ def make_binding_errors(
 
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
-    """Add the reason why a missing parameter is not part of a new head, or how to initialize it."""
+    """Add the reason why a missing parameter is not part of a new task head, or how to initialize
+    it.
+    """
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
@@ -137,7 +139,7 @@ def _make_missing_tensor_error(
     """Return the error for parameters without a tensor, with unused tensors that may match."""
     wanted, tensor = similar_parameters[0]
     meant = _suggest_name(checkpoint, similar_parameters, unused)
-    # One such rule suffices, because its pattern matches the whole group.
+    # One such rule is sufficient, because its pattern matches the whole group.
     name, close = next(iter(meant.items()), (wanted.name, None))
     rule = f'load "{generalize_name(name)}" = '
     help_ = (
@@ -170,7 +172,9 @@ def _make_missing_tensor_error(
 def _suggest_name(
     checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
-    """Map each parameter to the unused tensor with the most similar name, equal shapes first."""
+    """Map each parameter to the unused tensor with the most similar name, preferring equal
+    shapes.
+    """
     meant: dict[str, str] = {}
     for wanted, name in similar_parameters:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
@@ -219,8 +223,8 @@ def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
-    """Return the config value to set if an adapter stores an embedding table of a different
-    vocabulary size; return "" otherwise.
+    """Return the config value to set if an adapter stores an embedding table of another vocabulary
+    size, otherwise "".
     """
     wanted, shape = mismatch.parameter, mismatch.shape
     file = checkpoint.get_file(mismatch.tensors[0])
@@ -236,7 +240,7 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
 
 
 def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
-    """Suggest a fix for a shape mismatch, or return "" if the lengths do not determine a fix."""
+    """Suggest a fix for a shape mismatch, or return "" if the lengths suggest none."""
     expected, shape = mismatch.parameter.shape, mismatch.shape
     name, source = (generalize_name(mismatch.parameter.name), generalize_name(mismatch.tensors[0]))
     if len(mismatch.tensors) == 1 and not mismatch.rule_span:
@@ -254,7 +258,7 @@ def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """Suggest a fix for the length of a single axis, or suggest different files."""
+    """Suggest a fix for the length of a single axis, or suggest other files."""
     if len(shape) == len(expected):
         odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(odd) == 1:
@@ -300,9 +304,9 @@ def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T
 
 @dataclass(frozen=True, slots=True)
 class HeadInitialization:
-    """The random initialization of a new head from `seed`; each parameter uses its initializer in
-    `initializers`. `find_base_parameters` returns the parameters of the base model, which are never
-    initialized.
+    """The random initialization of a new task head from `seed`, with the initializer of each
+    parameter in `initializers`. `find_base_parameters` returns the parameters of the base model,
+    which are never initialized.
     """
 
     seed: int | None
@@ -317,12 +321,12 @@ def explain_uninitialized(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return the reason why each missing parameter outside a new head is not initialized.
-    `bound_parameters` are the parameters in the checkpoint.
+    """Return the reason why each missing parameter is not initialized, unless it belongs to a new
+    task head. `bound_parameters` are the parameters in the checkpoint.
     """
     kinds = {get_name_skeleton(w.name): w.name for w in bound_parameters}
     calls = {_get_call_key(w): w.name for w in bound_parameters}
-    # Finding the base model elaborates all graphs, which is avoided if nothing is missing.
+    # Finding the base model elaborates all graphs, so skip it if nothing is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
@@ -349,7 +353,7 @@ def explain_uninitialized(
 
 
 def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
-    """Return the key that the weights of a call share: scope and source location."""
+    """Return the key of the call that declares a parameter: its scope and source location."""
     return parameter.name.rpartition(".")[0], parameter.span
 
 

@@ -45,9 +45,9 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is the path from the user. `adapted_tensors` are
-    changed by an adapter; `decoded_tensors` are stored quantized or transformed and can be decoded
-    row by row; `optional_tensors` may be unused.
+    """The tensors of all files by name. `path` is the path given by the user. `adapted_tensors` are
+    changed by an adapter; `decoded_tensors` are stored quantized or transformed, and are decoded
+    row by row; `optional_tensors` may remain unused.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -74,8 +74,8 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Return True if the metadata declares that the file uses the spec's parameter names and
-        shapes.
+        """Return True if the metadata declares that the file uses the parameter names and shapes of
+        the spec.
         """
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
@@ -89,7 +89,7 @@ class Checkpoint(Closeable):
         return self._file_by_tensor[name]
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of its memory-mapped file."""
+        """Return the tensor as a read-only view of the memory-mapped file."""
         return self._file_by_tensor[name].get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
@@ -151,14 +151,14 @@ def _is_directory(path: Path) -> bool:
 def _find_weights_file(directory: Path) -> Path:
     """Return the weights file or index of a directory."""
     names = _list_directory(directory)
-    # file names of transformers take precedence, in its search order: saving a small model over a
-    # large one leaves the old index in the directory
+    # file names of transformers take precedence, in its search order: if a small model was saved
+    # over a large one, the old index is still in the directory
     for default in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if default in names:
             return directory / default
     indexes = _filter_by_suffix(names, INDEX_SUFFIX)
     single = _filter_by_suffix(names, ".safetensors")
-    only = indexes or single  # an index takes precedence: its shards are in `single`
+    only = indexes or single  # an index takes precedence over its shards
     if len(only) == 1:
         return directory / only[0]
     if not only:
@@ -193,7 +193,7 @@ def _list_directory(directory: Path) -> list[str]:
 def _fail_ambiguous_directory(
     directory: Path, names: list[str], weight_files: list[str]
 ) -> NoReturn:
-    """Raise an error for a directory with several sets of weights, or none."""
+    """Raise an error because a directory contains several sets of weights, or none."""
     where = escape_text(directory)
     listed = "found: " + ", ".join(map(escape_text, weight_files[:8]))
     stems = {_SHARD_SUFFIX.sub("", name) for name in weight_files if _SHARD_SUFFIX.search(name)}
@@ -238,7 +238,7 @@ def _describe_other_formats(names: list[str]) -> list[str]:
 
 
 def reject_pickle(*paths: Path) -> NoReturn:
-    """Raise E0514 for PyTorch checkpoints."""
+    """Raise E0514 because a checkpoint contains pickles (PyTorch `.bin` or `.pt`)."""
     names = [escape_text(path) for path in paths]
     more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
     raise_error(
@@ -250,7 +250,7 @@ def reject_pickle(*paths: Path) -> NoReturn:
 
 
 def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
-    """Open all files; close them again if an error occurs."""
+    """Open all files; close them if opening one fails."""
     with ExitStack() as opened:
         files = [
             opened.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p))
@@ -261,7 +261,7 @@ def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
 
 
 def _open_shards(path: Path) -> Checkpoint:
-    """Open the shards of an index; index and shards must agree on every tensor."""
+    """Open the shards of an index; the index and the shards must list the same tensors."""
     wanted = _read_weight_map(path)
     shards = sorted(set(wanted.values()))
     for shard in shards:
@@ -277,7 +277,7 @@ def _open_shards(path: Path) -> Checkpoint:
 
 
 def _check_shard(index: Path, shard: str) -> None:
-    """Raise an error if an untrusted index refers to files outside its own directory."""
+    """Raise an error if the (untrusted) index refers to files outside its directory."""
     hidden = shard.startswith(".")
     elsewhere = "/" in shard or "\\" in shard
     if hidden or elsewhere or not shard.endswith(".safetensors"):
@@ -309,7 +309,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
 
 
 def _read_weight_map(path: Path) -> dict[str, str]:
-    """Read the map from tensor name to shard file of an index file."""
+    """Read the mapping from tensor names to shard files in an index."""
     try:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFileError as error:
@@ -322,13 +322,13 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
         _fail_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
-    except ValueError as error:  # invalid JSON, a duplicate key, or too deep nesting
+    except ValueError as error:  # invalid JSON, a duplicate key, or nesting that is too deep
         _fail_bad_index(path, escape_text(error))
     return _select_files(path, fields)
 
 
 def _select_files(path: Path, fields: object) -> dict[str, str]:
-    """Return the map from tensor name to shard file from the content of an index file."""
+    """Parse the mapping from tensor names to shard files of an index."""
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}

@@ -1,4 +1,4 @@
-"""Bind every parameter to checkpoint tensors; every tensor must be used or ignored by a rule."""
+"""Bind every parameter to checkpoint tensors. Every tensor must be used or match an ignore rule."""
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
@@ -41,7 +41,7 @@ from specc.weights.weight_rules import (
 
 @dataclass(frozen=True, slots=True)
 class _ParameterExpression:
-    """An expression over declared names that computes a parameter, and its rule."""
+    """An expression over tensor names of the spec that computes a parameter, and its rule."""
 
     parameter: RequiredParameter
     expr: Expr
@@ -54,22 +54,22 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind parameters to tensors; `load` rules are skipped if the file declares that it uses the
-    spec's layout.
+    """Bind parameters to tensors; `load` rules are skipped if the file declares the layout of the
+    spec.
 
-    `initialization` initializes a new head, with a warning. Raise E0501, E0503, E0505, E0508,
+    `initialization` initializes a new task head, with a warning. Raise E0501, E0503, E0505, E0508,
     E0510, E0511 or E0515; all errors are reported at once.
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
-    # Map each parameter to its expression, first with the spec's names, then with the file's names.
+    # Map each parameter to its expression, with names of the spec, then of the file.
     ties = find_tied_pairs(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
     check_loads_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
-    # Find the parameters in the file, and the parameters of a new head among the missing ones.
+    # Find the parameters in the file, and the parameters of a new task head among the missing ones.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_values, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_values.parameters if head_values is not None else {}
@@ -101,7 +101,7 @@ def bind_parameters(
 
 
 def _bind_initialized(initialized: Mapping[str, RequiredParameter]) -> dict[str, BoundParameter]:
-    """Bind the parameters of a new head, which have no tensor."""
+    """Bind the parameters of a new task head, which have no tensors."""
     return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
 
 
@@ -113,7 +113,7 @@ def _initialize_head(
     checkpoint: Checkpoint,
 ) -> tuple[SeededValues | None, dict[str, str] | None]:
     """Return the initialized parameters (None if initialization was not requested), and the reasons
-    why other missing parameters are not part of a new head.
+    why other missing parameters are not part of a new task head.
     """
     if initialization is None:
         return None, None
@@ -137,12 +137,12 @@ def _find_naming(
     parts: Sequence[str],
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
-    """Infer the mapping from the spec's names to the file's names. Tied parameters are ignored,
+    """Infer the mapping from names of the spec to names of the file. Tied parameters are ignored,
     because the file may lack them.
     """
     exprs = [source.expr for name, source in sources.items() if name not in ties]
-    # the file has only one of several alternatives of a parameter, so names without alternatives
-    # are more reliable
+    # of several alternatives, the file has only one, so names without alternatives are more
+    # reliable
     plain = [expr for expr in exprs if not has_alternatives(expr)]
     needed = [name for expr in plain or exprs for name in iterate_tensor_names(expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
@@ -151,8 +151,8 @@ def _find_naming(
 def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
     """Return the tensors that no parameter reads and no rule ignores.
 
-    A copy stored for a tied parameter counts as read, and so does `num_batches_tracked` next to a
-    running mean. Tensors without elements are skipped, e.g. zero register tokens.
+    A stored copy of a tied parameter counts as read, and so does `num_batches_tracked` next to a
+    running mean. Empty tensors are skipped, e.g. zero register tokens.
     """
     used = {n for expr in exprs.values() for n in iterate_tensor_names(expr)}
     counts = _collect_batch_count_names(used)
@@ -175,8 +175,8 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 
 def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
-    """Return the rule for the exact name, the first rule whose pattern matches, or else the tensor
-    with the parameter's own name.
+    """Return the rule for the exact name, the first rule whose pattern matches, or the tensor with
+    the name of the parameter.
     """
     for rule in loads:
         if rule.name == parameter.name:
@@ -197,7 +197,7 @@ def _resolve_parameters(
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
     """Resolve parameters to expressions. Return the bound parameters, and the unresolved
-    parameters, each with one of its missing tensors.
+    parameters, each with a missing tensor.
 
     If the file stores only one of several tied parameters, the source parameter reads its tensor.
     """
@@ -247,8 +247,8 @@ def _list_mismatches(
 
 
 def get_dtype_family(dtype: str) -> str:
-    """Return the family of mutually convertible dtypes: floats or integers. Any other dtype is its
-    own family.
+    """Return the family of mutually convertible dtypes: floats or integers. Any other dtype forms a
+    family of its own.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"
@@ -274,8 +274,8 @@ def _choose_dtypes(
     rules: WeightRules,
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
-    """Choose the dtype and tie of each parameter. A tied parameter whose values in the file differ
-    keeps these values, with a warning.
+    """Choose the dtype and tie of each parameter. If a tied parameter has different values in the
+    file, it keeps these values, with a warning.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
     decided = {

@@ -36,7 +36,7 @@ from specc.weights.weight_expressions import (
 
 
 def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
-    """Infer the shape of an expression. Raise PatternMismatchError if shapes do not match."""
+    """Infer the shape of an expression. Raise PatternMismatchError if the shapes do not match."""
     match expr:
         case TensorExpr(name):
             return shapes[name]
@@ -74,7 +74,7 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
 
 
 def _check_pairs(rows: int, heads: int) -> None:
-    """Raise PatternMismatchError unless the rows of each head can be permuted in pairs."""
+    """Raise PatternMismatchError unless each head has an even number of rows."""
     if heads < 1 or rows % (2 * heads):
         raise PatternMismatchError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
@@ -147,8 +147,8 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous range of a tensor's stored bytes; `offset` counts from the first byte of the
-    tensor.
+    """A contiguous range of the stored bytes of a tensor; `offset` is relative to its first
+    byte.
     """
 
     tensor: str
@@ -157,7 +157,9 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Return the stored bytes that equal the result, or None if the result must be computed."""
+    """Return the stored bytes that equal the result of an expression, or None if it must be
+    computed.
+    """
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -176,8 +178,8 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Return True if a transpose leaves the stored bytes unchanged; axes of length 1 may move
-    anywhere.
+    """Return True if a transpose leaves the stored bytes unchanged; only axes of length 1 change
+    their position.
     """
     known = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:
@@ -247,7 +249,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     count, found = math.prod(shape), new_shape
     if -1 in new_shape:
         at, known = new_shape.index(-1), -math.prod(new_shape)
-        # This is the inferred length; if another axis is empty, any length would be possible.
+        # This is the inferred length: if another axis is empty, any length would be valid.
         rest = count // known if known else -1
         found = (*new_shape[:at], rest, *new_shape[at + 1 :])
     if -1 in found or math.prod(found) != count:
@@ -278,8 +280,8 @@ def evaluate_weight_expression(
     """Evaluate an expression; `read_tensor` returns a tensor by name, and `read_rows` returns some
     rows of a tensor.
 
-    The caller must check shapes with `infer_expression_shape` and resolve alternatives with
-    `resolve_alternatives`.
+    The caller must first check the shapes with `infer_expression_shape`, and resolve alternatives
+    with `resolve_alternatives`.
     """
     match expr:
         case TensorExpr(name):
@@ -297,7 +299,7 @@ def evaluate_weight_expression(
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
-    """Apply a one-operand expression: move elements, or call `_apply_elementwise`."""
+    """Apply an expression with one operand: move elements, or call `_apply_elementwise`."""
     match expr:
         case TransposeExpr():
             return x.transpose(expr.get_permutation(x.shape))
@@ -342,8 +344,9 @@ CUBIC_COEFFICIENT = -0.75
 
 
 def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
-    """Resize f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d] with bicubic interpolation,
-    align_corners=False and edge padding. The first `prefix` embeddings ([CLS] etc.) are kept.
+    """Resize position embeddings [..., prefix + n·n, d] to [..., prefix + rows·columns, d] with
+    bicubic interpolation, align_corners=False and edge padding. The first `prefix` embeddings
+    ([CLS] etc.) are unchanged.
 
     The result is computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
     interpolation", eq. 4 in its general form.
@@ -360,7 +363,9 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
-    """Return f64[new old]; row r contains the interpolation weights of output sample r."""
+    """Return a float64 matrix [new, old]; row r contains the interpolation weights of output sample
+    r.
+    """
     matrix = np.zeros((new_length, old_length))
     for r in range(new_length):
         center = (r + 0.5) * old_length / new_length - 0.5

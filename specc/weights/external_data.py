@@ -1,4 +1,4 @@
-"""Plan ONNX external data: weights either stay in the checkpoint files or are copied."""
+"""Plan ONNX external data: weights either remain in the checkpoint files or are copied."""
 
 import math
 import os
@@ -15,14 +15,14 @@ ALIGNMENT = 64
 PAGE_BYTES = 4096
 PAGE_ALIGNED_BYTES = 1 << 20
 MAX_INLINE = (1 << 31) - (1 << 24)
-"""Maximum size of weights inside an ONNX file: protobuf is limited to 2 GiB, and the graph needs
-space too."""
+"""Maximum size of weights inside an ONNX file: protobuf messages are limited to 2 GiB, which
+includes the graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to store. `byte_range` is the byte range of a file that already stores the tensor,
-    or None.
+    """A tensor to store. `byte_range` is the range of a file that already contains the tensor, or
+    None.
     """
 
     name: str
@@ -44,9 +44,9 @@ class ExternalLocation:
 
 @dataclass(frozen=True)
 class ExternalDataPlan:
-    """A plan of external data: `linked_tensors` stay in their files; `copied_tensors` are written
-    to a new file of `copied_bytes` bytes. `copy_reasons` has the reason why a weights file cannot
-    be linked.
+    """A plan of external data: `linked_tensors` remain in their files; `copied_tensors` are written
+    to a new file of `copied_bytes` bytes. `copy_reasons` are the reasons, per weights file, why it
+    cannot be linked.
     """
 
     linked_tensors: Mapping[str, ExternalLocation]
@@ -55,7 +55,7 @@ class ExternalDataPlan:
     copy_reasons: Mapping[Path, str]
 
     def get_locations(self, location: str) -> dict[str, ExternalLocation]:
-        """Return the location of every tensor, given the name of the new file."""
+        """Return the location of every tensor; `location` is the name of the new file."""
         own = {
             name: ExternalLocation(location, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
@@ -68,8 +68,9 @@ def plan_external_data(
 ) -> ExternalDataPlan:
     """Plan the location of each piece; `directory` is the model's directory.
 
-    With `link`, tensors stay in their files if possible. `alignment` is the provider's offset
-    alignment in bytes, beyond whole elements; a piece at another offset is copied.
+    With `link`, tensors remain in their files if possible. `alignment` is the offset alignment in
+    bytes that the provider requires in addition to the element size; a tensor that is not aligned
+    is copied.
     """
     linked: dict[str, ExternalLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
@@ -80,7 +81,7 @@ def plan_external_data(
         # an empty tensor cannot be memory-mapped, so it is always copied
         if link and run is not None and piece.nbytes:
             if run.path not in answers:
-                # each file is checked only once, because the check makes system calls and there are
+                # each file is checked only once, because the check needs system calls and there are
                 # many tensors
                 answers[run.path] = find_link_location(run.path, directory)
             answer = answers[run.path]
@@ -88,7 +89,7 @@ def plan_external_data(
             if not isinstance(answer, str) and run.offset % alignment == 0:
                 linked[piece.name] = ExternalLocation(answer[0], run.offset, run.nbytes)
                 continue
-        # Tensors are in the order of the parameters, so the same model produces the same bytes.
+        # Tensors are in parameter order, so that the output is deterministic.
         start = align_offset(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes
@@ -98,7 +99,7 @@ def plan_external_data(
 
 
 def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
-    """Return a file's path relative to the model's directory, as a 1-tuple, or the reason (a
+    """Return the path of a file relative to the model's directory, as a 1-tuple, or the reason (a
     string) why the file cannot be linked.
     """
     try:
@@ -126,7 +127,7 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: TensorPiece) -> int:
-    """Return the first aligned offset for a piece at or after `end`."""
+    """Return the first aligned offset at or after `end`."""
     step = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // step) * step
 

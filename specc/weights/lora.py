@@ -21,7 +21,7 @@ from specc.weights.value_checks import check_finite
 from specc.weights.weight_rules import infer_naming
 
 MODULE_PREFIX = "base_model.model."
-"""Prefix of every module name in an adapter's file."""
+"""Prefix of every module name in an adapter file."""
 MERGE_CHUNK = 1 << 20
 """Number of elements merged at once."""
 
@@ -39,7 +39,7 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
-    """The change of a tensor: `replacement` replaces it, then `scale` × the product of
+    """A change to a tensor: it is replaced by `replacement`, and `scale` × the product of
     `left_factor` and `right_factor` (transposed if `is_transposed`), or `scale` × `vector`, is
     added.
     """
@@ -54,7 +54,7 @@ class AdapterChange:
 
 class LoraAdapter:
     """An adapter file with its config and its changes by parameter name. With `replaces_tensors`,
-    its tensors replace the checkpoint's tensors with the same names.
+    its tensors replace the tensors of the checkpoint with the same names.
     """
 
     def __init__(
@@ -85,23 +85,23 @@ class LoraAdapter:
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterChange]:
-        """Assign every tensor of the file to a change. Raise E0530 for an unknown tensor."""
+        """Assign every tensor of the file to a change. Raise E0530 if a tensor is unknown."""
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
             rest = name.removeprefix(MODULE_PREFIX)
             known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
             end, part = next(known, ("", ""))
-            # the tensor belongs to a different LoRA variant such as DoRA, which changes the merged
-            # weight, so it must not be ignored
+            # the tensor belongs to another LoRA variant such as DoRA, and ignoring it would produce
+            # wrong weights
             if rest == name or (".lora_" in rest and not part):
                 self._fail_broken(f"`{name}` is not a LoRA tensor")
             if part:
                 module = rest.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
             else:
-                # a fully trained tensor has its own name; peft inserts `base_layer` into the names
-                # of wrapped modules
+                # a fully trained tensor has the name of the parameter; PEFT inserts `base_layer`
+                # into the names of wrapped modules
                 found[rest.replace(".base_layer.", ".")] = AdapterChange(replacement=name)
         for module, of_module in parts.items():
             self._add_module(module, of_module, found)
@@ -118,7 +118,7 @@ class LoraAdapter:
         )
         weight = f"{module}.weight"
         before = found.get(weight, AdapterChange())
-        # peft stores the product of an embedding transposed.
+        # PEFT stores the factors of an embedding transposed.
         found[weight] = replace(
             before,
             left_factor=b,
@@ -147,8 +147,8 @@ class LoraAdapter:
 
     def _check_rank(self, module: str, name: str) -> None:
         """Raise E0530 if the rank of a LoRA A matrix differs from the config."""
-        # The scale is alpha divided by the config's rank, so a different rank would make every
-        # product silently wrong by a factor.
+        # The scale is alpha divided by the rank in the config, so with another rank every product
+        # would be wrong by a constant factor.
         rank = self.file.tensors[name].shape[:1]
         if rank != (self.scaling.get_rank(module),):
             self._fail_broken(
@@ -244,7 +244,7 @@ class AdaptedCheckpoint(Checkpoint):
         into = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            # the check for finite values reports an overflow by name
+            # overflow is reported by name in the check for finite values
             with np.errstate(over="ignore"):
                 into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged
@@ -261,8 +261,8 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
-    """Return the changes by tensor names of the checkpoint. Raise E0531 for a tensor that it
-    lacks.
+    """Map the changes to tensor names of the checkpoint. Raise E0531 if the checkpoint lacks a
+    tensor.
     """
     added = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(added, base.tensors.keys(), base.path)
@@ -298,7 +298,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
 def _check_fully_trained(
     base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> None:
-    """Raise E0531 if the adapter lacks tensors that its config says were trained."""
+    """Raise E0531 if the adapter lacks tensors of fully trained modules in its config."""
     if adapter.targets is None:
         return
     absent = [
@@ -307,7 +307,7 @@ def _check_fully_trained(
         if adapter.targets.is_fully_trained(n) and n not in changes_by_tensor
     ]
     if absent:
-        # otherwise the checkpoint's tensors would be used silently
+        # otherwise, the tensors of the checkpoint would be used silently
         names = escape_text(format_names(sorted(absent)))
         reason = f"it lacks {names}, which its config says was trained"
         _fail_incompatible(
@@ -328,13 +328,13 @@ def _make_entry(
     name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
     """Return the entry of a changed tensor: its dtype is float32, or float64 if the original tensor
-    is float64. Raise E0531 for mismatched shapes or dtypes.
+    is float64. Raise E0531 if shapes or dtypes do not match.
     """
     adapter_tensors = adapter.file.tensors
     base_entry = base.tensors.get(name)
     result_entry = adapter_tensors.get(change.replacement) or base_entry
     assert result_entry is not None, f"{name} is in neither the checkpoint nor the adapter"
-    # a replacement tensor may have a different vocabulary size
+    # the vocabulary size of a replacement tensor may differ
     entries = (
         [result_entry]
         if adapter.replaces_tensors or base_entry is None
@@ -369,7 +369,7 @@ def _list_change_dtypes(
 def _list_change_shapes(
     change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Return description and shape of each tensor of a change."""
+    """Return the description and the shape of each tensor of a change."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     found = [(name, adapter_tensors[name].shape) for name in unpaired]
     if change.left_factor:
@@ -382,8 +382,8 @@ def _list_change_shapes(
 def _get_product_shape(
     b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool
 ) -> tuple[int, ...]:
-    """Return the shape of B·A for linear layers, embeddings and convolutions; return () if the
-    shapes do not match.
+    """Return the shape of B·A for linear layers, embeddings and convolutions; or () if the shapes
+    do not match.
     """
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()

@@ -1,4 +1,6 @@
-"""The target modules of a LoRA adapter, and the check that all changes of an adapter are used."""
+"""The target modules and scaling of a LoRA adapter, and the check that all of its changes are
+used.
+"""
 
 import math
 import re
@@ -14,9 +16,9 @@ from specc.weights.weight_expressions import iterate_tensor_names
 
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
-    """The scaling in an adapter's config: `rank` and `alpha` for all modules except those in
-    `ranks` and `alphas`. With `is_rank_stabilized`, alpha is divided by the square root of the rank
-    (rsLoRA). With `is_transposed`, linear weights are stored as [in, out].
+    """The scaling of an adapter: `rank` and `alpha` for all modules except those in `ranks` and
+    `alphas`. With `is_rank_stabilized`, alpha is divided by the square root of the rank (rsLoRA).
+    With `is_transposed`, linear weights are stored as [in, out].
     """
 
     rank: int
@@ -39,10 +41,10 @@ class LoraScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
-    """The modules that an adapter's config targets by name suffix, without the excluded modules;
-    with `layer_indices`, only modules in layers with these indices.
+    """The target modules in an adapter's config, by name suffix, without the excluded modules; with
+    `layer_indices`, only modules in layers with these indices.
 
-    Factor pairs of other modules contradict the config, because training did not use them.
+    LoRA matrices of other modules contradict the config, because training did not use them.
     """
 
     included_modules: Sequence[str] | None
@@ -72,7 +74,7 @@ def _has_suffix(module: str, names: Sequence[str]) -> bool:
 def _find_pattern_value(
     values_by_suffix: Mapping[str, float], module: str, default: float
 ) -> float:
-    """Return the value of the first key that is a suffix of a module's name, or `default`."""
+    """Return the value of the first key that is a suffix of the module name, or `default`."""
     for key, value in values_by_suffix.items():
         if _has_suffix(module, [key]):
             return value
@@ -80,16 +82,16 @@ def _find_pattern_value(
 
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
-    """Check the binding of an adapted checkpoint. Emit the warning W0534 for changes that no
-    parameter reads. Raise E0531 if a changed weight is tied to another weight.
+    """Check the binding of an adapted checkpoint. Warn (W0534) about changes that no parameter
+    reads. Raise E0531 if a changed weight is tied to another weight.
     """
     computed = binding.checkpoint.adapted_tensors
     used = _collect_used_tensors(binding)
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
-        # During training, only one of the two modules with the tied weight was changed; a single
-        # tensor cannot represent both.
+        # During training, the adapter changed only one of the two modules with the tied weight,
+        # which a single tensor cannot represent.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in computed:
                 _check_tied(binding, name, tensor)
@@ -133,9 +135,9 @@ LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 
 
 def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:
-    """Return the checkpoint weights that a language adapter must change but lacks: weights that it
-    changes in a different layer, biases of changed weights, and embeddings. Without these, the
-    model would mix two languages.
+    """Return the checkpoint weights that a language adapter must replace but lacks: weights that it
+    replaces in other layers, biases of replaced weights, and embeddings. Without them, the model
+    would mix two languages.
     """
     kinds = {_get_module_name(name) for name in changed}
     return [

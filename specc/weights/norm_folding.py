@@ -13,9 +13,8 @@ from specc.weights.parameter_values import ByteRange, ValuesOverlay, read_parame
 from specc.weights.value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
-"""Maximum power of two that is folded; the remaining factor of a larger norm weight stays in the
-norm.
-"""
+"""Maximum power of two that is folded. The remaining factor of a larger norm weight remains in the
+norm."""
 MOVED_GAINS_HELP = (
     "norm weights are folded into these weights, so no checkpoint has them: leave out "
     "--fold-norms, or `fold` of the spec"
@@ -25,7 +24,9 @@ MOVED_GAINS_HELP = (
 
 @dataclass(frozen=True)
 class FoldedValues(ValuesOverlay):
-    """Model values in which the norm weights of `folds` are folded into the following layers."""
+    """Parameter values in which the norm weights of `folds` are folded into the following linear
+    layers.
+    """
 
     folds: Sequence[NormFold]
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
@@ -51,7 +52,7 @@ class FoldedValues(ValuesOverlay):
         fold = self.fold_by_parameter[name]
         factors, at = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
-        # linear weights are multiplied by the factors that the norm weight is divided by
+        # linear weights are multiplied by the factors by which the norm weight is divided
         factors = 1 / factors if is_transposed is None else factors
         results = self.parameters[name].shape[-1]
         place = f"`{escape_text(name)}`, with the gain of a norm"
@@ -59,14 +60,14 @@ class FoldedValues(ValuesOverlay):
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
             inputs = places // results if is_transposed else places % len(factors)
-            # values are f64, so that an error message contains a value out of the range of f32
+            # float64, so that an error message can contain a value out of the range of float32
             made = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
             at += block.size
 
     def _compute_factors(self, fold: NormFold) -> Array:
-        """Return a power of two per channel near the channel's magnitude after the norm; before the
-        scale, normalized values have magnitude 1.
+        """Return a power of two per channel, near the magnitude of the norm weight. Normalized
+        values have magnitude 1 before they are scaled by the weight.
         """
         if fold.weight not in self.factor_cache:
             size = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
@@ -79,13 +80,13 @@ class FoldedValues(ValuesOverlay):
 
 
 CHECKED_SCALES = "scales checked, with values up to"
-"""Description of the checked scales of a quantized weight."""
+"""Description of the scales of a quantized weight, for messages."""
 
 
 @dataclass(frozen=True)
 class NarrowDtype:
-    """The dtype in which a parameter is computed. The scales of the weight `weight` represent
-    values up to `max_code` times as large.
+    """The compute dtype of a parameter, which limits its range. If the parameter contains the
+    scales of `weight`, dequantized values are up to `max_code` times as large.
     """
 
     dtype: str
@@ -95,8 +96,8 @@ class NarrowDtype:
 
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
-    """Model values; those in `narrow_dtypes` are range-checked when they are read. The values of
-    parameters in `folded_names` contain norm weights. Implements `ParameterValues`.
+    """Parameter values that are range-checked if the parameter is in `narrow_dtypes`. Norm weights
+    are folded into the parameters in `folded_names`. Implements `ParameterValues`.
     """
 
     narrow_dtypes: Mapping[str, NarrowDtype]
@@ -104,7 +105,7 @@ class RangeCheckedValues(ValuesOverlay):
 
     def find_byte_range(self, name: str) -> ByteRange | None:
         """Return the byte range of the values in a file. Raise E0517 if a value is out of the range
-        of the compute dtype, because external data is checked nowhere else.
+        of the compute dtype, because linked external data is not checked elsewhere.
         """
         found = self.base.find_byte_range(name)
         if found is not None and name in self.narrow_dtypes:
@@ -113,12 +114,12 @@ class RangeCheckedValues(ValuesOverlay):
         return found
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as bytes. Raise the errors of the checkpoint's values, and E0517 for a
-        value outside the range of the compute dtype.
+        """Yield the values as bytes. Raise E0517 if a value is out of the range of the compute
+        dtype, and the errors of `values`.
         """
         narrow = self.narrow_dtypes.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):
-            # values stored in this dtype were checked when they were converted
+            # values stored in this dtype have already been checked
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.max_code)
                 place = f"`{escape_text(narrow.weight)}`"

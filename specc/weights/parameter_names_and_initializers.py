@@ -61,7 +61,7 @@ class NamePattern:
 
 def _matches_in_order(parts: Sequence[str], name: str) -> bool:
     """Return True if a name consists of these parts with any text between them. Greedy leftmost
-    matching takes linear time in the length of the name.
+    matching takes linear time.
     """
     first, *others = parts
     if not others:
@@ -95,8 +95,8 @@ class NameCaptures:
 
 
 def get_name_skeleton(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers. Corresponding parameters of all layers have
-    equal parts.
+    """Return the parts of a name between its numbers, which are equal for corresponding parameters
+    of all layers.
     """
     return tuple(_LAYER_NUMBER.split(name))
 
@@ -111,14 +111,14 @@ def generalize_name(name: str) -> str:
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Abbreviate names as `h.{0..11}.attn.bias` without omissions, in order of first appearance."""
+    """Abbreviate names as `h.{0..11}.attn.bias`, in order of first appearance."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         families.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
     found: list[str] = []
     for literals, rows in families.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
-        # `{0..2}.{0..1}` means six names; if one is missing, all names are listed
+        # `{0..2}.{0..1}` stands for six names; if one is missing, all names are listed
         if math.prod(map(len, columns)) == len(set(rows)):
             found.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
         else:
@@ -171,12 +171,12 @@ _INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\
 class Initializer:
     """An initializer: every element is 0 (`zeros`), 1 (`ones`) or `value` (`constant`); normal with
     mean 0 and standard deviation `value` (`normal`); uniform within ±`value` (`uniform`); or
-    uniform within ±value * sqrt(3 / fan_in), so that the result of a linear layer has variance
+    uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has variance
     value² (`fan_in`).
 
-    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all lengths but
-    the first: weights are stored `[out, in, …]`. A vector has fan_in 1. `fan_in_each` excludes the
-    first axis, along which several weights are stacked in one parameter.
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all lengths
+    except the first, because weights are stored as [out, in, …]; it is 1 for a vector.
+    `fan_in_each` excludes the first axis, along which several weights are stacked in one parameter.
     """
 
     kind: str
@@ -212,8 +212,8 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
 
 
 def _parse_number(text: str) -> float:
-    """Parse a number; return NaN for other text."""
+    """Parse a number; return NaN for any other text."""
     try:
         return float(text)
-    except ValueError:  # the pattern also matches `1e` and `+-`
+    except ValueError:  # the regular expression also matches `1e` and `+-`
         return math.nan

@@ -1,4 +1,4 @@
-"""Stream parameter values from a checkpoint or from a seed."""
+"""Stream parameter values from a checkpoint, or generate them from a seed."""
 
 import hashlib
 import math
@@ -39,7 +39,7 @@ from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 def iterate_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Iterator[Floats]:
-    """Yield the elements of a parameter in C order, f32, in blocks."""
+    """Yield the elements of a parameter in C order, float32, in blocks."""
     count = math.prod(shape)
     match initializer.kind:
         case "zeros" | "ones" | "constant":
@@ -55,7 +55,7 @@ def iterate_initial_values(
 def make_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """Return the initial value f32[*shape] of a parameter, which depends only on seed and name."""
+    """Return the float32 initial value of a parameter, given by the seed and the name."""
     return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
@@ -66,7 +66,7 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The byte range of a file that stores a parameter; `offset` counts from the start of the
+    """The byte range of a file that contains a parameter; `offset` is relative to the start of the
     file.
     """
 
@@ -76,7 +76,7 @@ class ByteRange:
 
 
 class ParameterValues(Protocol):
-    """Values of parameters as streams. A tied parameter has the values of its source."""
+    """Parameter values, read as streams. A tied parameter has the values of its source."""
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
@@ -84,8 +84,8 @@ class ParameterValues(Protocol):
         ...
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this parameter is tied to; the returned parameter is never tied
-        itself.
+        """Return the parameter that this parameter is tied to; the returned parameter is not
+        tied.
         """
         ...
 
@@ -94,7 +94,7 @@ class ParameterValues(Protocol):
         ...
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range in a file, or None if the values are not stored unconverted."""
+        """Return the byte range in a file, or None if the values need a conversion."""
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -104,7 +104,7 @@ class ParameterValues(Protocol):
         ...
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Check the values of parameters in their files; return the SHA-256 of each file."""
+        """Check the values of parameters that remain in files; return the SHA-256 of each file."""
         ...
 
 
@@ -122,7 +122,7 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
 
 
 def find_ties(values: ParameterValues) -> dict[str, str]:
-    """Map each tied parameter to the parameter that it is tied to."""
+    """Map each tied parameter to its source."""
     tied = {name: values.get_tied_source(name) for name in values.parameters}
     return {name: source for name, source in tied.items() if source is not None}
 
@@ -130,7 +130,7 @@ def find_ties(values: ParameterValues) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
     """A parameter and its source: an expression over tensors, or the parameter that it is
-    `tied_to`; a randomly initialized parameter has neither.
+    `tied_to`; a randomly initialized parameter has no source.
     """
 
     parameter: RequiredParameter
@@ -140,14 +140,15 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorView, str, str]
-"""A byte range of a tensor that is checked in place, its dtype and its description for messages."""
+"""A byte range of a tensor that is checked in its file, its dtype, and its description for
+messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
     """Every parameter of a model bound to a checkpoint, created by `bind_parameters`. Implements
-    `ParameterValues`. `head_values` has the values of a new head, whose parameters have neither an
-    expression nor a tie.
+    `ParameterValues`. `head_values` are the values of a new task head, whose parameters have no
+    source.
     """
 
     checkpoint: Checkpoint
@@ -167,7 +168,7 @@ class CheckpointBinding:
         return self.bound_parameters[name].tied_to
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype in the file, or of the expression."""
+        """Return the dtype of the tensor in the file, or of the expression."""
         return self._resolve_tie(name).dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
@@ -185,7 +186,7 @@ class CheckpointBinding:
             yield from self.head_values.iterate_chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
-        # contiguous parts of the parameter are read sequentially
+        # contiguous ranges of a parameter are read sequentially
         for piece in split_expression(bound.expr):
             view = self.find_stored_bytes(piece)
             place = self._describe_location(bound, piece)
@@ -210,8 +211,8 @@ class CheckpointBinding:
 
     def _check_file(self, file: TensorFile, runs: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
-        # Hashing takes most of the time and releases the GIL, so a chunk is hashed while it is
-        # checked and while the next chunk is read.
+        # Hashing takes most of the time and releases the GIL, so chunks are hashed while they are
+        # checked and the next chunk is read.
         hashed: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
             for name, at, chunk in file.read_all_bytes():
@@ -234,7 +235,7 @@ class CheckpointBinding:
 
     def _find_parameter_bytes(self, name: str) -> TensorView | None:
         expr = self._resolve_tie(name).expr
-        # a new head is not in a file
+        # a new task head is not in a file
         return self.find_stored_bytes(expr) if expr is not None else None
 
     def find_stored_bytes(self, expr: Expr) -> TensorView | None:
@@ -248,8 +249,8 @@ class CheckpointBinding:
         return None if made else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield the values of an expression; expressions of decoded tensors are evaluated in row
-        chunks.
+        """Yield the values of an expression; expressions over decoded tensors are evaluated in
+        chunks of rows.
         """
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
@@ -299,7 +300,7 @@ class SeededValues:
         return None if root == name else root
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype; values are generated as f32 and rounded."""
+        """Return the dtype. Values are generated in float32 and rounded."""
         return self.parameters[name].dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
@@ -335,13 +336,13 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
 
 
 MAX_DECODED_ELEMENTS = 1 << 20
-"""Maximum elements of a decoded tensor in memory, unless one row has more."""
+"""Maximum number of elements of a decoded tensor in memory, unless a single row has more."""
 
 
 def _iterate_blocks(array: Array) -> Iterator[Array]:
-    """Yield the elements in C order, a few megabytes at a time, without copying the whole array."""
-    # contiguous data is sliced as a flat array; other data is sliced by rows, so that only a few
-    # rows are copied at a time
+    """Yield the elements in C order, in blocks, without copying the whole array."""
+    # contiguous data is sliced as a flat array, other data by rows, so that only a few rows are
+    # copied at a time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         step = CHUNK_BYTES // array.itemsize
@@ -355,7 +356,7 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class ValuesOverlay:
-    """The values of `base`, except for replaced parameters. Implements `ParameterValues`."""
+    """The parameter values of `base`, some of which are replaced. Implements `ParameterValues`."""
 
     base: ParameterValues
 
@@ -392,5 +393,5 @@ class ValuesOverlay:
         return self.base.iterate_chunks(name, dtype)
 
     def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of the files in which weights stay."""
+        """Return the SHA-256 of the files in which linked weights remain."""
         return self.base.hash_checked_files(names)

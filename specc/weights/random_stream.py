@@ -12,21 +12,23 @@ SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
 UINT64_MASK = (1 << 64) - 1
 UNIFORMS_PER_NORMAL = 12
 BLOCK_WORDS = 1 << 14
-"""Number of words generated at once: they fit in the L2 cache."""
+"""Number of words generated at a time; they fit in the L2 cache."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 
 def mix_bits(z: int) -> int:
-    """Mix a 64-bit word bijectively; each input bit flips about half of the output bits."""
+    """Mix the bits of a 64-bit word (a bijection); each input bit flips about half of the output
+    bits.
+    """
     z = (z ^ z >> 30) * SPLITMIX_MULTIPLIER_1 & UINT64_MASK
     z = (z ^ z >> 27) * SPLITMIX_MULTIPLIER_2 & UINT64_MASK
     return z ^ z >> 31
 
 
 def hash_fnv1a(data: bytes) -> int:
-    """Return the 64-bit FNV-1a hash, which is stable between runs, unlike Python's `hash`."""
+    """Return the 64-bit FNV-1a hash, which, unlike Python's `hash`, is the same in every run."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = (value ^ byte) * 0x100000001B3 & UINT64_MASK
@@ -34,7 +36,7 @@ def hash_fnv1a(data: bytes) -> int:
 
 
 def generate_word(key: int, n: int) -> int:
-    """Return word `n` of the stream `key`."""
+    """Return word `n` of the random stream `key`."""
     return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
 
@@ -46,13 +48,13 @@ def derive_substream_key(key: int, n: int) -> int:
 
 
 def derive_stream_key(seed: int, name: str) -> int:
-    """Return the stream key of a name under a seed."""
+    """Derive the RNG stream key from a seed and a parameter name."""
     assert 0 <= seed <= UINT64_MASK, f"seed {seed} is not a 64-bit number"
     return derive_substream_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
 
 def generate_uniforms(key: int, start: int, count: int) -> Floats:
-    """Return f32[count] of uniform numbers in [0, 1), which are multiples of 2**-24."""
+    """Return uniform random numbers in [0, 1), float32 [count], which are multiples of 2**-24."""
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
@@ -62,7 +64,7 @@ def generate_uniforms(key: int, start: int, count: int) -> Floats:
 
 
 def generate_normals(key: int, start: int, count: int) -> Floats:
-    """Return f32[count] of normal numbers with mean 0 and variance 1."""
+    """Return normal random numbers with mean 0 and variance 1, float32 [count]."""
     base = np.arange(start, start + count, dtype=np.uint64)
     base *= np.uint64(UNIFORMS_PER_NORMAL * SPLITMIX_GAMMA & UINT64_MASK)
     base += np.uint64(key)
@@ -77,8 +79,8 @@ def generate_normals(key: int, start: int, count: int) -> Floats:
 
 
 def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
-    """Yield `count` uniform numbers `low + u * (high - low)` in blocks; each operation is rounded
-    to float32.
+    """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. Each operation is
+    rounded to float32.
     """
     key, span = derive_stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK_WORDS):
@@ -89,7 +91,7 @@ def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) 
 
 
 def iterate_normals(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
-    """Yield `count` normal numbers `z * std` with mean 0 in blocks, rounded to float32."""
+    """Yield `count` normal random numbers `z * std` with mean 0 in blocks, rounded to float32."""
     key = derive_stream_key(seed, name)
     for start in range(0, count, BLOCK_WORDS):
         block = generate_normals(key, start, min(BLOCK_WORDS, count - start))
@@ -108,8 +110,8 @@ def _mix_bits_in_place(z: Words, scratch: Words) -> None:
 
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
-    """Fill f32[*shape] from chunks, in C order."""
-    # blocks are written to the result, so the array is never in memory twice
+    """Fill a float32 array from chunks in C order."""
+    # chunks are written to the result, so the array is never in memory twice
     flat = np.empty(math.prod(shape), np.float32)
     at = 0
     for chunk in chunks:

@@ -14,15 +14,15 @@ _FIRST_NONFINITE = {
     "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7C,
 }
-"""The smallest bit pattern of a non-finite magnitude."""
+"""The smallest bit pattern of a non-finite value without its sign."""
 
 
 def check_finite(block: Array, location: str) -> None:
-    """Raise E0507 for NaN, infinity, or a bool other than 0 or 1."""
+    """Raise E0507 if a block contains NaN, infinity, or a bool other than 0 and 1."""
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":
-        # NumPy reads any nonzero byte as True, but other readers accept only 1
+        # NumPy reads any nonzero byte as True, but other programs accept only 1
         wrong = int((block.view(np.uint8) > 1).sum())
         what = "a boolean that is neither 0 nor 1"
     else:
@@ -51,8 +51,8 @@ def _has_possible_nonfinite(block: Array) -> bool:
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
     signed, plain = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
-    # The sign is the highest bit. If it is set, the signed value is negative, and the unsigned
-    # value is larger than all values without the sign bit.
+    # The sign is the highest bit. If it is set, the value is negative as a signed integer, and
+    # larger than all values without the sign bit as an unsigned integer.
     sign = 1 << (8 * block.itemsize - 1)
     return bool(block.view(signed).max() >= first or block.view(plain).max() >= sign + first)
 
@@ -64,18 +64,18 @@ def _count_nonfinite(block: Array) -> int:
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a dtype and a wider dtype that represents all its values."""
+"""Pairs of a dtype and a wider dtype that represents all of its values."""
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""Descriptions of out-of-range values, and of the largest of them."""
+"""Descriptions of out-of-range values, and of the largest one."""
 
 
 def convert_dtype(
     block: Array, dtype: str, location: str, *fixes: str, description: str = CHECKED_VALUES
 ) -> Array:
     """Convert a block to another dtype. Raise E0517 if a value is out of range; `fixes` are
-    suggested fixes besides a different dtype; `description` names the block's elements.
+    suggestions besides another dtype; `description` names the elements of the block.
     """
     kind = NUMPY_DTYPES[dtype]
     if block.dtype == kind:
@@ -84,7 +84,7 @@ def convert_dtype(
         return block.astype(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(kind)
-        # floats may be rounded but must not overflow; integers must stay exact
+        # floats may be rounded but must not overflow; integers must be exact
         if dtype in FLOAT_DTYPES:
             lost = ~np.isfinite(result)
         else:
@@ -103,8 +103,8 @@ def convert_dtype(
 def check_quantized_range(
     name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
-    """Raise E0517 for a weight that is quantized to zeros, or whose integer products, multiplied by
-    its scale, overflow float32.
+    """Raise E0517 if a weight is quantized to zeros, or if its integer products overflow float32
+    when they are scaled.
     """
     largest = float(np.abs(scales).max(initial=0)) * 127
     reason = ""
@@ -122,7 +122,7 @@ def check_quantized_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""4-bit quantization of typical weights has a relative error of up to 0.3."""
+"""For typical weights, 4-bit quantization has a relative error of up to 0.3."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

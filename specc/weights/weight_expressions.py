@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names_and_initializers import group_names
 
-if TYPE_CHECKING:  # specs are checked without importing NumPy
+if TYPE_CHECKING:  # specs are checked without NumPy
     from specc.ir.array import Array
 
 
 class PatternMismatchError(Exception):
-    """Raised for a pattern that does not match; the message states why."""
+    """Raised if a pattern does not match; the message contains the reason."""
 
 
 Shape: TypeAlias = tuple[int, ...]
 
 
 class _Formatted:
-    """An expression that is formatted with the template `form`, in which `{0}` is the
-    expression.
-    """
+    """An expression that is formatted with the template `form`, in which `{0}` is the operand."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -43,8 +41,8 @@ class TensorExpr:
 
 @dataclass(frozen=True, slots=True)
 class TransposeExpr:
-    """A tensor transposed to the axis order `axes`, or with its last two axes swapped. A tensor of
-    the shape `exempt_shape` is not transposed.
+    """A tensor transposed to the axis order `axes`, or with its last two axes swapped. A tensor
+    with the shape `exempt_shape` is not transposed.
     """
 
     x: "Expr"
@@ -57,7 +55,7 @@ class TransposeExpr:
         return f"transpose({self.x}{axes}{unless})"
 
     def get_permutation(self, shape: Shape) -> tuple[int, ...]:
-        """Return the axis permutation. Raise PatternMismatchError if it does not fit the rank."""
+        """Return the axis permutation. Raise PatternMismatchError if it does not match the rank."""
         rank = len(shape)
         if shape == self.exempt_shape:
             return tuple(range(rank))
@@ -120,8 +118,8 @@ class SliceExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class SplitPartExpr:
-    """Part `index` of a tensor split along an axis into `parts` equal parts, or into parts of these
-    lengths.
+    """Chunk `index` of a tensor that is split along an axis into `parts` equal chunks, or into
+    chunks of these lengths.
     """
 
     x: "Expr"
@@ -134,7 +132,7 @@ class SplitPartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the index range of the part. Raise PatternMismatchError if the axis cannot be
+        """Return the index range of the chunk. Raise PatternMismatchError if the axis cannot be
         split.
         """
         if isinstance(self.parts, int):
@@ -158,8 +156,8 @@ class SplitPartExpr:
 @dataclass(frozen=True, slots=True)
 class PermuteRopeExpr(_Formatted):
     """A projection whose rows are permuted per head between RoPE layouts. `to="half"` converts
-    interleaved pairs (0, 1), (2, 3), … to half-split layout: all first elements, then all second
-    elements. `to="interleaved"` is the inverse.
+    interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then all
+    second elements. `to="interleaved"` is the inverse.
     """
 
     x: "Expr"
@@ -203,7 +201,7 @@ class AddNumberExpr(_Formatted):
 @dataclass(frozen=True, slots=True)
 class ResizeGridExpr(_Formatted):
     """A square grid of position embeddings resized to `rows` by `columns`; the first `prefix`
-    embeddings are kept.
+    embeddings are unchanged.
     """
 
     x: "Expr"
@@ -303,9 +301,7 @@ def has_alternatives(expr: Expr) -> bool:
 
 
 def split_expression(expr: Expr) -> Iterator[Expr]:
-    """Split an expression into expressions whose concatenated elements equal the elements of
-    `expr`.
-    """
+    """Split an expression into expressions whose elements, concatenated, equal those of `expr`."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
@@ -316,7 +312,7 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class RearrangePlan:
-    """The steps of a pattern with known lengths: reshape to `split_shape`, permute, reshape."""
+    """The steps of a rearrange with known lengths: reshape to `split_shape`, permute, reshape."""
 
     split_shape: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -330,8 +326,8 @@ class RearrangePlan:
 def plan_rearrange(
     pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> RearrangePlan:
-    """Return the plan of the pattern for an array of this shape. Raise PatternMismatchError if they
-    do not match.
+    """Plan a rearrange for an array of this shape. Raise PatternMismatchError if they do not
+    match.
     """
     try:
         pattern = parse_rearrange_pattern(pattern_text)
@@ -355,8 +351,8 @@ def plan_rearrange(
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise PatternMismatchError if a name occurs twice on one side of a pattern, because a
-    diagonal or a repetition is not supported.
+    """Raise PatternMismatchError if a name occurs twice on one side of a pattern, because diagonals
+    and repetitions are not supported.
     """
     for name in side:
         if side.count(name) > 1:
@@ -366,11 +362,11 @@ def _check_distinct(side: list[str]) -> None:
 def _infer_group_lengths(
     group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]
 ) -> None:
-    """Infer the lengths of the names of one axis; at most one may be unknown."""
+    """Infer the lengths of the names of one axis; of which at most one may be unknown."""
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)
-    # a single unknown length can be computed; for two unknown lengths only the product is known
+    # a single unknown length can be computed; of two, only the product is known
     if len(left) > 1:
         raise PatternMismatchError(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"

@@ -1,4 +1,4 @@
-"""Rules of a spec for weights (tie, load, ignore), and the prefix of parameter names in a file."""
+"""Weight rules of a spec (tie, load, ignore), and the mapping to tensor names."""
 
 import re
 from collections import Counter
@@ -17,8 +17,8 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredParameter:
-    """A parameter of the model. `origin` describes its call and the source of its shape for
-    messages; `config_names` has the config value that sets the length of each axis, or "".
+    """A parameter of the model. `origin` describes its call and the source of its shape, for
+    messages. `config_names` are the config values that determine the length of each axis, or "".
     """
 
     name: str
@@ -63,8 +63,8 @@ class IgnoreRule:
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """The rules of a spec's `weights { … }` block and of the specs that it uses, whose weights are
-    under the paths in `used_spec_paths`.
+    """The rules of a spec's `weights` section, and of the specs that it uses. The weights of these
+    are below the paths in `used_spec_paths`.
     """
 
     ties: tuple[TieRule, ...] = ()
@@ -73,7 +73,7 @@ class WeightRules:
     used_spec_paths: tuple[str, ...] = ()
 
     def add_prefix(self, path: str) -> "WeightRules":
-        """Return the rules of a used spec, prefixed with a path."""
+        """Return the rules with a path prefix, for a spec that is used at this path."""
 
         def prefix_name(name: str) -> str:
             return f"{path}.{name}" if path else name
@@ -97,7 +97,7 @@ class WeightRules:
         return WeightRules(tuple(ties), tuple(loads), tuple(ignores), (path,) if path else ())
 
     def add_fallback_rules(self, fallback_rules: "WeightRules") -> "WeightRules":
-        """Return these rules, followed by fallback rules."""
+        """Return these rules, followed by `fallback_rules`."""
         return WeightRules(
             self.ties + fallback_rules.ties,
             self.loads + fallback_rules.loads,
@@ -113,9 +113,9 @@ def select_graph_rules(
 ) -> WeightRules:
     """Return the rules about the `parameters` of one graph of a spec.
 
-    A rule about parameters of other graphs of the spec is dropped. A rule about parameters of no
-    graph is kept and rejected later. `list_other_parameters` returns the parameters of the other
-    graphs; it is called only for an unknown name.
+    Rules about parameters of other graphs are dropped. A rule about parameters of no graph is kept
+    and reported later. `list_other_parameters` returns the parameters of the other graphs; it is
+    called only for an unknown name.
     """
     rules = _drop_unused_spec_rules(parameters, rules)
     unused = find_unused_loads(parameters, rules)
@@ -123,7 +123,7 @@ def select_graph_rules(
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     ties = _expand_ties(rules.ties, parameters, all_parameters)
-    # A name that is in no graph of the spec is an error.
+    # It is an error if no graph of the spec has the name.
     nowhere = find_unused_loads(all_parameters, rules)
     loads = tuple(r for r in rules.loads if r not in unused or r in nowhere)
     return replace(rules, ties=ties, loads=loads)
@@ -134,7 +134,7 @@ def _expand_ties(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> tuple[TieRule, ...]:
-    """Expand `tie` rules of which this graph lacks some parameters."""
+    """Expand `tie` rules for parameters that this graph lacks."""
     ties: list[TieRule] = []
     for rule in rules:
         ties += (
@@ -148,8 +148,8 @@ def _expand_ties(
 def _drop_unused_spec_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> WeightRules:
-    """Drop rules of used specs about parameters that this graph lacks, e.g. heads that it does not
-    call. These rules were checked with their own spec.
+    """Drop rules of used specs about parameters that this graph lacks, e.g. of task heads. They
+    were checked with their own spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:
@@ -161,7 +161,7 @@ def _drop_unused_spec_rules(
 
 
 def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
-    """Map each name that a `tie` matches to its source."""
+    """Map each name that a `tie` rule matches to its source."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.get_captures(name) for name in names}
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
@@ -178,8 +178,8 @@ def _expand_tie(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> list[TieRule]:
-    """Expand a `tie` for one graph of a spec, dropping names whose partner is in a different graph.
-    A `tie` whose names are in no graph is returned unchanged.
+    """Expand a `tie` rule for one graph of a spec, and drop names whose source is in another graph.
+    A rule whose names are in no graph is returned unchanged.
     """
     pairs = _map_tied_names(rule, all_parameters)
     if not pairs and not rule.is_from_used_spec:
@@ -248,13 +248,13 @@ def _find_root(name: str, direct: Mapping[str, TieRule]) -> str:
 
 
 def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> list[LoadRule]:
-    """Return the `load` rules whose parameters do not exist."""
+    """Return the `load` rules that match no parameter."""
     names = list(parameter_names)
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
 def check_loads_used(parameters: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
-    """Raise an error for a `load` of a parameter that the model lacks."""
+    """Raise an error if a `load` rule matches no parameter."""
     for rule in find_unused_loads(parameters, rules):
         _fail_unknown_weight(rule.name, parameters, rule.span, "load")
 
@@ -281,7 +281,7 @@ def _fail_unknown_weight(
 @dataclass(frozen=True, slots=True)
 class ParameterNaming:
     """The mapping from declared names to tensor names, which strips `removed_prefix` or adds
-    `added_prefix`. `part_namings` maps the path of each used spec to its own naming, longest path
+    `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path
     first.
     """
 
@@ -296,13 +296,13 @@ class ParameterNaming:
                 return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
         if self.removed_prefix and declared.startswith(self.removed_prefix):
             return declared[len(self.removed_prefix) :]
-        # In a file, a head is next to the base model, not under its prefix, so the prefix is added
-        # only if the file has the resulting name.
+        # In a file, a task head is next to the base model and lacks its prefix, so the prefix is
+        # added only if the file has the resulting name.
         behind = self.added_prefix + declared
         return behind if self.added_prefix and prefix + behind in tensors else declared
 
     def get_spellings(self, tensor: str) -> tuple[str, ...]:
-        """Return the possible names of a tensor in the spec."""
+        """Return the possible spec names of a tensor."""
         for path, inner in self.part_namings:
             if tensor.startswith(path):
                 below = inner.get_spellings(tensor[len(path) :])
@@ -327,15 +327,15 @@ def infer_naming(
     names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
     """Infer the naming of a checkpoint, and the naming below each path in `part_paths`, where a
-    used spec may use the names of its own checkpoint. Raise E0515 if two namings match equally many
-    names.
+    used spec may have the names of its own checkpoint. Raise E0515 if two namings match the same
+    number of names.
     """
     left, there = set(names), set(tensors)
     found: list[tuple[str, ParameterNaming]] = []
     for start in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
         names = {name for name in left if name.startswith(start)}
         tensors = {name for name in there if name.startswith(start)}
-        # If the file has no names under the path, they may be under a common prefix.
+        # If the file has no names below the path, they may be below a common prefix.
         if not names or not tensors:
             continue
         left, there = left - names, there - tensors
@@ -358,18 +358,18 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     candidates = [
         naming
         for naming in _list_candidates(names, tensors)
-        # a prefix belongs to a base model, not to a single head next to an unprefixed base model
+        # a prefix belongs to a base model, not to a task head next to a base model without a prefix
         if not naming.added_prefix
         or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain
     ]
     found = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
     best = max(found.values(), default=0)
-    if best <= plain or 2 * best < len(names):  # a few coincidental matches are ignored
+    if best <= plain or 2 * best < len(names):  # ignores a few coincidental matches
         return ParameterNaming()
     winners = sorted(
         (n for n in found if found[n] == best), key=lambda n: (n.removed_prefix, n.added_prefix)
     )
-    # Several namings may match the same tensors; any of them is valid.
+    # Several namings may match the same tensors; any of them is correct.
     if len(set(map(resolve_names, winners))) > 1:
         raise_error(
             "E0515",
@@ -395,6 +395,6 @@ def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming
                 if longer is tensors:
                     naming = ParameterNaming(added_prefix=prefix)
                 counts[naming] += name[dot.end() :] in others
-    # deterministic order of equally frequent prefixes, independent of set order
+    # makes the order of equally frequent prefixes independent of the set order
     ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
     return ordered[:16]

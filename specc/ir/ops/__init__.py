@@ -1,4 +1,4 @@
-"""All ops. Importing this package fills `specc.ir.op.OPS_BY_NAME`."""
+"""All ops of the IR. Importing this package fills `specc.ir.op.OPS_BY_NAME`."""
 
 from specc.ir.ops import conv, indexing, nn, quantized, recurrent, tensor
 from specc.ir.ops.conv import *  # noqa: F403

@@ -23,12 +23,10 @@ __all__ = [
 ]
 
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
-"""Names of the window axes of an operand in signatures, by the number of window axes."""
+"""Names of the window axes of an operand in signatures, by number of window axes."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
-"""Names of the window axes of the result if its positions differ from the positions of the
-operand.
-"""
+"""Names of the window axes of a result whose positions differ from those of the operand."""
 
 
 class PaddedWindow:
@@ -60,7 +58,7 @@ class SlidingWindowOp(PaddedWindow):
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """The distance of adjacent elements in a window, per axis."""
+        """The distance between adjacent elements in a window, per axis."""
         return (1,) * len(self.kernel)
 
     @property
@@ -77,8 +75,8 @@ class SlidingWindowOp(PaddedWindow):
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
-        """Return the smallest and the largest offset of the positions that are read, counted
-        backward from `t · stride`.
+        """Return the smallest and largest offset of the positions that are read, relative to
+        `t · stride` and counted backward.
         """
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
@@ -88,15 +86,14 @@ class SlidingWindowOp(PaddedWindow):
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
-        # an unchanged length is returned as it is, because a quotient would hide that both lengths
-        # are equal
+        # return an unchanged length as it is: a quotient would hide that both lengths are equal
         if self.keeps_positions(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
     def compute_spare_length(self, length: Dim, n: int) -> Dim:
-        """Return a length that is negative if an axis is too short for a window, or an image is
-        empty.
+        """Return the slack of an axis length, which is negative if the axis is shorter than a
+        window or an image is empty.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
@@ -111,8 +108,8 @@ class SlidingWindowOp(PaddedWindow):
         for n, (old, new) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             kept = self.keeps_positions(n)
-            # a result axis with different positions has its own name, which the mark of the operand
-            # axis contains
+            # a result axis whose positions differ has a separate name, which is part of the mark of
+            # the operand axis
             marked_axes.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
             )
@@ -120,7 +117,9 @@ class SlidingWindowOp(PaddedWindow):
         return marked_axes, result_names
 
     def bind_window_axes(self, axes: AxisBindings) -> None:
-        """Bind the result axes. Raise ShapeError if a static length is too short for a window."""
+        """Compute the lengths of the result axes. Raise ShapeError if a static length is too short
+        for a window.
+        """
         for n, (old, new) in enumerate(self.pair_axis_names()):
             length = axes[old]
             # dynamic lengths are checked at run time
@@ -151,11 +150,11 @@ def _build_window_signature(
 
 
 KERNEL_AXES = {1: "k", 2: "k l"}
-"""The kernel axes in signatures, by the number of window axes."""
+"""The names of the kernel axes in signatures, by number of window axes."""
 
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
-    """Raise ShapeError if the kernel does not have the size of the attribute."""
+    """Raise ShapeError if the kernel size of the weight differs from the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes[name] != wanted:
             title = f"expected a kernel size of {wanted}, got {axes[name]}"
@@ -183,7 +182,7 @@ class Conv(
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """The distance of adjacent elements in a window, per axis."""
+        """The distance between adjacent elements in a window, per axis."""
         return self.dilation
 
     def get_signature(self) -> Signature:
@@ -195,7 +194,7 @@ class Conv(
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
-        # each group reads only a part of the channels
+        # each group reads only some of the channels
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
@@ -229,8 +228,8 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         for n, (old, new) in enumerate(self.pair_axis_names()):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.padding_before[n], span - self.padding_before[n]
-            # with a stride above 1 the offsets depend on the result position, so all positions may
-            # be read
+            # with a stride above 1, the offsets depend on the result position, so the dependence is
+            # `all`
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
         rest = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
@@ -275,9 +274,11 @@ class Pooling(SlidingWindowOp):
         self.bind_window_axes(axes)
 
     def compute_spare_length(self, length: Dim, n: int) -> Dim:
-        """Return a length that is negative if a window would read only padding."""
+        """Return the slack of an axis length, which is negative if a window would read only
+        padding.
+        """
         blind = self._find_missed_length(n)
-        # with more padding than the window extent, a window may read only padding
+        # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:
             return length - (blind + 1)
         fits = super().compute_spare_length(length, n)
@@ -286,12 +287,12 @@ class Pooling(SlidingWindowOp):
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
     def _find_missed_length(self, n: int) -> int:
-        """Return the largest axis length at which some dilated window reads no position, or 0."""
+        """Return the largest axis length for which a dilated window reads no position, or 0."""
         places = [
             self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
         ]
         missed = 0
-        # every window reads at least one of `dilation` or more positions
+        # every window reads at least one of `dilation` or more adjacent positions
         for rows in range(1, self.dilations[n]):
             made = self.compute_length(Dim.from_value(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):
@@ -310,7 +311,7 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """The distance of adjacent elements in a window, per axis."""
+        """The distance between adjacent elements in a window, per axis."""
         return self.dilation
 
 
@@ -345,14 +346,16 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
 
     @property
     def low(self) -> int:
-        """The smallest offset of the positions that are read, counted backward from `t ·
-        stride`.
+        """The smallest offset of the positions that are read, relative to `t · stride` and counted
+        backward.
         """
         return -max(self.lag, 0)
 
     @property
     def high(self) -> int:
-        """The largest offset of the positions that are read, counted backward from `t · stride`."""
+        """The largest offset of the positions that are read, relative to `t · stride` and counted
+        backward.
+        """
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:

@@ -54,7 +54,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="
 
     @property
     def low(self) -> int:
-        """The offset of the position that is read, counted backward from `t · step`."""
+        """The offset of the position that is read, relative to `t · step` and counted backward."""
         return -(self.start.number or 0)
 
     @property
@@ -114,7 +114,9 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         axes["u"] = self.padding_before + length + self.padding_after
 
     def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
-        """Return the lengths that must be non-negative to pad an axis of this `length`."""
+        """Return the lengths that must be non-negative so that an axis of this `length` can be
+        padded.
+        """
         ends = self.padding_before, self.padding_after
         if self.mode == "constant" or self.padding_before == 0 == self.padding_after:
             return ends

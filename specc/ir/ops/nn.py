@@ -232,7 +232,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureOfExpertsOperands(Generic[T]):
-    """The operands of a `MixtureOfExperts`, or facts about them, by role."""
+    """The operands of a `MixtureOfExperts`, or per-operand data, by role."""
 
     x: T
     ids: T
@@ -243,7 +243,7 @@ class MixtureOfExpertsOperands(Generic[T]):
 
     @property
     def body_operands(self) -> tuple[T, ...]:
-        """The body's operands, in the order of its inputs."""
+        """The operands that the body takes, in the order of its inputs."""
         return self.x, *self.stacked, *self.captured
 
 
@@ -269,7 +269,7 @@ class MixtureOfExperts(
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand of the body besides the tokens."""
+        """The index of the first operand that the body takes, after the tokens."""
         return 4 if self.has_mask else 3
 
     @property
@@ -290,7 +290,7 @@ class MixtureOfExperts(
         return value
 
     def split_operands(self, per_operand: Sequence[T]) -> MixtureOfExpertsOperands[T]:
-        """Assign the entries of a per-operand list to roles."""
+        """Group the entries of a per-operand list by role."""
         end = self.first_body_operand + self.stacked_count
         return MixtureOfExpertsOperands(
             x=per_operand[0],
@@ -303,7 +303,7 @@ class MixtureOfExperts(
 
     def get_signature(self) -> Signature:
         """Build the signature. Stacked and captured operands have their own axis names, because
-        each token reads all of their elements.
+        every token reads all of their elements.
         """
         x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]

@@ -45,9 +45,7 @@ class RecurrentLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentOperands(Generic[T]):
-    """The operands of a recurrent layer by role. `scales` are the scales of quantized weights, or
-    None for float weights.
-    """
+    """The operands of a recurrent layer by role. `scales` is None for float weights."""
 
     sequence: T
     input_weights: T
@@ -65,7 +63,7 @@ class RecurrentOperands(Generic[T]):
     def from_operands(
         cls, args: Sequence[T | None], *, quantized: bool = False
     ) -> "RecurrentOperands[T]":
-        """Assign a per-operand list of `rnn`, `gru` or `lstm`, or of `quantized_lstm`."""
+        """Group a per-operand list of `rnn`, `gru`, `lstm` or `quantized_lstm` by role."""
         first = args[: 5 if quantized else 3]
         given = [a for a in first if a is not None]
         assert len(given) == len(first), "inputs and weights are present"
@@ -189,7 +187,7 @@ def reverse_signature(forward: Signature) -> Signature:
 
 @dataclass(frozen=True)
 class LoopOperands(Generic[T]):
-    """The operands of a loop, or facts about them, by role.
+    """The operands of a loop, or per-operand data, by role.
 
     `keep` is the padding mask; the `captured` values are loop-invariant.
     """
@@ -201,14 +199,14 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Operands of which an iteration reads a slice by index. A mixture of experts has such
-        operands, a loop has none.
+        """Operands that the body indexes: the stacked weights of a mixture of experts. A loop has
+        none.
         """
         return ()
 
     @property
     def body_operands(self) -> tuple[T, ...]:
-        """The body's operands, in the order of its inputs."""
+        """The operands that the body takes, in the order of its inputs."""
         return *self.scanned, *self.initial_carries, *self.captured
 
 
@@ -243,7 +241,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return 1 if self.has_mask else 0
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
-        """Assign the entries of a per-operand list to roles."""
+        """Group the entries of a per-operand list by role."""
         rows_end = self.first_body_operand + self.scanned_count
         starts_end = rows_end + self.carry_count
         return LoopOperands(
@@ -254,7 +252,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         )
 
     def split_body_inputs(self) -> "LoopOperands[Value]":
-        """Return the inputs of the body."""
+        """Group the inputs of the body by role."""
         inputs = tuple(self.body.inputs.values())
         starts_end = self.scanned_count + self.carry_count
         rows, starts = inputs[: self.scanned_count], inputs[self.scanned_count : starts_end]
@@ -274,7 +272,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return tuple(self.body.outputs.values())[self.carry_count :]
 
     def get_first_scanned(self, node: "Node") -> "Value":
-        """Return the first scanned operand; the others have the same length."""
+        """Return the first scanned operand. All scanned operands have the same length."""
         value = node.args[self.first_body_operand]
         assert value is not None, "a scan has no optional operands"
         return value
@@ -299,7 +297,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return (*after[: self.carry_count], *stacked)
 
     def _check_body_types(self, inner: Sequence[Type], outer: Sequence[Type]) -> None:
-        """Raise ShapeError if an operand and the body's input have different types."""
+        """Raise ShapeError if the types of an operand and of the body input differ."""
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
                 title = f"the body expects {inside}, got {outside}"
@@ -324,7 +322,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
-        """Return the number of iterations, the common length of all scanned operands."""
+        """Return the number of iterations: the common length of all scanned operands."""
         length = scanned_types[0].shape[self.axis]
         for n, row in enumerate(scanned_types):
             other = row.shape[self.axis]

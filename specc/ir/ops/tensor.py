@@ -44,7 +44,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The names of the functions of `Pointwise`, which `specc_numpy` implements."""
+"""The names of the functions of `Pointwise`, implemented in `specc_numpy`."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
@@ -255,7 +255,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
 
 def _is_negative_number(length: Dim) -> bool:
-    """Return True if a length is a negative constant."""
+    """Return True if a dimension is a negative integer."""
     return length.number is not None and length.number < 0
 
 
@@ -286,12 +286,12 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
 
     @property
     def start(self) -> Dim:
-        """The position, as the start of a slice."""
+        """The start of the equivalent slice."""
         return self.index
 
     @property
     def stop(self) -> Dim:
-        """The position after `index`, as the end of a slice."""
+        """The end of the equivalent slice."""
         return self.index + 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:

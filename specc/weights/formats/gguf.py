@@ -1,4 +1,4 @@
-"""Open GGUF files, with the tensor names of Hugging Face checkpoints."""
+"""Open GGUF files; tensors get the names of Hugging Face checkpoints."""
 
 import mmap
 import os
@@ -34,7 +34,7 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
 Change: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""The change that llama.cpp made to a tensor: it interleaves the RoPE rows of each head, or adds
+"""The change that llama.cpp makes to a tensor: it interleaves the RoPE rows of each head, or adds
 1."""
 
 _OUTER_NAMES = {
@@ -75,14 +75,14 @@ _GEMMA2_NAMES = {
 _PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _ROPE_CHANGES: Mapping[str, Change] = {"attn_q": "heads", "attn_k": "kv_heads"}
 ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
-"""Tensors that contain RoPE frequency divisors, which config.json stores as settings."""
+"""Tensors that contain RoPE frequency divisors, which config.json contains as settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """An architecture of llama.cpp: the `model_type` of its config, the tensor names in a layer
-    (`{}` is the expert index), and the tensors that llama.cpp changes. With `has_offset_norms`,
-    norm weights are stored with 1 added.
+    """A llama.cpp architecture: the `model_type` of its config, the tensor names in a layer (`{}`
+    is the expert index), and the tensors that llama.cpp changes. With `has_offset_norms`, 1 is
+    added to stored norm weights.
     """
 
     model_type: str
@@ -128,8 +128,8 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 
 class GGUFFile(TensorFile):
-    """An open GGUF file. A quantized tensor appears as the bytes of its blocks, named
-    `tensor:type`; `get_array` and `read_tensor` undo the changes of llama.cpp (`changed`).
+    """An open GGUF file. A quantized tensor is represented by the bytes of its blocks, named
+    `tensor:type`. `get_array` and `read_tensor` undo the changes that llama.cpp made (`changed`).
     """
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
@@ -185,7 +185,7 @@ class GGUFFile(TensorFile):
         return self._restore_tensor(name, super().read_tensor(name))
 
     def _restore_tensor(self, name: str, stored: Array) -> Array:
-        """Undo the changes that llama.cpp makes to a tensor: norm offsets and the order of RoPE
+        """Undo the changes that llama.cpp made to a tensor: norm offsets and the order of RoPE
         rows.
         """
         change = self.changes.get(name)
@@ -235,7 +235,7 @@ def _make_entry(tensor: StoredTensor) -> TensorEntry:
 
 
 def _count_heads(metadata: Metadata, kind: str) -> int:
-    """Return the number of query or key heads; return 1 if the metadata has no valid number."""
+    """Return the number of query or key heads; or 1 if the metadata has no valid number."""
     prefix = f"{metadata.get('general.architecture')}.attention.head_count"
     count = metadata.get(prefix)
     if kind == "kv_heads":
@@ -261,6 +261,6 @@ def open_gguf(path: str | Path) -> GGUFFile:
 
 @lru_cache(maxsize=1)
 def _read_header(path: Path, _: FileIdentity) -> GGUFHeader:
-    """Return the header of a file. It is parsed once for config, tokenizer and weights."""
+    """Return the header of a file. It is cached for config, tokenizer and weights."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return read_gguf_header(data, str(path))

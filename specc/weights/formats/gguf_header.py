@@ -55,7 +55,7 @@ OTHER_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file; `offset` counts from the start of the file, in bytes."""
+    """A tensor of a file; `offset` is relative to the start of the file, in bytes."""
 
     name: str
     block_type: BlockType
@@ -83,12 +83,12 @@ class GGUFHeader:
 
 
 class _InvalidHeaderError(Exception):
-    """Raised for an invalid header; the message states why."""
+    """Raised if a header is invalid; the message contains the reason."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """A reader of little-endian values, which never reads beyond the end of the file."""
+    """Reads little-endian values, but never beyond the end of the file."""
 
     data: mmap
     offset: int = field(default=len(MAGIC))
@@ -111,7 +111,7 @@ class _Reader:
         """Read a string."""
         (size,) = self.unpack("Q")
         start = self.skip(size)
-        # tokens of byte-fallback vocabularies may be incomplete UTF-8 sequences
+        # tokens of vocabularies with byte fallback may be incomplete UTF-8 sequences
         return self.data[start : self.offset].decode(errors="replace")
 
     def read_value(self, type_code: int) -> object:
@@ -136,7 +136,7 @@ class _Reader:
 
     def make_range(self, count: int) -> range:
         """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left,
-        because each item occupies at least one byte.
+        because each item takes at least one byte.
         """
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
@@ -146,8 +146,8 @@ class _Reader:
 
 
 def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
-    """Parse a memory-mapped file. Raise E0506 if it is invalid, E0508 for an unsupported element
-    type.
+    """Parse a memory-mapped file. Raise E0506 if it is invalid, and E0508 if an element type is not
+    supported.
     """
     reader = _Reader(data)
     try:
@@ -169,7 +169,7 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
 
 
 def fail_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
-    """Raise E0506 for an invalid GGUF file."""
+    """Raise E0506 because a GGUF file is invalid."""
     raise_error(
         "E0506",
         f"`{escape_text(path)}` is corrupted, or not a GGUF file",
@@ -233,9 +233,7 @@ def _fail_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Raise E0506 unless the tensors have distinct names, are inside the file and do not
-    overlap.
-    """
+    """Raise E0506 unless tensors have distinct names, lie within the file and do not overlap."""
     names: set[str] = set()
     before: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):

@@ -20,19 +20,19 @@ DEFAULT_TENSOR = "embedding.weight"
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Word vectors f32[words, d]; row n is the vector of `words[n]`."""
+    """Word vectors, float32 [words, dim]; row n is the vector of `words[n]`."""
 
     words: tuple[str, ...]
     vectors: Array
 
 
 class _InvalidLineError(Exception):
-    """Raised for an invalid line; the message states why."""
+    """Raised if a line is invalid; the message contains the reason."""
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """Read vectors in file order. Raise E0524 for an invalid line, E0802 if the file is
-    unreadable.
+    """Read vectors in file order. Raise E0524 if a line is invalid, and E0802 if the file cannot be
+    read.
     """
     words: dict[str, int] = {}
     rows: list[Array] = []
@@ -79,7 +79,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     """Parse a word, which may contain spaces, and its `width` values (any number of values if
     `width` is 0).
     """
-    # not `split()`: some words of the published files contain other whitespace
+    # not `split()`, because some words of published files contain other whitespace
     fields = line.split(" ")
     if not width:
         _reject_word2vec_header(fields)
@@ -89,7 +89,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
             f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}"
         )
     word = " ".join(fields[:-width])
-    # A number inside the word means that the line has too many numbers.
+    # A number within the word means that the line contains too many numbers.
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
@@ -98,20 +98,20 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
 
 
 def _reject_word2vec_header(fields: list[str]) -> None:
-    """Reject the header line of a word2vec file."""
-    # such as `400000 300`: number of words and dimension
+    """Raise an error for the header line of a word2vec file."""
+    # for example `400000 300`: number of words, dimension
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _InvalidLineError("this is the header of a word2vec file; GloVe files have none")
 
 
 def _parse_row(fields: list[str]) -> Array:
-    """Parse the values of one word, f32[d]."""
+    """Parse the values of one word, float32 [dim]."""
     numbers = [_parse_number(text) for text in fields]
     if None in numbers:
         raise _InvalidLineError(
             f"`{escape_text(fields[numbers.index(None)][:40])}` is not a number"
         )
-    # 1e39 is finite in float64 and infinite in float32
+    # 1e39 is finite in float64 but infinite in float32
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():

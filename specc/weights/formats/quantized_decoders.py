@@ -1,6 +1,6 @@
 """Decode quantized weights, including GGUF blocks, into shapes, codes and scales.
 
-Every value is `codes * scales`, computed in float32.
+Every value is `codes * scales` in float32, where codes are the quantized values.
 """
 
 import json
@@ -35,14 +35,14 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class LayoutError(Exception):
-    """Raised if tensors cannot be decoded to a weight; the message states why."""
+    """Raised if tensors do not form a quantized weight; the message contains the reason."""
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
     """Check a tensor against a pattern and add the lengths of its axes to `lengths`.
 
     `float|u8[groups, 16]` requires one of these types and two axes, the second of length 16. `any`
-    matches every type; a name alone matches every shape. Raise LayoutError for a mismatch.
+    matches every type; a name alone matches every shape. Raise LayoutError if they do not match.
     """
     parsed = _TENSOR_PATTERN.fullmatch(pattern)
     assert parsed is not None, pattern
@@ -62,15 +62,15 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
 
 
 def check_equal_counts(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError if a count differs from the count that other tensors imply."""
+    """Raise LayoutError if a count differs from the count inferred from other tensors."""
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 
 
 Parts: TypeAlias = Mapping[str, Array]
-"""The tensors of a weight by suffix; tensors in files are read lazily, when they are sliced."""
+"""The tensors of a weight by suffix; tensors in files are read when they are sliced."""
 Codes: TypeAlias = tuple[Array, Array]
-"""Codes minus the zero point, and scales; both broadcast to the weight's shape."""
+"""Quantized values minus the zero point, and scales; both broadcast to the shape of the weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class QuantizedLayout:
     """The shape of a weight, the bits per code and the group size along `axis`.
 
     `is_uniform`: codes are integers with one scale per group. `is_symmetric`: there are no zero
-    points. Codes with both properties can be stored unchanged. `block_shape` is the shape of the
+    points. Weights with both properties can be stored unchanged. `block_shape` is the shape of the
     blocks that share one scale; `zero_offset` is added to stored zero points.
     """
 
@@ -134,13 +134,13 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 def read_scales(stored: Array) -> Array:
     """Return scales as float32; bytes are exponents (E8M0)."""
     if stored.dtype == np.uint8:
-        with np.errstate(over="ignore"):  # reported by the check for finite values
+        with np.errstate(over="ignore"):  # overflow is reported by the check for finite values
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
     return stored.astype(np.float32)
 
 
 def reshape_scale_grid(scales: Array, rank: int) -> Array:
-    """Return scales with the rank of the weight; a single scale becomes a 1 × 1 grid."""
+    """Return scales with the rank of the weight; a single scale becomes [1, 1]."""
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
     if scales.ndim != rank:
@@ -154,7 +154,7 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
 def _infer_block_shape(
     shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """Return the lengths of the blocks that share a scale; blocks at the edges may be shorter."""
+    """Infer the shape of the blocks with a common scale; blocks at the edges may be smaller."""
     sizes = []
     for length, count, given in zip(shape, grid, block or (0, 0), strict=True):
         if given and -(-length // given) == count:
@@ -232,7 +232,7 @@ def infer_mxfp4_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> 
 
 
 def decode_mxfp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `q * s`, with power-of-two scales."""
+    """Decode `q * s`, where the scales are powers of two."""
     packed, scales = parts["_blocks"][rows], read_scales(parts["_scales"][rows]) / np.float32(2)
     codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
     return codes.swapaxes(1, 2), np.repeat(scales, layout.group_size, axis=2).swapaxes(1, 2)
@@ -337,7 +337,7 @@ def _unpack_scales(packed: Array) -> tuple[Array, Array]:
 
 
 def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
-    """Decode `d * scale * q - dmin * minimum`; the scale of values with a minimum is 1."""
+    """Decode `d * scale * q - dmin * minimum`; the scales of `codes` are folded in."""
     sizes = _decode_float16(blocks[..., :4])
     scales, minimums = _unpack_scales(blocks[..., 4:16])
     groups = _reshape_groups(codes, 32).astype(np.float32)
@@ -374,7 +374,7 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
     "q5_k": (0, _decode_q5_k),
     "q6_k": (6, _decode_q6_k),
 }
-"""Bits per code (0 if values are not integer codes times a scale) and decoder of each type."""
+"""Bits per code (0 if values are not integers times a scale), and the decoder of each type."""
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 

@@ -1,4 +1,4 @@
-"""Formats of quantized weights (`WEIGHT_FORMATS`), defined by the tensors of a weight."""
+"""Formats of quantized weights (`WEIGHT_FORMATS`), each defined by the tensors of a weight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from specc.weights.formats.quantized_decoders import (
 )
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""For each of eight consecutive output channels, its position in an AWQ word."""
+"""For each of eight consecutive output channels, its position in a 32-bit AWQ word."""
 
 
 def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
@@ -56,7 +56,7 @@ def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int]
 
 
 def _infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
-    """Return the group size if rows of `width` values have `group_count` groups."""
+    """Return the group size given the row length `width` and the number of groups."""
     given = width if settings.group_size < 0 else settings.group_size
     if given and -(-width // given) == group_count:
         return given
@@ -116,7 +116,7 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
 
 
 def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`; `g_idx` contains the group of each input channel."""
+    """Decode `(q - z) * s`; `g_idx` contains the group index of each input channel."""
     width, bits = layout.shape[1], layout.bits
     groups = parts.get(".g_idx", np.arange(width) // layout.group_size)
     zeros = unpack_codes(parts[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
@@ -224,7 +224,8 @@ def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """A format that the quantization methods `methods` use (`quant_method` in the config).
+    """A storage format of quantized weights. `methods` are the quantization methods (`quant_method`
+    in the config) that use it.
 
     A tensor named `name + mark` belongs to the weight `name + weight`. `parts` are the dimension
     patterns of required tensors by suffix; `optional_parts` are the patterns of optional tensors.
@@ -254,7 +255,7 @@ def _make_gguf_format(block_type: BlockType) -> WeightFormat:
 
 
 GGUF_METHOD = "gguf"
-"""The method of a GGUF file, which needs no quantization config."""
+"""The method name of GGUF files, which need no quantization config."""
 _INVERSE, _PLAIN = make_scaled_decoder("_scale_inv"), make_scaled_decoder(".weight_scale")
 
 WEIGHT_FORMATS = (

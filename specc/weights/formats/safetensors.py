@@ -30,11 +30,10 @@ from specc.weights.formats.safetensors_header import (
 )
 
 FileIdentity: TypeAlias = tuple[int, int, int, int]
-"""Device, inode, size and time of modification of a file."""
+"""Device, inode, size and modification time of a file."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""Metadata of a file that uses the spec's parameter names and shapes, so that `load` rules are
-skipped.
-"""
+"""Metadata of a file that uses the parameter names and shapes of the spec, so that `load` rules are
+skipped."""
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed; a multiple of every element width."""
@@ -42,7 +41,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of a file: `offset` counts from the start of the file, in bytes."""
+    """A tensor of a file; `offset` is relative to the start of the file, in bytes."""
 
     name: str
     dtype: str
@@ -100,9 +99,7 @@ class TensorFile(Closeable):
     def iterate_chunks(
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
-        """Yield the stored bytes of a tensor or of a range; a chunk stays valid during two
-        iterations.
-        """
+        """Yield the stored bytes of a tensor or of a range; a chunk is valid for two iterations."""
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside the tensor"
@@ -128,8 +125,7 @@ class TensorFile(Closeable):
         offset of each chunk in its tensor.
         """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
-        # all tensors share a pair of buffers, because the system would clear new memory for each
-        # tensor
+        # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
         at = 0
         for entry in [*order, TensorEntry("", "u8", (0,), self.size, 0)]:
@@ -143,7 +139,7 @@ class TensorFile(Closeable):
             at = entry.offset + entry.nbytes
 
     def check_unchanged(self) -> None:
-        """Raise E0512 if the file changed since its header was read."""
+        """Raise E0512 if the file has changed since its header was read."""
         if get_file_identity(os.fstat(self._fd)) != self._identity:
             self._fail_changed("it was modified")
         try:
@@ -154,7 +150,7 @@ class TensorFile(Closeable):
             self._fail_changed("it was replaced")
 
     def close(self) -> None:
-        """Close the file. Views returned by `get_array` stay valid."""
+        """Close the file. Views returned by `get_array` remain valid."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -191,7 +187,7 @@ class TensorFile(Closeable):
 
 
 def open_weights_file(path: Path) -> int:
-    """Open a regular file and return its descriptor. Raise E0802 if it is unreadable."""
+    """Open a regular file and return its descriptor. Raise E0802 if it cannot be read."""
     try:
         return open_regular_file(path)
     except UnreadableFileError as error:
@@ -212,7 +208,7 @@ def open_tensors(path: str | Path) -> TensorFile:
     fd = open_weights_file(path)
     try:
         size = os.fstat(fd).st_size
-        # the file begins with eight bytes of length, then `{`
+        # the file begins with an 8-byte length, followed by `{`
         head = read_at_offset(fd, 64, 0)
         if int.from_bytes(head[:8], "little") > MAX_HEADER_BYTES or head[8:].lstrip()[:1] != b"{":
             reject_foreign_file(path, head, "a safetensors file")
@@ -237,9 +233,9 @@ def write_safetensors(
 ) -> None:
     """Write a safetensors file atomically. The output does not depend on the order of the tensors.
 
-    A file that specc did not write is replaced only with `force` (E0833). The metadata contains the
-    producer, for `specc.io.file_signatures`. `SPEC_LAYOUT_METADATA` in the metadata means that
-    names and shapes are those of the spec's parameters.
+    A file that specc did not write is replaced only with `force` (E0833). The producer is added to
+    the metadata, for `specc.io.file_signatures`. `SPEC_LAYOUT_METADATA` in the metadata means that
+    names and shapes are those of the spec.
 
     Tensors are sorted by decreasing element width, then by name, so that each is aligned to its
     element width; the data is aligned to 64 bytes.
@@ -274,7 +270,7 @@ def _iterate_file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[byt
 def _to_native_order(array: Array) -> Array:
     """Convert between little-endian and native byte order; a no-op on little-endian machines.
 
-    NumPy's own dtypes have a byte order; dtypes of ml_dtypes are always native.
+    NumPy dtypes have a byte order; dtypes of ml_dtypes always have the native one.
     """
     if get_array_dtype(array) in NATIVE_ORDER_DTYPES:
         return array.byteswap() if sys.byteorder == "big" else array
@@ -287,7 +283,7 @@ def get_file_identity(status: os.stat_result) -> FileIdentity:
 
 
 def reject_foreign_file(path: Path, head: bytes, expected: str) -> None:
-    """Raise E0502 if `head`, the first bytes of a file, belongs to another known format."""
+    """Raise E0502 if `head`, the first bytes of a file, belong to another known format."""
     found = identify_foreign_file(head, escape_text(path.name))
     if found:
         what, help = found

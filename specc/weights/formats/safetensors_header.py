@@ -52,24 +52,24 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
 """NumPy dtype, little-endian, of each type that has one; packed types have none."""
 
 DTYPES_BY_FILE_NAME: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
-"""specc's name of each safetensors dtype."""
+"""The dtype name in specc of each safetensors dtype."""
 
 FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
 """The floating-point types."""
 CONVERTIBLE_FLOATS = FLOAT_DTYPES & NUMPY_DTYPES.keys()
-"""The floating-point types that are mutually convertible."""
+"""The floating-point types that can be converted to each other."""
 
 NATIVE_ORDER_DTYPES = frozenset(
     ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type)
 )
-"""The types of ml_dtypes, which have only native byte order."""
+"""The types of ml_dtypes, which exist only in native byte order."""
 
 # no two types share a NumPy dtype
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
 def get_array_dtype(array: Array) -> str:
-    """Return specc's name of an array's dtype. Raise E0508 if weights cannot have this dtype."""
+    """Return the dtype name of an array. Raise E0508 if weights cannot have this dtype."""
     name = array.dtype.name
     if name not in _BY_NAME:
         raise_error(
@@ -82,14 +82,16 @@ def get_array_dtype(array: Array) -> str:
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
-"""Upper bound of lengths and offsets, equal to the upper bound of integers in a spec."""
+"""Upper bound of lengths and offsets, equal to that of integers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
-"""The fields that a tensor's header entry must have, and no others."""
+"""The fields of a tensor's header entry; all are required, and no others are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as described in the header; `begin` and `end` count from the first byte of data."""
+    """A tensor as described in the header; `begin` and `end` are relative to the first data
+    byte.
+    """
 
     name: str
     dtype: str
@@ -99,7 +101,7 @@ class RawTensor:
 
 
 class _InvalidHeaderError(Exception):
-    """Raised for an invalid header; the message states why."""
+    """Raised if a header is invalid; the message contains the reason."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
@@ -124,11 +126,11 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 
 
 def _read_header_bytes(fd: int, size: int) -> bytes:
-    """Return the JSON bytes of the header; the first eight bytes of the file are their length."""
+    """Return the JSON bytes of the header. The first eight bytes of the file are their length."""
     if size < 8:
         raise _InvalidHeaderError(f"file size is {size} bytes, expected at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
-    # files of other formats may begin with any number, so the length is checked before reading
+    # the file may have another format, so the length is checked before reading
     if length > MAX_HEADER_BYTES:
         raise _InvalidHeaderError(f"header length is {length} bytes, maximum {MAX_HEADER_BYTES}")
     if length > size - 8:
@@ -137,7 +139,7 @@ def _read_header_bytes(fd: int, size: int) -> bytes:
             "file is truncated"
         )
     data = read_at_offset(fd, length, 8)
-    if len(data) != length:  # the file has shrunk since its size was read
+    if len(data) != length:  # the file was truncated after its size was read
         raise _InvalidHeaderError("the file is truncated inside the header")
     return data
 
@@ -153,10 +155,10 @@ def _parse_fields(data: bytes) -> dict[str, Json]:
     except NestingTooDeepError:
         raise _InvalidHeaderError("the header is nested too deeply") from None
     except UnicodeDecodeError as error:
-        # plus 8 bytes of the length field: the offset in the file
+        # plus 8 bytes for the length field gives the file offset
         raise _InvalidHeaderError(f"the header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
-        # invalid JSON, an integer of thousands of digits, NaN
+        # invalid JSON, an integer with thousands of digits, NaN
         raise _InvalidHeaderError(f"the header is not JSON: {escape_text(error)}") from None
     if not isinstance(fields, dict):
         raise _InvalidHeaderError("the header is not a JSON object")
@@ -179,10 +181,10 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
     tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
         raise _InvalidHeaderError("a tensor has no name")
-    # JSON can contain lone surrogates, which are not allowed in names
+    # JSON may contain lone surrogates, which are not allowed in names
     if has_lone_surrogate(name):
         raise _InvalidHeaderError(f"{tensor_label} has a lone surrogate in its name")
-    # unknown fields might change the meaning of the known ones
+    # unknown fields might change the meaning of known ones
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _InvalidHeaderError(
             f"{tensor_label} must have exactly the fields dtype, shape and data_offsets"
@@ -204,7 +206,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
 
 
 def _check_dtype(tensor_label: str, dtype: Json) -> str:
-    """Return specc's name of a dtype in the header. Raise an error for an unsupported dtype."""
+    """Convert a dtype in the header to its name in specc. Raise an error if it is not supported."""
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _InvalidHeaderError(
             f"{tensor_label} has the unknown dtype {escape_text(repr(dtype)[:40])}"
@@ -227,7 +229,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
     count = 1
     for dim in shape:
         count *= dim
-        if count >= MAX_LENGTH:  # checked at each step, as a later 0 would hide an overflow
+        if count >= MAX_LENGTH:  # in each iteration, because a later 0 hides an overflow
             raise _InvalidHeaderError(f"{tensor_label} has more elements than any file can hold")
     bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed into bytes
@@ -236,7 +238,9 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Return a list of lengths, or None if a value is not a nonnegative integer (e.g. `true`)."""
+    """Parse a list of lengths; return None if a value is not a non-negative integer (e.g.
+    `true`).
+    """
     if not isinstance(value, list):
         return None
     numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
