@@ -1,4 +1,4 @@
-"""Traverse a graph to infer the facts of every value along one padded axis."""
+"""Dataflow analysis that infers the properties of every value along one padded axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ from specc.ir.graph import Graph, Node, Value
 
 
 def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "PaddingWalk":
-    """Return the traversal along the axis of the padding mask `padding_mask`."""
+    """Create the dataflow analysis for the axis of the padding mask `padding_mask`."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     lengths = find_padded_lengths(graph, offsets)
     return PaddingWalk(
@@ -65,11 +65,11 @@ def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingWalk:
-    """The traversal along one padded axis with the mask `padding_mask` and padding on
-    `padding_side`. `padded_lengths` are all lengths of the axis after strides and next to other
-    positions; `offsets` are the offsets of the padded positions. `true_masks` are assumed to be
-    true. With `assumes_finite`, all values are assumed to be finite. If `is_in_loop`, the traversal
-    is in the body of a loop along a different axis.
+    """The dataflow analysis along one padded axis, with the mask `padding_mask` and padding on
+    `padding_side`. `padded_lengths` are the lengths of the axis after strides and concatenations;
+    `offsets` are the offsets of the padded positions. `true_masks` are assumed to be true. With
+    `assumes_finite`, all values are assumed to be finite. `is_in_loop` is true in the body of a
+    loop along another axis.
     """
 
     padding_mask: Value
@@ -123,8 +123,8 @@ class PaddingWalk:
         operand_facts: list[PaddingFacts],
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
-        """Return the facts of the results of a loop along a different axis, iterated to a fixed
-        point.
+        """Return the facts of the results of a loop along a different axis, iterated to a
+        fixpoint.
         """
         parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
         facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
@@ -152,7 +152,7 @@ class PaddingWalk:
 
     @property
     def _has_equal_ranks(self) -> bool:
-        """True if ranks of valid positions equal their indices, because padding comes last."""
+        """True if the ranks of valid positions are their indices, because padding is last."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -162,7 +162,7 @@ class PaddingWalk:
     def make_padded_read(
         self, node: Node, dependence: Dependence, operand_facts: Sequence[PaddingFacts]
     ) -> PaddedRead:
-        """Return the description of a dependence that reads padded positions."""
+        """Describe a dependence that reads padded positions."""
         length = get_read_length(node, dependence)
         before = self.offsets.offsets.get(length, Dim.from_value(0))
         return PaddedRead(
@@ -252,8 +252,8 @@ class PaddingWalk:
         return find_rolled_axes(operand_facts, padded_dependences)
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for an argmax that counts the padding before the selected position or has no
-        padding before it, and for the last index of right-padded sequences, `sum(keep) - 1`.
+        """Return True for the index of a valid position: an argmax without uncounted padding before
+        it, or the last index of right-padded sequences, `sum(keep) - 1`.
         """
         if self.padding_side == "right" and is_last_index(node, self.padding_mask):
             return True
@@ -294,7 +294,7 @@ class PaddingWalk:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the first op that leaked, because every later value depends on padding, or a roll
+        """Return the first op that leaked, because all later values depend on padding, or a roll
         whose positions this op distinguishes.
         """
         for facts in operand_facts:
@@ -346,9 +346,7 @@ class PaddingWalk:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
             case ops.Sort(axis) if padded_result.value.index and not self._has_equal_ranks:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return (
-                        None  # all indices, including those at masked positions, depend on padding
-                    )
+                    return None  # all indices depend on padding, also those at masked positions
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]
@@ -391,7 +389,7 @@ def _drop_nonfinite_facts(facts: PaddingFacts) -> PaddingFacts:
 
 
 def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
-    """Return the padding count of each operand, as used by the result."""
+    """Return the padding count of each operand, as it affects the result."""
     counts = [s.padding_count for s in padded_result.operand_facts]
     if is_condition_always_true(padded_result):
         counts[2] = counts[1]  # no valid position depends on the other operand

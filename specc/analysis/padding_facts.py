@@ -1,4 +1,4 @@
-"""Facts about a value at padded positions."""
+"""Properties of a value at padded positions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +16,8 @@ from specc.ir.op import Op
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
     """The op through which padded positions affect valid positions. If `is_counted`, only the
-    number of padded positions has an effect; if `is_shifted`, only their number before a stride has
-    an effect. `loop_body` is the body of the loop that contains the op, if any; `read` is the
+    number of padded positions has an effect; if `is_shifted`, only because a stride then selects
+    other positions. `loop_body` is the body of the loop that contains the op, if any; `read` is the
     dependence that reads the padded positions.
     """
 
@@ -30,7 +30,7 @@ class PaddingSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddingFacts:
-    """Facts about a value along a padded axis.
+    """Properties of a value along a padded axis.
 
     At padded positions along these axes the value is zero or false (`zero_axes`), a mask constant
     (`mask_constant_axes`), or lower (`minimum_axes`) or higher (`maximum_axes`) than at every valid
@@ -40,15 +40,15 @@ class PaddingFacts:
     of `infinity_signs`.
 
     `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
-    rotation of its features by angles of such positions. `is_valid_index`: it contains indices of
-    valid positions. `constants`: the constant at padded positions, by axis. `fill_constants`: the
-    constants that positions added by `pad` or `concat` have, too. `repeated_axes`: axes along which
-    padded positions repeat the last valid one. `sorted_axes`: axes in sorted order, with padded
-    positions last. `reversed_axes`: axes reversed by `flip`, including their padding.
-    `rolled_axes`: axes rotated by `roll`, including their padding, each with the source that
-    reading one position would have. `infinity_mask`: the mask outside which infinity was filled
-    in, which is the only origin of NaN. `padding_source`: the source through which padded positions
-    affect valid ones.
+    rotation of its features by angles that depend on this amount. `is_valid_index`: it contains
+    indices of valid positions. `constants`: the constant at padded positions, by axis.
+    `fill_constants`: constants at padded positions that positions added by `pad` or `concat` have,
+    too. `repeated_axes`: axes along which padded positions repeat the last valid one.
+    `sorted_axes`: axes in sorted order, with padded positions last. `reversed_axes`: axes reversed
+    by `flip`, including their padding. `rolled_axes`: axes rotated by `roll`, including their
+    padding, each with the source that reading one position would have. `infinity_mask`: the mask
+    outside which infinity was filled in, which is the only origin of NaN. `padding_source`: the
+    source through which padded positions affect valid ones.
     """
 
     zero_axes: frozenset[int] = frozenset()
@@ -78,13 +78,11 @@ class PaddingFacts:
         return not (self.can_be_nan or self.infinity_signs)
 
     def get_padded_value(self, axis: int) -> float | None:
-        """Return the constant at all padded positions of an axis, or None if unknown."""
+        """Return the constant at all padded positions of an axis, or None if it is unknown."""
         return 0.0 if axis in self.zero_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
-        """Return the side of an axis on which the padding is, given the `side` of the
-        padding mask.
-        """
+        """Return the padding side of an axis, given the `side` of the padding mask."""
         right = {"left": "right", "right": "left"}
         return right.get(side, side) if axis in self.reversed_axes else side
 
@@ -114,9 +112,8 @@ HAZARDS = (
     "sorted_axes",
     "reversed_axes",
 )
-"""Fields that are merged for two alternative values: a guarantee holds if it holds for both values,
-a hazard if it holds for either value.
-"""
+"""Boolean fields that are merged for two alternative values: a guarantee must hold for both, a
+hazard for at least one."""
 
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 """The fields that are sets of axes."""
@@ -124,11 +121,11 @@ AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
-"""The facts of a value that does not depend on padding and has no other known facts."""
+"""The properties of a value that does not depend on padding, with nothing else known."""
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
-    """Return `facts` with an axis removed (-1) or inserted (1) at `axis`."""
+    """Return the properties after an axis is removed (-1) or inserted (1) at `axis`."""
 
     def shift_keys(values: Mapping[int, T]) -> dict[int, T]:
         return {
@@ -151,12 +148,14 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the facts that hold for both values, such as a carry before and after an iteration."""
+    """Return the properties that hold for both values, such as a carry before and after an
+    iteration.
+    """
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # If one value has ranks and the other has positions, no fact about the result is known.
+        # If one value has ranks and the other has positions, nothing is known about the result.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -170,8 +169,8 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedResult:
-    """One result of a node, with the facts of the operands; `dependences` are its
-    elementwise dependences along padded axes.
+    """One result of a node, with the properties of the operands; `dependences` are its elementwise
+    dependences along padded axes.
 
     `padding_mask` is the mask of the padded axis, `true_masks` are other masks that are true,
     `padded_lengths` the lengths of padded axes, `concatenated_lengths` the lengths of axes to which
@@ -194,7 +193,7 @@ class PaddedResult:
         return self.node.op
 
     def find_linked_axes(self) -> set[int]:
-        """Return the padded axes that the result shares with an operand."""
+        """Return the padded axes of the result that correspond to an axis of an operand."""
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
     def find_padded_axes(self) -> set[int]:
@@ -203,7 +202,9 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return one bool per operand: True if a fact holds where the result's `axis` is padded."""
+        """Return, for each operand, True if a property holds where `axis` of the result is
+        padded.
+        """
         found: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             known: frozenset[int] = getattr(facts, fact)
@@ -211,7 +212,7 @@ class PaddedResult:
         return found
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return one bool per operand: True if it has the axis, False if it is broadcast."""
+        """Return, for each operand, True if it has the axis, or False if it is broadcast."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -221,7 +222,7 @@ class PaddedResult:
 def attach_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
-    """Return facts whose padding source, if it is inside a loop, names the loop body."""
+    """Return properties whose padding source, if it is inside a loop, refers to the loop body."""
     if (
         facts.padding_source is None
         or facts.padding_source in outer_sources
@@ -274,7 +275,7 @@ class PaddedRead:
 
     @property
     def read_facts(self) -> PaddingFacts:
-        """The facts of the operand that is read."""
+        """The properties of the operand that is read."""
         return self.operand_facts[self.dependence.operand]
 
     @property

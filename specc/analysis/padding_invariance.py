@@ -36,7 +36,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         return _is_rank_safe(read)
     match read.dependence.kind:
         case "same" | "extent":
-            # Elementwise along the axis: padded positions do not move. An extent reads no position.
+            # elementwise along the axis: padded positions do not move; an extent reads no position
             return True
         case "newest" | "window" if _is_loop_skipping_padding(read) or _is_padding_outside_reads(
             read
@@ -68,9 +68,8 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
-    """Return True if no padded position is read: padding is left of the newest position or of
-    positions that read only later positions, or right of positions that read only earlier
-    positions.
+    """Return True if no padded position is read: left padding with reads of the last or later
+    positions, or right padding with reads of earlier positions.
     """
     dependence = read.dependence
     is_left = read.padding_side == "left" and dependence.max_offset == 0
@@ -84,14 +83,14 @@ def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
 
 
 def _is_rank_safe(read: PaddedRead) -> bool:
-    """Return True if an op along sorted positions, where padded positions come last, does not read
+    """Return True if an op along a sorted axis, where padded positions are last, does not read
     padded positions.
     """
     if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
         case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
-            # Valid elements, or the constant after the valid elements.
+            # either valid elements, or the constant that follows them
             return start.number is not None and stop.number is not None
     return isinstance(read.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(read)
 
@@ -105,7 +104,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     if not read.is_padding_last or to is None or operand is None:
         return False
     if isinstance(read.op, ops.Gather):
-        return False  # the indices of the op determine which positions it selects
+        return False  # the op selects positions by index
     if isinstance(read.op, ops.Einsum | ops.MatMul) and not all(
         r.is_finite for r in read.operand_facts
     ):
@@ -130,8 +129,8 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
 
 
 def _is_state_zero(read: PaddedRead) -> bool:
-    """Return True if a recurrent layer without bias keeps its zero initial state over the padding
-    that it reads, because the positions before all valid positions are zeros.
+    """Return True if a recurrent layer without bias keeps its zero initial state over padding,
+    because all positions before the valid ones are zeros.
     """
     op = read.op
     if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_interior_padding:
@@ -146,7 +145,7 @@ def _is_state_zero(read: PaddedRead) -> bool:
 def _is_masked_at_padding(read: PaddedRead) -> bool:
     """Return True if a mask is false, or weights or values are zero, at padded keys."""
     _, reach = resolve_dependence(read.node, read.dependence)
-    # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
+    # A masked key has weight zero, but zero times NaN is NaN; normalizers ignore scores where the
     # mask is false.
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
@@ -161,7 +160,7 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
 
 
 def _have_same_positions(read: PaddedRead) -> bool:
-    """Return True if queries and keys are positions of the same axis. Only then are the keys before
+    """Return True if queries and keys are positions of the same axis. Only then are all keys before
     a valid query valid.
     """
     operand, to = read.node.args[read.dependence.operand], read.dependence.result_axis
@@ -178,8 +177,8 @@ def _has_low_scores(read: PaddedRead) -> bool:
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
-    """Return True if one factor of a sum of products is zero at padded positions and the others
-    are finite.
+    """Return True if one factor of a contraction is zero at padded positions and the others are
+    finite.
     """
     zero = {
         o
@@ -191,10 +190,10 @@ def _is_zero_product(read: PaddedRead) -> bool:
 
 
 def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
-    """Return the summed axes of each operand of a sum of products."""
+    """Return the summed axes of each operand of a contraction."""
     match read.op:
         case ops.WeightedSum() | ops.MatMul():
-            # [… m k] by [… k n]: the last axis of one, the second-to-last of the other.
+            # [… m k] by [… k n]: the last axis of the first, the second-to-last of the second
             left, right = (a.rank for a in read.node.operands)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation):
@@ -242,10 +241,10 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
         case ops.Reduce(function_name):
             return _is_neutral_reduction(read, function_name)
         case ops.Softmax():
-            # If no key is visible, a softmax over mask constants is 1/n, and n counts padding.
+            # If no key is visible, the softmax of mask constants is 1/n, where n includes padding.
             return is_softmax_ignoring(read.node, facts, axis)
         case ops.ArgMax():
-            # If elements are equal, the first is selected, which is valid with right padding.
+            # The first of several equal elements is selected, which is valid with right padding.
             if read.is_padding_last:
                 return _is_neutral_reduction(read, "max")
             return facts.is_ignored_by_max(axis) and axis in facts.finite_axes
@@ -282,7 +281,7 @@ def _is_neutral_move(read: PaddedRead) -> bool:
             is_only_padded = read.valid_end_counts == (0, 0) and not read.is_merged
             return is_only_padded and axis not in facts.sorted_axes
         case ops.Index(index=at):
-            # Position 0 is valid with right padding.
+            # With right padding, position 0 is valid.
             is_first = read.padding_side == "right" and at.number == 0
             return is_first or _is_last_rank(read)
     return False

@@ -1,12 +1,13 @@
-"""Infer facts about values at padded positions: zeros, constants, mask constants in scores.
+"""Infer properties of values at padded positions: zeros, constants, mask constants in scores.
 
-Input: a node, and the facts of its operands along one padded axis. Output: the facts of each
-result. Facts are sound: the results of an unknown op have no facts.
+The input is a node, and the properties of its operands along one padded axis. The output is the
+properties of each result. The analysis is sound: nothing is known about the results of an unknown
+op.
 
 Scores are filled with -inf where `keep` is false. There they are mask constants, lower than at
 every valid position (`is_extreme_at_padding`), and at least one valid position has a finite score
-(`iterate_finite_score_axes`). So the softmax, which divides by a nonzero sum, returns zeros there,
-and the weighted values at padded positions have no effect:
+(`iterate_finite_score_axes`). The softmax, which divides by a nonzero sum, therefore returns zeros
+there, and values at padded positions have no effect:
 
     $ padded keep
     graph "g"
@@ -72,7 +73,7 @@ ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 
 
 def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
-    """Return the facts of a result at padded positions, except its padding count."""
+    """Infer the properties of a result at padded positions, except its padding count."""
     axes = padded_result.find_linked_axes()
     constants = infer_padding_constants(padded_result)
     zero = _find_zero_axes(padded_result, constants)
@@ -100,7 +101,7 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         infinity_signs=find_infinity_signs(padded_result),
         can_be_nan=can_be_nan_at_padding(padded_result),
         padding_count=NO_PADDING_COUNT,
-        # Indices of valid positions stay valid in any view.
+        # Indices of valid positions remain valid in any view.
         is_valid_index=bool(sort_index_axes)
         or (
             padded_result.op.is_view and any(r.is_valid_index for r in padded_result.operand_facts)
@@ -117,8 +118,8 @@ def _find_extreme_axes(
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
-        # If batch and positions are merged, no fact about the last position or about at least one
-        # position holds.
+        # If batch and positions are merged, nothing is known about the last position or about "at
+        # least one position".
         return replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
     return facts
 
@@ -143,14 +144,14 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
     last = value.rank - 1
     match node.op:
         case ops.MaskedWeights():
-            # The keys are the last axis of mask and weights, regardless of the number of preceding
+            # The keys are the last axis of masks and weights, whatever the number of preceding
             # axes.
             mask = node.op.mask
             masked_axes = mask.select(operand_facts).zero_axes
             if mask(node).rank - 1 in masked_axes:
                 yield last
             if mask(node).rank - 2 in masked_axes:
-                yield last - 1  # a query without visible keys has zeros
+                yield last - 1  # a query without visible keys results in zeros
         case ops.Attend():
             yield from _iterate_masked_attention_axes(padded_result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
@@ -160,8 +161,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_axes:
-            # The scan outputs of a masked loop are zero at skipped positions; carries have no such
-            # axis.
+            # The scan outputs of a masked loop are zero at skipped positions.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
         case ops.MixtureOfExperts() as op if (
@@ -177,8 +177,7 @@ def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) 
     value, operand_facts = padded_result.value, padded_result.operand_facts
     mask_facts = op.mask.select(operand_facts)
     masked_axes = mask_facts.zero_axes if op.mask(padded_result.node) and mask_facts else ()
-    # The second result contains the weights; the last axis of the first result contains features,
-    # not keys.
+    # The second result is the weights; the last axis of the first result is features, not keys.
     if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
@@ -230,13 +229,13 @@ def _are_other_operands_finite(padded_result: PaddedResult, zero: list[bool]) ->
 
 
 def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
-    """Return True if the result is zero at padded positions. `zero` states which operands are zero
-    at padded positions, `has_padding` states which operands have padded positions.
+    """Return True if the result is zero at padded positions. `zero` is true for operands that are
+    zero at padded positions, and `has_padding` for operands that have padded positions.
     """
     node = padded_result.node
     match node.op:
         case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.WeightedSum():
-            return any(zero)  # one factor suffices
+            return any(zero)  # one zero factor is sufficient
         case ops.Or() | ops.Concat() | ops.Where():
             return _are_operands_zero(node, zero)
         case ops.Arith("add" | "sub" | "min" | "max"):
@@ -253,7 +252,7 @@ def is_zero_preserving(node: Node) -> bool:
         case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
-            # A bias is also added at padded positions, so the result is not zero.
+            # A bias is also added at padded positions, so the result is not zero there.
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0
@@ -277,6 +276,6 @@ def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
 def _is_selection_zero(
     is_masked_out: bool, is_true_branch_zero: bool, is_false_branch_zero: bool
 ) -> bool:
-    # If the condition is false at padded positions, only the operand for false counts: `where(keep,
-    # x, 0)`.
+    # If the condition is false at padded positions, only the `else` operand matters:
+    # `where(keep, x, 0)`.
     return (is_masked_out or is_true_branch_zero) and is_false_branch_zero

@@ -82,8 +82,8 @@ def run_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed: list[str], text: str | None, *, written: bool, is_check: bool
 ) -> int:
-    """Print the formatted text of stdin, or the result as JSON. With `--check`, raise E0984 for
-    each changed file.
+    """Print the formatted text of stdin, or the result as JSON. Raise E0984 for each changed file
+    if `--check` is given.
     """
     errors = list(map(_build_format_error, changed)) if is_check else []
     result = {
@@ -102,14 +102,14 @@ def _report_formatted(
 
 
 def _format_spec(name: str) -> tuple[str, str]:
-    """Return the text of a spec, and its canonical form in the same syntax."""
+    """Return the text of a spec, and its formatted text in the same syntax."""
     tree, source = _read_spec(name)
     printer = format_dsl if detect_syntax(source) == "specc" else format_yaml
     return source.text, printer(tree)
 
 
 def _build_format_error(name: str) -> Diagnostic:
-    """Return the E0984 diagnostic of `--check` for a file that would change."""
+    """Build the E0984 diagnostic of `--check` for a file that formatting would change."""
     name_shown = escape_text(name)
     fix = f"run `specc fmt {name_shown}`"
     return Diagnostic("E0984", f"`{name_shown}` is not in its canonical form", helps=(fix,))
@@ -146,9 +146,7 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
 
 
 def run_convert(args: Namespace) -> int:
-    """Convert DSL to YAML or YAML to DSL. With -o, the suffix of the output file selects the
-    syntax.
-    """
+    """Convert DSL to YAML or YAML to DSL. The suffix of the `-o` file selects the output syntax."""
     if args.file.endswith(".txt"):
         return convert_glove_vectors(args.file, args.output, force=args.force)
     tree, source = _read_spec(args.file)
@@ -165,8 +163,10 @@ def run_convert(args: Namespace) -> int:
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
-    """Write the tensor `embedding.weight`, and the words to a .vocab file, one word per line."""
-    # imported here: formatting a spec needs no arrays
+    """Convert GloVe word vectors to the tensor `embedding.weight`, and write the words to a .vocab
+    file, one per line.
+    """
+    # imported here, because formatting a spec does not need NumPy
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
 
@@ -205,7 +205,7 @@ def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
 
 
 def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
-    """Yield candidate files with their notes, the most self-contained first."""
+    """Yield candidate files with their notes, from the most to the least self-contained."""
     yield build_standalone_spec(spec.program, spec.library), ()
     file, renamed = build_renamed_standalone_spec(spec.program, spec.library)
     yield (
@@ -221,7 +221,8 @@ def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple
 
 def _format_graphs(spec: OpenedSpec) -> list[str]:
     """Return every graph of a spec as text. If config values are missing, build the graphs with
-    trial values and return their outlines. Raise the errors of `check` if no graph can be built.
+    symbolic sizes and trial values, and return their outlines. Raise the errors of `specc check` if
+    no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
         return [*map(format_ir, graphs)]
@@ -230,14 +231,16 @@ def _format_graphs(spec: OpenedSpec) -> list[str]:
 
 
 def _outline_graph(graph: Graph) -> str:
-    """Return the operations, shapes and weights of a graph as text, with symbolic sizes."""
+    """Return the ops, shapes and weights of a graph as text, with symbolic sizes."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
     nodes = [f"{n.op.name} {[str(r.type) for r in content]}" for n, content in graph.nodes]
     return "\n".join((*weights, *nodes))
 
 
 def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
-    """Return the graphs of `file` at the path of `spec`, or an empty list if `file` is invalid."""
+    """Return the graphs of `file`, opened as if it were at the path of `spec`, or an empty list if
+    `file` is invalid.
+    """
     path = spec.program.module.path
     try:
         return _format_graphs(open_spec(Source(path, format_dsl(file)), library=spec.library))

@@ -37,7 +37,7 @@ from specc.weights.checkpoint import open_weights
 MAX_CANDIDATES = 4
 """Number of candidate specs whose tensor names are compared."""
 MAX_LISTED_LINES = 12
-"""Maximum number of lines of one kind that are listed."""
+"""Maximum number of listed differences of one kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,10 @@ class SpecDraft:
 def draft_spec(
     directory: str, name: str, comment_separator: str, header_comments: tuple[str, ...] = ()
 ) -> SpecDraft:
-    """Return the draft called `name` of a checkpoint directory.
+    """Draft a spec called `name` for a checkpoint directory.
 
-    Raise E0948 if no built-in spec is similar, E0802 and E0410 to E0415 for a config.json
-    that cannot be read.
+    Raise E0948 if no built-in spec is similar, E0802 and E0410 to E0415 if config.json cannot be
+    read.
     """
     data = load_config_json(directory)
     names = _collect_tensor_names(directory)
@@ -107,24 +107,25 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
         with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except Failed as failed:
-        # a config.json alone is enough for a draft; damaged files are reported
+        # a config.json alone is enough for a draft; corrupted files are reported
         if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
             raise
         return frozenset()
 
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition, str]:
-    """Elaborate a built-in spec with the values of a config.json, of any model_type. Also return
-    the name of the graph for the class in `architectures`, or "" if the spec has no such graph.
+    """Elaborate a built-in spec with the values of a config.json, whatever its model_type. Also
+    return the name of the graph for the class in `architectures`, or "" if the spec has no such
+    graph.
     """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open_spec(base), library), data)
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
-    with suppress(Failed):  # the spec does not know the classes of a different model family
+    with suppress(Failed):  # the spec does not know the classes of another model family
         graph = find_graph_for_architecture(program, data)
-    # the symbolic check is skipped: built-in specs pass it
+    # skip the symbolic check, which built-in specs pass
     model = elaborate_model(program, library, reader, graph)
     return spec, mark_ties(program, library, reader, model), graph
 
@@ -133,11 +134,11 @@ def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[OpenedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among the specs
-    that read most of the config keys. If several are equally similar, prefer the spec for the class
-    in `architectures`. Raise E0948 if no spec is similar.
+    that read the largest number of config keys. Among equally similar specs, prefer the spec for
+    the class in `architectures`. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_known_keys(data)
-    # keys such as `vocab_size` are in every config.json, so two keys in common are not significant
+    # keys such as `vocab_size` are in every config.json, so two common keys are not significant
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = find_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
@@ -166,14 +167,14 @@ def _find_nearest_spec(
 
 
 def _extract_name_patterns(names: frozenset[str]) -> set[str]:
-    """Return the last three components of names, with layer indices as `{i}`. Prefixes are dropped,
-    since they differ between model families.
+    """Return the last three components of names, with layer indices as `{i}`. Prefixes, which
+    differ between model families, are dropped.
     """
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
 
 def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the chosen spec by path, for each `use` that allows several."""
+    """Yield the path and the spec of each `use` that allows several specs."""
     for part in program.used_specs:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
@@ -223,7 +224,7 @@ def _select_accepted_literals(
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield values by dotted path; rope settings count as one value."""
+    """Yield values by dotted path; the RoPE settings count as one value."""
     for key, value in config.items():
         if isinstance(value, dict) and "theta" not in value:
             yield from _flatten_config(value, f"{prefix}{key}.")
@@ -276,7 +277,7 @@ def _evaluate_instance_config(
 def _iterate_binding_errors(
     spec: OpenedSpec, model: ModelDefinition, names: frozenset[str]
 ) -> Iterator[str]:
-    """Yield short descriptions of the errors of binding the checkpoint."""
+    """Yield short descriptions of the errors in binding the checkpoint."""
     if not names:
         yield "weights: the directory has no readable weights"
         return

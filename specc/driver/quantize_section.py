@@ -36,11 +36,11 @@ from specc.transforms.quantization_plan import (
 KINDS_BY_NAME: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
 UNQUANTIZED = "none"
 LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
-"""Values of `lm_head_bits`."""
+"""Valid values of `lm_head_bits`."""
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
 HEAD_KIND: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
-"""The settings that choose the calibration inputs; at most one may be set."""
+"""The settings that choose the calibration data; at most one may be set."""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
 QUANTIZE_SETTINGS = (
     "default",
@@ -60,7 +60,7 @@ FOREIGN_SETTING_NAMES = {
     "samples": "calibration_samples",
     "calibrate": "calibration_data",
 }
-"""Names of these settings in other tools, used in suggestions."""
+"""Names of these settings in other tools, for suggestions."""
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
@@ -79,8 +79,8 @@ def get_option_flag(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    """The quantization options of a caller, named as `specc.compile` names them; an empty string,
-    an empty tuple and None mean that an option is not set.
+    """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
+    string, an empty tuple or None means that an option is not set..
     """
 
     quantize: str = ""
@@ -103,8 +103,8 @@ class QuantizeOptions:
 @dataclass(frozen=True)
 class CalibrationSource:
     """The source of calibration inputs: `samples` self-generated sequences, or the file
-    `data_file`; if neither is given, the default applies. `flag` is the flag that set the source,
-    or "" if the spec set it at `span`.
+    `data_file`; the default applies if neither is given. `flag` is the command-line flag that set
+    the source, or "" if the spec set it at `span`.
     """
 
     samples: int | None = None
@@ -116,7 +116,7 @@ class CalibrationSource:
 @dataclass(frozen=True)
 class CacheOption:
     """The storage type of the KV cache, or "" if it is not quantized. `span` is the setting in the
-    spec, or None if an option set the type.
+    spec, or None if an option set it.
     """
 
     dtype: str = ""
@@ -125,13 +125,13 @@ class CacheOption:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """Merged quantization request.
+    """The quantization request of the spec, merged with the options.
 
     `weight_request` is None if no weight is quantized. `pattern_spans` are the spans of the spec's
-    patterns, `remarks` list the entries that options override, `calibration` is the calibration
-    data, `kv_cache` the KV cache dtype, `folds_norms` whether norms are folded into linear layers.
-    `option_labels` maps entries that may have no effect to their names in messages.
-    `dequantizes_checkpoint` is true if the codes of a quantized checkpoint are dequantized too.
+    patterns, `remarks` list the entries that options override, `calibration` is the source of
+    calibration data, `kv_cache` the KV cache dtype. `folds_norms` is true if norm weights are
+    folded into linear layers. `option_labels` maps entries that may have no effect to their names
+    in messages. `dequantizes_checkpoint` is true if a quantized checkpoint is dequantized.
     """
 
     weight_request: QuantizationOptions | None = None
@@ -147,8 +147,8 @@ class QuantizeRequest:
 def merge_quantize_options(program: Program, options: QuantizeOptions) -> QuantizeRequest:
     """Merge the spec's `quantize` section with the options.
 
-    Raise E0201, E0858, E0950 or a file error for an invalid section, and E0753 for options without
-    effect.
+    Raise E0201, E0858, E0950 or a file error if the section is invalid, and E0753 if an option has
+    no effect.
     """
     entries = _map_entries(program)
     weight_request, pattern_spans = _read_section(entries)
@@ -182,8 +182,8 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
 def check_quantize_options(
     program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
-    """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that have no
-    match in any graph of the spec.
+    """Raise the errors of `merge_quantize_options`, and E0850 if a pattern of the spec matches
+    nothing in any graph of the spec.
     """
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_request is None:
@@ -210,7 +210,7 @@ def _map_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, known),
                 )
-            # after the patterns of the extended spec: the last matching pattern wins
+            # appended after the patterns of the base spec: the last matching pattern wins
             found.pop(entry.name, None)
             found[entry.name] = entry
     return found
@@ -224,7 +224,7 @@ def _read_section(
     head = parse_choice(entries, "lm_head_bits", LM_HEAD_BITS)
     every = parse_choice(entries, "all", BOOLEAN_WORDS)
     kept = entries["exclude"].values if "exclude" in entries else ()
-    # in source order: the last matching pattern wins
+    # the order of the source: the last matching pattern wins
     own = [
         (pattern, KINDS_BY_NAME[name])
         for name, entry in entries.items()
@@ -250,7 +250,7 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> CacheOption:
-    """Return the KV cache dtype of the option, or else of the spec, unless `--quantize none` is
+    """Return the KV cache dtype of the option or of the spec, or none if `--quantize none` is
     given. Raise E0858 if the dtype is invalid.
     """
     entry = parse_choice(entries, "kv_cache", KV_CACHE_TYPES)
@@ -260,7 +260,7 @@ def _choose_cache(
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration source of the options, or else of the innermost spec that sets one.
+    """Return the calibration source of the options, or of the most derived spec that sets one.
     Raise E0753 or E0950 if both samples and a file are given.
     """
     if all(map(options.is_given, CALIBRATION_SETTINGS)):
@@ -298,7 +298,7 @@ def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> Calibrati
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
-    """Return a source of self-generated samples. Raise E0858 if their number is invalid."""
+    """Read the number of self-generated samples. Raise E0858 if it is invalid."""
     count = parse_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"
@@ -307,7 +307,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
 
 
 def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
-    """Return a calibration file as source. Raise E0858, E0802 or E0803 if its path is invalid."""
+    """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         fail_wrong_value(
             entry, "`calibration_data` is the path of a file of inputs", ('"texts.jsonl"',)
@@ -319,7 +319,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> Cali
 
 
 def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
-    """Return the group size. Raise E0858 if it is not an integer, and E0853 if it is invalid."""
+    """Read the group size. Raise E0858 if it is not an integer, and E0853 if it is invalid."""
     entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
@@ -331,8 +331,8 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
 
 
 def check_group_size(size: int, span: Span | None = None) -> None:
-    """Raise E0853 for a group size without a kernel."""
-    # a power of two has one bit
+    """Raise E0853 if no kernel supports the group size."""
+    # a power of two has exactly one set bit
     if MIN_GROUP_SIZE <= size <= MAX_GROUP_SIZE and size.bit_count() == 1:
         return
     raise_error(
@@ -347,7 +347,7 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 def _apply_options(
     weight_request: QuantizationOptions | None, options: QuantizeOptions
 ) -> QuantizationOptions | None:
-    """Return the request with the given options in place of its entries."""
+    """Return the request with its entries replaced by the given options."""
     if weight_request is None and not options.quantize:
         return None
     weight_request = weight_request or QuantizationOptions(kind=None)
@@ -368,7 +368,7 @@ def _apply_options(
 def _describe_overrides(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> Iterator[str]:
-    """Yield a note for each setting of the spec that an option overrides."""
+    """Yield a remark for each setting of the spec that an option overrides."""
     if options.quantize == UNQUANTIZED and entries.keys() - {"kv_cache"}:
         yield "`--quantize none`: no weight is quantized, although the spec has `quantize`"
     for name, entry in entries.items():
@@ -387,8 +387,8 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: CacheOption) -> None:
-    """Raise E0753 if an option requires quantized weights and there are none."""
-    # calibration also applies to the scales of an int8 KV cache
+    """Raise E0753 if an option requires quantized weights but no weights are quantized."""
+    # calibration also determines the scales of an int8 KV cache
     useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:
         if name not in useful and options.is_given(name):
