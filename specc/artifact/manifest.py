@@ -1,4 +1,4 @@
-"""The manifest of a compiled model: spec, graph, config, weights, precision."""
+"""The manifest of a compiled model: spec, graph, config, origin of the weights, quantization."""
 
 import json
 import re
@@ -35,8 +35,8 @@ from specc.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class RandomWeights:
-    """The seed of randomly initialized weights: all weights, or the `count` weights of a new
-    head.
+    """The seed of randomly initialized weights. `count` is the number of weights of a new task
+    head, or 0 if all weights are random.
     """
 
     seed: int
@@ -58,7 +58,7 @@ SCALAR_SETTINGS = (
     "min_p",
     "repetition_penalty",
 )
-"""Generation settings that are scalar inputs of the model."""
+"""Generation settings that are scalar inputs of a standalone generator."""
 
 FIXED_SETTINGS: Mapping[str, str] = {
     "strategy": "strategy",
@@ -85,12 +85,13 @@ RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
-"""Generation settings in the metadata: fixed settings, and defaults of inputs."""
+"""Generation settings in the metadata: the settings fixed at compile time, and the default values
+of setting inputs."""
 
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MAX_FLOAT32_ERROR = 1e39
-"""Upper bound of the absolute error of a float32 value."""
+"""Upper bound of the absolute error of a quantized weight, above every float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
@@ -145,12 +146,12 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 class Manifest:
     """The manifest of a compiled model.
 
-    `sources` are the spec files by name; `weights` is the origin of the weights (`seed`, or file
-    facts, and `drawn` for a new head); `initializers` maps each parameter to its initializer. In a
-    standalone generator `decoding` has the generation settings, `graph` has only the inputs of the
-    spec, and `scoring_graph` is the graph that computes logits. `precision` describes quantized
-    weights as plain data, and `quantized` is its parsed form; `graph` reads the dequantized
-    weights.
+    `sources` are the spec files by name; `weights` is the origin of the weights (`seed`, or
+    metadata of the checkpoint, and `drawn` for a randomly initialized task head); `initializers`
+    maps each parameter to its initializer. In a standalone generator, `decoding` contains the
+    generation settings, `graph` has only the inputs of the spec, and `scoring_graph` is the graph
+    that computes logits. `precision` describes quantized weights as plain data, and `quantized` is
+    its parsed form; `graph` uses the dequantized weights.
     """
 
     name: str
@@ -178,7 +179,7 @@ class Manifest:
 
     @property
     def random_init(self) -> RandomWeights | None:
-        """Return the seed of randomly initialized weights."""
+        """The seed of randomly initialized weights, or None."""
         match self.weights:
             case {"seed": int(seed)}:
                 return RandomWeights(seed)
@@ -192,9 +193,9 @@ class Manifest:
         return parse_generation(self.generation)
 
     def dump(self) -> str:
-        """Return the manifest as deterministic JSON."""
+        """Return the manifest as JSON; equal manifests produce equal bytes."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # only models with a decoding loop or quantized weights have these entries
+        # written only for models with a decoding loop or quantized weights
         some = {
             "decodes": self.decoding,
             "scoring": self.scoring_graph and format_ir(self.scoring_graph),
@@ -219,12 +220,12 @@ class Manifest:
             "graphs": format_ir(*graphs),
         }
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        # invalid UTF-8 in file names is escaped
+        # escapes invalid UTF-8 in file names
         return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def parse_generation(data: object) -> GenerateSection | None:
-    """Return the `generate` section, or None if the data is invalid. The settings are not
+    """Parse the `generate` section, or return None if the data is invalid. The settings are not
     checked.
     """
     match data:
@@ -239,7 +240,7 @@ def parse_generation(data: object) -> GenerateSection | None:
 
 
 def _parse_streaming(data: object) -> StreamSection | None:
-    """Return the `stream` section, or None if the data is invalid."""
+    """Parse the `stream` section, or return None if the data is invalid."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
             return StreamSection(growing, tuple(map(str, sources)))
@@ -247,7 +248,7 @@ def _parse_streaming(data: object) -> StreamSection | None:
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
-    """Return the manifest of a model. Raise E0917 if it is invalid."""
+    """Parse the manifest of a model. Raise E0917 if it is invalid."""
     if len(text) > MAX_BYTES:
         raise_error(
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
@@ -255,8 +256,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
     data = open_record(text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path))
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # the graph that computes absent inputs accompanies the model's graph; a single graph with this
-    # name is the model itself
+    # a graph of defaults exists only next to the model's graph; a single graph is the model's
+    # graph, whatever its name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _fail_invalid_manifest(path, "the graph is missing")
@@ -288,7 +289,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
 
 
 def _check_weight_locations(graph: Graph, stored: Mapping[str, str], path: str) -> None:
-    """Raise E0917 for a weight without a location."""
+    """Raise E0917 if a weight has no location."""
     if missing := [n for n in graph.parameters if n not in stored]:
         _fail_invalid_manifest(
             path, f"it lacks the location of the weight `{escape_text(missing[0])}`"
@@ -296,8 +297,8 @@ def _check_weight_locations(graph: Graph, stored: Mapping[str, str], path: str) 
 
 
 def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
-    """Return the graph with weights marked as tied if they share an initializer. Weights that a
-    spec ties may have separate values.
+    """Return the graph with weights marked as tied if they share an initializer. Weights that are
+    tied in the spec may have separate values in the model.
     """
     first: dict[tuple[str, Type], str] = {}
     facts = {}
@@ -310,7 +311,7 @@ def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
 def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Return the quantized weights, each of which is a matrix of the graph."""
+    """Parse the quantized weights. Raise E0917 unless each is a matrix of the graph."""
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
@@ -325,7 +326,7 @@ def _read_quantized_weights(
 
 
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
-    """Return the metadata of each attention; models of earlier versions have none."""
+    """Parse the metadata of each attention layer, which models of earlier versions lack."""
     found = []
     for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):

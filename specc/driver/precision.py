@@ -1,4 +1,4 @@
-"""Choose the quantization plan and the compute dtype (f32, f16, bf16) of a compile."""
+"""Choose the quantization plan and the compute dtype (f32, f16, bf16) of a compilation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,10 +31,10 @@ from specc.weights.quantized_values import QuantizedValues
 def find_half_precision_parameters(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, NarrowDtype]:
-    """Return the float32 parameters that a graph converts to a 16-bit dtype for computation.
+    """Return the float32 parameters that the graph casts to a 16-bit compute dtype.
 
-    For weights quantized by `plan` these are the scales; `max_code` is the largest integer that a
-    scale is multiplied by.
+    For weights quantized by `plan` these are the scales; their `max_code` is the largest quantized
+    value that is multiplied by the scale.
     """
     if half_dtype is None:
         return {}
@@ -63,9 +63,9 @@ MISREAD_OPERATORS = frozenset({"Attention"})
 contrib operator with that name and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
-"""The quantization kind with per-tensor activation scales, shared by all positions."""
+"""The quantization kind with per-tensor activation scales, which all positions share."""
 INTEGER_LAYERS = "int8 lstm"
-"""The target's name for recurrent layers with integer weights."""
+"""The name by which targets declare support for recurrent layers with int8 weights."""
 TENSOR_SCALE_WARNING = (
     f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "
     "depends on the other sequences of its batch; --quantize int8 avoids that"
@@ -75,7 +75,7 @@ DEQUANTIZED_AT_RUN_TIME = (
     "only saves file size; --quantize int8, or --target ort-cpu, is faster"
 )
 INT4_SINCE = 21
-"""The first ONNX opset with int4."""
+"""The first ONNX opset with the int4 type."""
 
 
 def plan_quantization(
@@ -86,12 +86,12 @@ def plan_quantization(
     ties: Mapping[str, str],
     other_graphs: Callable[[], Iterable[Graph]],
 ) -> QuantizationDecision:
-    """Choose the weight format of each parameter of `graph`; `other_graphs` are the other graphs of
-    the spec.
+    """Choose the weight format of each parameter of `graph`; `other_graphs` builds the other graphs
+    of the spec.
 
-    Raise E0850 for a pattern without a match, E0851 for a target without int4, E0852 if no weight
-    can be quantized, E0853 for an invalid group size, and E0963 if no layer can use per-tensor
-    activation scales.
+    Raise E0850 if a pattern has no match, E0851 if the target has no int4 support, E0852 if no
+    weight can be quantized, E0853 if the group size is invalid, and E0963 if no layer can use
+    per-tensor activation scales.
     """
     weight_request = request.weight_request
     if weight_request is None:
@@ -140,8 +140,8 @@ def plan_stored_codes(
 
 
 def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
-    """Return the target without operators that external quantizers misinterpret. Raise E0753 for a
-    target with contrib operators or if the weights are already quantized.
+    """Return the target without operators that external quantizers misinterpret. Raise E0753 if the
+    target uses contrib operators, or if the weights are already quantized.
     """
     if target.name != "onnx":
         raise_error(
@@ -171,9 +171,8 @@ def describe_quantization(
     target: Target,
     graph_names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the remarks about a quantization plan, about folded norms, and about a `generate`
-    graph that dequantizes group-wise weights at run time, because the target has only the
-    standard operators.
+    """Return remarks on the quantization plan, on folded norms, and on a `generate` graph that
+    dequantizes group-wise weights at run time (because the target has only standard operators).
     """
     remarks = [
         *decision.ineffective_options,
@@ -194,8 +193,8 @@ def describe_quantization(
 
 
 def _check_target(weight_request: QuantizationOptions, target: Target, opset: int) -> None:
-    """Raise E0851 for int4 before opset 21, and E0964 for per-tensor scales on a device that does
-    not support them.
+    """Raise E0851 if int4 is requested and the opset is less than 21, and E0964 if the device does
+    not support per-tensor scales.
     """
     if TENSOR_SCALED_KIND in weight_request.kinds and target.provider != "cpu":
         raise_error(
@@ -232,7 +231,9 @@ def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> N
 
 
 def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
-    """Return the source of a model in which the weights of `plan` are quantized in each graph."""
+    """Return the source of a generator in which the weights of `plan` are quantized in each
+    graph.
+    """
     if not plan:
         return source
 
@@ -259,8 +260,8 @@ def describe_weight_precision(
     """Return the manifest entry of each quantized weight, and the reason for each unquantized
     weight.
 
-    `int4_method` is the quantization method of int4 weights. `error` and `worst` are relative
-    errors.
+    `int4_method` is the quantization method of int4 weights. `error` is a relative error, and
+    `worst` the maximum absolute error of an element.
     """
     facts: dict[str, object] = {}
     for name in graph.parameters:
@@ -293,8 +294,8 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
-    """Yield lines that describe the lowering of each attention of a graph; consecutive equal
-    attentions share a line.
+    """Yield lines that describe the lowering of each attention layer; consecutive layers with the
+    same lowering share a line.
     """
     lowered = ((a["how"], a["scope"]) for a in emitted.attention_notes if "how" in a)
     for how, entries in groupby(lowered, key=lambda one: one[0]):

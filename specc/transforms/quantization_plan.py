@@ -1,9 +1,10 @@
 """Choose the quantization format of each weight.
 
 `int8`: W8A8 with per-token activation scales, so that batch elements are independent.
-`int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings and output
-layers, the first attention's projections, small layers and loops. `int8-tensor`: like `int8`, but
-with one activation scale per tensor in recurrent layers and loops.
+`int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings, output
+projections, the query, key and value projections of the first attention layer, small layers and
+loops. `int8-tensor`: like `int8`, but with one activation scale per tensor in recurrent layers and
+loops.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ DEFAULT_GROUP_SIZE = 128
 PER_TOKEN_ROUNDING: ActivationRoundingMode = "row"
 PER_TENSOR_ROUNDING: ActivationRoundingMode = "tensor"
 MIN_INT4_ELEMENTS = 1 << 16
-"""Minimum number of elements of a matrix that is quantized to 4 bits."""
+"""Minimum number of elements of a matrix for 4-bit quantization."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return the patterns. Each pattern must match a weight."""
+        """Return all patterns. Each must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
@@ -70,7 +71,8 @@ class QuantizationOptions:
 class QuantizationDecision:
     """The chosen formats. `plan` maps quantized weights to formats, and `unquantized_reasons` maps
     other matrices to the reason why they are not quantized. `unmatched_patterns` are the patterns
-    that match none of `weight_names`, and `ineffective_options` are the options without effect.
+    that match none of `weight_names`, and `ineffective_options` are the options that have no
+    effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -93,7 +95,7 @@ def choose_weight_formats(
 
     `ties` maps a tied weight to the weight that it shares. `layout` is the layout in which the
     target's kernels read groups; `quantizes_activations` is True if these kernels quantize
-    activations, `has_integer_lstm` if the target has an integer LSTM.
+    activations, and `has_integer_lstm` if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
     every = collect_weight_uses(loops)
@@ -133,8 +135,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return the plan in which an LSTM is quantized as a layer only if both weights are quantized;
-    otherwise the LSTM becomes a loop with one activation scale per product.
+    """Return a plan in which an LSTM is quantized as a layer only if both of its weights are
+    quantized; otherwise, it becomes a loop with one activation scale per MatMul.
     """
     found = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -142,7 +144,7 @@ def _keep_complete_pairs(
     while alone:
         for weights, states in alone:
             _move_pair_to_loop(weights, states, found, layers)
-        # LSTMs may share a weight: an LSTM whose weight was removed also becomes a loop
+        # LSTMs may share a weight: if its pair was removed, the other LSTM also becomes a loop
         every = list_lstm_weight_pairs(graph)
         alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
     return found
@@ -151,7 +153,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change the formats of an LSTM's weights to the formats of matrix products in a loop."""
+    """Change the formats of an LSTM's weights to those of MatMul in a loop."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -159,7 +161,7 @@ def _move_pair_to_loop(
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names that patterns can match: the weights of a simplified graph."""
+    """Return the names that patterns can match, in a simplified graph."""
     return _list_known_names(collect_weight_uses(expand_recurrent_layers(graph)))
 
 
@@ -192,8 +194,8 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names of a weight that patterns can match: the weight, its module, and the scopes
-    that read the weight.
+    """Return the names of a weight that patterns can match: its own name, its module, and the
+    scopes that read it.
     """
     above = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
@@ -201,7 +203,7 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _FormatChooser:
-    """Chooses formats. `lm_head_weights` are the weights of output projections;
+    """Chooses the formats of weights. `lm_head_weights` are the weights of output projections;
     `first_attention_weights` are the weights of the first attention layer.
     """
 
@@ -216,7 +218,7 @@ class _FormatChooser:
     def choose_format(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
-        """Return the format of a weight, or the reason why it is not quantized."""
+        """Choose the format of a weight, or return the reason why it is not quantized."""
         if why := _explain_unsupported(uses):
             return why
         if _has_match(names, self.request.unquantized_patterns):
@@ -232,13 +234,13 @@ class _FormatChooser:
     def _choose_kind(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
-        """Return the requested kind of a weight; `int4` may be replaced by an 8-bit kind."""
+        """Choose the kind of a weight; `int4` may be replaced by an 8-bit kind."""
         # the last matching pattern takes precedence
         own = [
             kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
         ]
         kind = own[-1] if own else self._choose_default_kind(tied_names)
-        # explicit settings for a weight or for output projections also apply to small weights
+        # patterns and the setting for output projections also apply to small weights
         asked = own or (self.request.lm_head_kind and self.lm_head_weights & set(tied_names))
         if kind == "int4" and not asked and not self.request.quantizes_all:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
@@ -266,7 +268,7 @@ class _FormatChooser:
         )
 
     def _choose_default_kind(self, tied_names: list[str]) -> QuantizationKind | None:
-        """Return the kind of a weight that no pattern matches."""
+        """Choose the kind of a weight that no pattern matches."""
         if self.request.lm_head_kind and self.lm_head_weights & set(tied_names):
             return None if self.request.lm_head_kind == "none" else self.request.lm_head_kind
         return self.request.kind
@@ -274,8 +276,8 @@ class _FormatChooser:
     def _choose_careful_kind(
         self, tied_names: list[str], uses: WeightUses, value: Value
     ) -> QuantizationKind:
-        """Return `int4`, or an 8-bit kind for weights for which 4 bits lose too much accuracy or
-        save no memory.
+        """Return `int4`, or an 8-bit kind if 4 bits would lose too much accuracy or save no
+        memory.
         """
         count = 1
         # stacked weights contain a separate matrix per expert
@@ -291,9 +293,9 @@ class _FormatChooser:
     def _choose_per_tensor_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
-        """Return the int8 format with a per-tensor activation scale if the weight belongs to an
-        LSTM of which both weights are quantized, or is read in a loop. Return None for other
-        weights, for which per-token scales are as fast.
+        """Return the int8 format with a per-tensor activation scale for a weight in a loop, or of
+        an LSTM of which both weights are quantized. Return None for other weights, for which
+        per-token scales are as fast.
         """
         layer = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
         if uses.embedding_scopes or uses.is_in_experts or not (layer or uses.is_in_loop):
@@ -319,8 +321,8 @@ class _FormatChooser:
         )
 
     def _choose_activation_mode(self, uses: WeightUses) -> ActivationRoundingMode:
-        """Return the quantization mode of activations. The kernel quantizes activations only if
-        weights are packed in advance, but the weights of an expert are selected at run time.
+        """Return the activation quantization mode. Kernels quantize activations only if weights are
+        prepacked, but the weights of an expert are selected at run time.
         """
         return (
             "block"
@@ -330,9 +332,9 @@ class _FormatChooser:
 
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
-    """Return True if the groups of a weight cannot be stored in the column layout. A standard
-    runtime converts this layout to the row layout for every product that it does not fuse, which is
-    slow for shared tables and in loops. Standard ONNX also lacks slices of stacked 4-bit weights.
+    """Return True if the groups of a weight cannot be stored in the column layout. A runtime
+    converts this layout to the row layout for every MatMul that it does not fuse, which is slow for
+    embedding tables and in loops. Standard ONNX also cannot slice stacked 4-bit weights.
     """
     parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or parts)
@@ -360,7 +362,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers before the given values."""
+    """Yield the weights of the nearest linear layers upstream of the given values."""
     names = {value: name for name, value in graph.parameters.items()}
     seen: set[Value] = set()
     while values:

@@ -6,8 +6,9 @@
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
-Each weight becomes two parameters, codes and scales, also inside loops; slices of the weight become
-slices of both. A cache has one scale per head and feature, which is a parameter of the step.
+Each weight becomes two parameters, quantized values (codes) and scales, also inside loops; slices
+of the weight become slices of both. A KV cache has one scale per head and feature, which is a
+parameter of the step.
 """
 
 from collections.abc import Callable, Collection, Container, Sequence
@@ -27,8 +28,8 @@ from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops. If `weight_names` is given, expand only layers that read
-    one of these weights.
+    """Expand recurrent layers to loops; if `weight_names` is given, only layers that read one of
+    these weights.
     """
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
@@ -38,7 +39,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
         if not isinstance(op, layers):
             return None
         read = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
-        # The operands are the weights themselves or views of weights.
+        # The operands are weights or views of weights.
         if weight_names is None or any(find_viewed_weight(a) in read for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
@@ -47,7 +48,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return both weights of each LSTM without projection whose weights are parameters."""
+    """Return the two weights of each LSTM without projection, if both are parameters."""
     names = {value: name for name, value in graph.parameters.items()}
     found: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -175,7 +176,7 @@ class _WeightQuantizer:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._convert_node(node, results)
-            # ops that only move elements of a weight have no results in the new graph
+            # views of a weight have no results in the new graph
             self.new_values.update(zip(results, new, strict=False))
             self.builder.copy_origin(graph, node, new)
 
@@ -192,7 +193,7 @@ class _WeightQuantizer:
                 )
                 return ()
             case ops.Cast(to):
-                # a layer that is computed in 16 bits has 16-bit scales
+                # a layer computed in 16 bits has 16-bit scales
                 scales = self.builder.add_op(ops.Cast(to), quantized_weight.scales)
                 self.quantized_weights[results[0]] = replace(quantized_weight, scales=scales)
                 return ()
@@ -220,8 +221,8 @@ class _WeightQuantizer:
 
     def _convert_linear(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
         form = quantized_weight.format
-        # a derived graph may read the weights of a layer in a loop, so its per-token scales become
-        # per-tensor scales
+        # a derived graph may contain the layer in a loop, so per-token scales become per-tensor
+        # scales
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
         op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, rounding)
         product = find_matrix_product(node)
@@ -242,7 +243,7 @@ class _WeightQuantizer:
         pairs = [
             self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
         ]
-        # the omitted operand is the projection; a quantized LSTM has no projection
+        # the omitted operand is the projection, which a quantized LSTM lacks
         rest = [*node.args[op.input_bias.index : op.peepholes.index + 1]]
         return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
@@ -268,8 +269,8 @@ class _WeightQuantizer:
         given = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked = len(given.stacked)
-        # The inputs of a body are values that change per iteration, followed by captures, which may
-        # be weights. The operands of the loop end with the same captures.
+        # The inputs of a body are values that change in each iteration, followed by captures, which
+        # may be weights. The operands of the loop end with the same captures.
         changing = len(inputs) - len(given.captured) - stacked
         values = node.operands
         outside = len(values) - (len(inputs) - changing)
@@ -341,7 +342,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         if whole not in joined:
             now.update(zip(results, builder.copy_node(step, node, now), strict=True))
             continue
-        # past and new positions are cached in int8 and dequantized before they are read
+        # past and new positions are stored in int8 and dequantized before use
         past, fresh = (now[a] for a in node.operands)
         scale = scales[joined[whole]]
         kept[whole] = builder.add_op(node.op, past, builder.add_op(ops.Quantize(), fresh, scale))

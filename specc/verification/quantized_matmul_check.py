@@ -1,4 +1,4 @@
-"""Check matrix products of quantized weights against integer arithmetic."""
+"""Compare quantized MatMul nodes with exact integer arithmetic."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from specc.verification.rounding_errors import UNIT_ROUNDOFF, find_half_dtype
 from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 UINT8_ZERO_POINT = 128
-"""The zero point of uint8 codes."""
+"""The zero point of uint8 values."""
 KERNEL_LANES = 16
-"""Number of terms that kernels accumulate before adding partial sums in float32."""
+"""Number of terms that kernels accumulate before they add partial sums in float32."""
 ERROR_FACTOR = 10
 """Error bound as a multiple of `√n u` times the sum of terms. Measured errors were up to 4.4 (K
 from 20 to 136, groups of 32 to 256).
@@ -24,7 +24,7 @@ from 20 to 136, groups of 32 to 256).
 
 @dataclass(frozen=True)
 class QuantizedMatMuls:
-    """The quantized matrix products of a model, and a session that computes their operands and
+    """The quantized MatMul nodes of a model, and a session that outputs their operands and
     results.
     """
 
@@ -33,16 +33,16 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect the quantized matrix products of an open model. Return no products for 16-bit
-        models, which round each product again.
+        """Collect the quantized MatMul nodes of an open model; none for 16-bit models, which round
+        each result again.
         """
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
-        """Compare the quantized products of one run. Return the text to append to the line of the
-        round. Raise E0855 if a product differs.
+        """Compare the quantized MatMul nodes in one run. Return the text to append to the line of
+        the round. Raise E0855 if a result differs.
         """
         if self.session is None or not self.matmuls:
             return ""
@@ -54,7 +54,7 @@ class QuantizedMatMuls:
 def compare_quantized_matmuls(
     matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
-    """Return the largest relative error of the products. Raise E0855 with `sizes_text` if it
+    """Return the largest relative error of the MatMul results. Raise E0855 with `sizes_text` if it
     exceeds the tolerance.
     """
     worst = 0.0
@@ -80,7 +80,7 @@ def compare_quantized_matmuls(
 def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
     x, y = values_by_role["x"], values_by_role["y"]
     match matmul.operator:
-        # Integers are compared relative to their range, so that an error of one is far above the
+        # Integers are compared relative to their range, so that an error of 1 is far above the
         # tolerance.
         case "QuantizeLinear":
             expected = np.clip(
@@ -113,8 +113,8 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a group-quantized product, excluding errors that float32 sums
-    explain.
+    """Return the relative error of a group-quantized MatMul, excluding errors that float32
+    summation explains.
     """
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
@@ -123,8 +123,8 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Multiply integers after subtracting the zero point. In a loop each iteration has its own zero
-    point.
+    """Multiply integers after subtracting the zero point. In a loop, each iteration has its own
+    zero point.
     """
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
@@ -133,11 +133,11 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the maximum of the code error and the scale error of per-tensor quantization. In a
-    loop each iteration has its own scale.
+    """Return the maximum error of the quantized values and scales of per-tensor quantization. In a
+    loop, each iteration has its own scale.
     """
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
-    # one scale per iteration of each enclosing loop
+    # one scale per iteration of all enclosing loops
     value_axes = tuple(range(scale.ndim, x.ndim))
     low = np.minimum(x.min(value_axes, initial=0), 0)
     high = np.maximum(x.max(value_axes, initial=0), 0)
@@ -164,15 +164,15 @@ def _multiply_quantized_groups(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> tuple[Array, Array]:
     """Return the products of group-quantized activations and weights, and their float32 error
-    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). A bound may exceed the
-    result, which may be far smaller than its terms.
+    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). A bound may exceed a
+    result that is far smaller than its terms.
     """
     x, width, group_size = (
         _flatten_leading_axes(values_by_role["x"]),
         attributes["K"],
         attributes["block_size"],
     )
-    # weights are [outputs, blocks, elements of a block]
+    # weights are [outputs, blocks, block size]
     w, scales = (
         _get_first_iteration(values_by_role["w"], 3),
         _get_first_iteration(values_by_role["scales"]),
@@ -186,7 +186,7 @@ def _multiply_quantized_groups(
     expected, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
     for n, start in enumerate(range(0, width, group_size)):
         group = x[:, start : start + group_size]
-        # at this accuracy level the kernel quantizes activations too
+        # at this accuracy level, the kernel also quantizes activations
         if attributes.get("accuracy_level") == 4:
             group = _quantize_dequantize_group(group)
         # the last block of a weight is padded and may be longer than the group
@@ -195,7 +195,7 @@ def _multiply_quantized_groups(
         for lane in range(0, group.shape[1], KERNEL_LANES):
             x_part = group[:, lane : lane + KERNEL_LANES].astype(np.float64)
             partial_sums = x_part @ group_weights[:, lane : lane + KERNEL_LANES].T
-            # kernels multiply unsigned codes and subtract the zero point last
+            # kernels multiply unsigned values and subtract the zero point last
             zero_point_terms = zeros * np.abs(x_part.sum(-1, keepdims=True))
             expected += partial_sums * scales[:, n]
             terms += (np.abs(partial_sums) + 2 * zero_point_terms) * np.abs(scales[:, n])
@@ -210,7 +210,7 @@ def _unpack_codes(packed: Array, bits: int) -> Array:
 
 
 def _quantize_dequantize_group(group: Array) -> Array:
-    """Quantize and dequantize the values of a group in float32, like the kernel. If the factor
+    """Quantize and dequantize the values of a group in float32, as the kernel does. If the factor
     `127 / absmax` overflows float32 (absmax < 1e-36), the group is zero.
     """
     absmax = np.abs(group).max(-1, keepdims=True)
@@ -223,7 +223,7 @@ def _quantize_dequantize_group(group: Array) -> Array:
 
 
 def _flatten_leading_axes(x: Array) -> Array:
-    """Flatten all axes but the last, including loop iterations."""
+    """Flatten all axes except the last, including loop iterations."""
     return x.reshape(-1, x.shape[-1])
 
 
@@ -243,7 +243,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")
     lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
-    # In the reverse direction each sequence is processed from right to left, and its outputs are
+    # In the reverse direction, each sequence is processed from right to left, and its outputs are
     # reversed.
     if reverse:
         x, model_outputs = (
@@ -251,7 +251,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
             _reverse_sequences(model_outputs, lengths),
         )
     longest = int(lengths.max(initial=0))
-    # The kernel quantizes all positions of all iterations with one scale before the first
+    # With a single scale, the kernel quantizes all positions of all iterations before the first
     # iteration.
     input_gates = _quantize_dequantize_tensor(x[:longest]) @ _dequantize_weights(
         values_by_role["w"], values_by_role["w scales"]
@@ -265,7 +265,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     state = values_by_role["state"][0] if "state" in values_by_role else zeros
     expected = np.zeros(model_outputs.shape)
     for step in range(longest):
-        # the padded outputs of a finished sequence are zeros
+        # outputs of a finished sequence are zero
         state = model_outputs[step - 1] if step else state
         gates = input_gates[step] + _quantize_dequantize_tensor(state) @ recurrent_weights
         out, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
@@ -274,7 +274,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
 
 
 def _quantize_dequantize_tensor(x: Array) -> Array:
-    """Quantize and dequantize per tensor in float32, like ONNX Runtime."""
+    """Quantize and dequantize per tensor in float32, as ONNX Runtime does."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
     scale = (high - low) / QUANTIZATION_STEPS if high > low else np.float32(1)
@@ -290,8 +290,8 @@ def _dequantize_weights(codes: Array, scales: Array) -> Array:
 
 
 def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return the hidden state and the cell state for gates in ONNX's order: input, output, forget,
-    cell.
+    """Return the hidden state and the cell state from gates in the order of ONNX: input, output,
+    forget, cell.
     """
     i, o, f, g = np.split(gates, 4, axis=1)
     peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
@@ -299,7 +299,7 @@ def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tup
     remembered = _compute_sigmoid(f + p_f * cell) * cell
     added = _compute_sigmoid(i + p_i * cell) * np.tanh(g)
     next_cell = remembered + added
-    # the output gate's peephole reads the new cell
+    # the peephole of the output gate reads the new cell state
     return _compute_sigmoid(o + p_o * next_cell) * np.tanh(next_cell), next_cell
 
 
@@ -310,7 +310,7 @@ def _compute_sigmoid(x: Array) -> Array:
 
 
 def _reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence up to its length; padding remains in place."""
+    """Reverse each sequence up to its length; padding is not moved."""
     reversed_x = x.copy()
     for batch_index, length in enumerate(lengths):
         reversed_x[:length, batch_index] = x[:length, batch_index][::-1]

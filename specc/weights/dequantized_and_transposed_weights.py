@@ -55,7 +55,7 @@ ACTIVATION_TENSORS = (
     "v_scale",
     "weight_format",
 )
-"""Name suffixes of ignored tensors: scales of activations, and redundant format descriptions."""
+"""Name suffixes of ignored tensors: activation scales, and redundant descriptions of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class QuantizedWeight:
 
 
 class DequantizedCheckpoint(Checkpoint):
-    """A checkpoint that decodes quantized weights to float32 tensors, named as in the unquantized
+    """A checkpoint that dequantizes weights to float32 tensors with the names of the unquantized
     checkpoint. Only the requested rows are decoded.
     """
 
@@ -92,7 +92,7 @@ class DequantizedCheckpoint(Checkpoint):
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor, decoded or as a view of its file."""
+        """Return the tensor, dequantized or as a view of its file."""
         return self.read_tensor(name) if name in self.weights else super().get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
@@ -104,7 +104,7 @@ class DequantizedCheckpoint(Checkpoint):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
 
     def read_codes(self, name: str, rows: slice) -> Codes:
-        """Return the codes and scales of some rows of a quantized weight."""
+        """Return the quantized values and scales of some rows of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
@@ -127,7 +127,7 @@ def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozense
 
 
 def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
-    """Return the tensors of a weight as views of their files."""
+    """Return the tensors of a quantized weight as views of their files."""
     return {
         suffix: checkpoint.get_file(tensor).get_array(tensor) for suffix, tensor in tensors.items()
     }
@@ -136,7 +136,7 @@ def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield every quantized weight. Raise E0532 for a weight that cannot be decoded."""
+    """Yield every quantized weight. Raise E0532 if one cannot be dequantized."""
     taken: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -176,7 +176,7 @@ def _match_weight(
 def _check_all_parts_present(
     base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]
 ) -> None:
-    """Raise E0532 for tensors of quantized weights that lack other required tensors."""
+    """Raise E0532 if a quantized weight lacks a required tensor."""
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
@@ -188,7 +188,7 @@ def _check_all_parts_present(
 
 
 def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) -> None:
-    """Raise E0532 for a tensor of a quantized weight whose marker tensor is missing."""
+    """Raise E0532 if a tensor belongs to a quantized weight whose marker tensor is missing."""
     for suffix in format.parts:
         if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
             mark = name.removesuffix(suffix) + format.marker_suffix
@@ -206,17 +206,16 @@ def _fail_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
 
 
 STORED_BITS = 4
-"""Only 4-bit codes are reused: ONNX Runtime multiplies 8-bit codes with float32 activations ten
-times slower than float32 weights.
-"""
+"""Only 4-bit weights are stored unchanged: with float32 activations, ONNX Runtime is ten times
+slower for 8-bit weights than for float32 weights."""
 
 
 class _ScaleView(DequantizedCheckpoint):
-    """A checkpoint view in which each value is replaced by its scale."""
+    """A checkpoint in which each value is replaced by its quantization scale."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
-        """Return a view of the scales of a checkpoint."""
+        """Create the scales of a checkpoint."""
         made = copy.copy(checkpoint)
         made.__class__ = cls
         assert isinstance(made, _ScaleView)
@@ -249,7 +248,7 @@ def find_reusable_codes(values: ParameterValues) -> Mapping[str, StoredCodes]:
 
 
 def view_stored_scales(values: ParameterValues) -> ParameterValues:
-    """Return the scales of decoded parameters, one scale per value."""
+    """Return the scales of dequantized parameters, one scale per value."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
@@ -292,7 +291,7 @@ def _describe_kernel_codes(layout: QuantizedLayout) -> StoredCodes | None:
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the parameters that a file stores as transposed matrices, except sources of tied
+    """Return the parameters that a file stores as transposed matrices, except the sources of tied
     weights.
     """
     # a tied parameter reads its source in the layout of the spec
@@ -309,15 +308,16 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None
-    # an identity transpose, or a transpose of a single row or column, does not change the bytes
+    # an identity transpose, or a transpose of a single row or column, does not change the stored
+    # bytes
     if expr.axes == (0, 1) or binding.find_stored_bytes(expr) is not None:
         return None
     return expr.x if binding.find_stored_bytes(expr.x) is not None else None
 
 
 def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
-    """Return the binding with these parameters (from `find_transposed_parameters`) in the layout of
-    the file.
+    """Return the binding with these parameters (from `find_transposed_parameters`) with the layout
+    of the file.
     """
     bound = dict(binding.bound_parameters)
     for name in names:
@@ -334,7 +334,9 @@ HALF_PRECISION_TYPES = ("f16", "bf16")
 def iterate_transposed_rows(
     values: ParameterValues, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
-    """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`; the whole weight is read."""
+    """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`; this reads the whole
+    weight.
+    """
     transposed = read_parameter(values, name, "f32")
     for matrix in transposed.reshape(-1, transposed.shape[-2], out_channels):
         for start in range(0, out_channels, chunk_rows):
@@ -350,12 +352,12 @@ def iterate_weight_rows(
     *stack, _, in_channels = values.parameters[name].shape
     total = prod(stack) * out_channels * in_channels
     stored = values.get_stored_dtype(name)
-    # narrower types are widened here, because the values are copied in any case
+    # narrower types are converted here, because the values are copied anyway
     kind = stored if stored in HALF_PRECISION_TYPES else "f32"
     rows, at, done = np.empty(0, np.float32), 0, 0
     for chunk in values.iterate_chunks(name, kind):
         numbers = np.frombuffer(chunk, NUMPY_DTYPES[kind])
-        # chunks may end within a row; a chunk may also contain several pieces
+        # a chunk may end within a row, and may contain several pieces
         while numbers.size:
             if at == rows.size:
                 left = out_channels - done // in_channels % out_channels

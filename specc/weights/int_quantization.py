@@ -9,19 +9,18 @@ from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, count_groups
 
 CODE_OFFSETS = {4: 8, 8: 128}
-"""Offset that makes packed integers nonnegative."""
+"""Offset that makes packed integers non-negative."""
 MIN_SCALE = np.finfo(np.float32).tiny
-"""The minimum scale: subnormal float32 values would lose digits, or be 0. Groups with a smaller
-scale are stored as zeros with scale 0, because kernels would flush its product with an activation
-scale.
-"""
+"""The minimum scale: smaller ones would be subnormal in float32 and imprecise, and kernels would
+flush their product with an activation scale to 0. Groups with a smaller scale are stored as zeros
+with scale 0."""
 MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 """The maximum scale for which 127 × scale is a finite float32."""
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; group size 0 means one
-    block.
+    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; with group size 0 there is
+    one block.
     """
     out, width = weight.shape
     group_length = group_size or max(width, 1)
@@ -32,8 +31,8 @@ def split_groups(weight: Array, group_size: int) -> Array:
 
 
 def compute_group_scales(groups: Array, bits: int) -> Array:
-    """Return the scale of each block of `[out, blocks, block]`, f32."""
-    # argmax is several times faster than the maximum of absolute values
+    """Return the float32 scale of each block of `[out, blocks, block]`."""
+    # argmax and argmin are several times faster than the maximum of absolute values
     extreme_index = np.abs(groups).argmax(-1)
     extremes = np.take_along_axis(groups, extreme_index[..., None], -1)[..., 0]
     if bits == 8:
@@ -44,11 +43,12 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 
 def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
-    """Round `[out, blocks, block]` to integers, as f32."""
+    """Round `[out, blocks, block]` to integers, represented as float32."""
     # this function takes most of the compile time, so it avoids copies
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
-    # with these scales no value is below -8 or above 127, but 8 may occur although the maximum is 7
+    # with these scales, no value is below -8 or above 127, but 8 may occur although the maximum is
+    # 7
     if bits == 4:
         np.minimum(codes, 7, out=codes)
     result: Array = codes
@@ -84,7 +84,7 @@ def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Arra
     """
     if format.layout == "columns" or not format.group_size:
         return codes.reshape(len(codes), -1)[:, :width]
-    # an overflowing sum of unsigned bytes wraps around, as intended
+    # the sum of unsigned bytes wraps around, as intended
     offset = 0 if format.has_zero_points else CODE_OFFSETS[format.bits]
     unsigned = codes.view(np.uint8) + np.uint8(offset)
     return unsigned if format.bits == 8 else pack_nibbles(unsigned)
@@ -97,7 +97,7 @@ def dequantize_weight(
     format: QuantizationFormat,
     zero_points: Array | None = None,
 ) -> Array:
-    """Dequantize to the f32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
+    """Dequantize to a float32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
     integers = unpack_quantized(codes, width, format)
     group_scales = scales.T if format.layout == "columns" and format.group_size else scales
     groups = split_groups(integers.astype(np.float32), format.group_size)
@@ -132,7 +132,7 @@ def unpack_zero_points(packed: Array, count: int, bits: int) -> Array:
 def pack_nibbles(values: Array) -> Array:
     """Pack an even number of values from 0 to 15, two per byte; the first is in the low nibble."""
     pairs = np.ascontiguousarray(values).view("<u2")
-    # the first byte of a pair is the low nibble; the cast drops the rest
+    # the first value of a pair is in the low nibble; the cast drops the remaining bits
     packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
     return packed
 
@@ -144,15 +144,16 @@ BLOCK_COLUMNS = 8
 """Number of columns in a block; the error of a column is propagated within the block
 immediately."""
 DAMPING_FRACTION = 0.01
-"""Fraction of the mean diagonal of H that is added to the diagonal, so that H is invertible."""
+"""Damping: this fraction of the mean diagonal of H is added to the diagonal, so that H is
+invertible."""
 
 
 def compute_cholesky_factor(gram: Array) -> Array:
-    """Return the upper U with `UᵀU = H⁻¹` of the Gram matrix `XᵀX`, f64, computed in place
-    with three temporaries of a quarter of its size.
+    """Return the upper triangular U with `UᵀU = H⁻¹`, where H is the Gram matrix `XᵀX` (float64).
+    It is computed in place, with three temporaries of a quarter of its size.
     """
     diagonal = np.einsum("ii->i", gram)
-    # If an input is always 0, its column is rounded to nearest.
+    # If an input channel is always 0, its column is rounded to nearest.
     diagonal[diagonal == 0] = 1.0
     diagonal += DAMPING_FRACTION * diagonal.mean()
     _factor_matrix(gram)
@@ -167,7 +168,7 @@ def _factor_matrix(h: Array) -> None:
         [Bᵀ C]        [    V₂]    V₁V₁ᵀ = A - WWᵀ    [         U₂ ]
     """
     if len(h) <= MAX_DIRECT_INVERSE:
-        # the usual Cholesky factor of H in reverse order is upper triangular
+        # the Cholesky factor of H in reversed order is upper triangular
         backwards = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
         h[:] = np.triu(np.linalg.inv(backwards))
         return
@@ -203,8 +204,8 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
 
 def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
     """Quantize the columns of a block; return the integers, and the errors divided by `U[j, j]`."""
-    # columns are processed in order: a column's error is compensated immediately in the following
-    # columns of the block, and after the block in all later columns
+    # columns are processed in order: the error of a column is compensated in the following columns
+    # of the block immediately, and in all later columns after the block
     columns = np.ascontiguousarray(remaining.T)
     codes = np.empty(columns.shape, np.int8)
     errors = np.empty_like(columns)

@@ -1,4 +1,4 @@
-"""Quantize weights while they stream from the checkpoint to a file, and add KV cache scales."""
+"""Quantize weights in a stream from the checkpoint to a file, and add KV cache scales."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from specc.weights.weight_rules import RequiredParameter
 
 @dataclass(frozen=True)
 class ValuesWithScales(ValuesOverlay):
-    """Model values plus additional f32 arrays (scales) by name. Implements `ParameterValues`."""
+    """Parameter values with additional KV cache scales. Implements `ParameterValues`."""
 
     scales: Mapping[str, Array]
 
@@ -55,20 +55,20 @@ class ValuesWithScales(ValuesOverlay):
 
 
 CHUNK_VALUES = 1 << 20
-"""Approximate number of values quantized at a time."""
+"""Approximate number of values that are quantized at a time."""
 CACHED_VALUES = 1 << 16
-"""Number of values processed together by all steps, so that they stay in the CPU cache."""
+"""Number of values that all steps process together, so that they stay in the CPU cache."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
-"""Number of values processed together by GPTQ, which quantizes column by column."""
+"""Number of values that GPTQ, which quantizes column by column, processes together."""
 NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
 """The zero points of weights without zero points."""
 MAX_THREADS = 2
-"""Number of chunks quantized in parallel; more would only wait for I/O."""
+"""Number of chunks that are quantized in parallel; more would only wait for I/O."""
 
 GetFactor: TypeAlias = Callable[[int], Array]
-"""Function that returns the GPTQ factor of matrix n of a stack."""
+"""A function that returns the GPTQ factor of matrix n of a stacked weight."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Rows of a matrix, and its GPTQ factor or the rows' scales."""
+"""Rows of a matrix, and its GPTQ factor or the scales of the rows."""
 
 
 @dataclass(kw_only=True)
@@ -104,14 +104,14 @@ class QuantizedStream:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Return the leading axes of a stack of matrices."""
+        """Return the leading axes of a stacked weight."""
         return self.shape[:-2]
 
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A pre-quantized weight: the files of its integers and scales in storage form, and its
-    quantization error.
+    """A pre-quantized weight: the files with its stored integers and scales, and its quantization
+    error.
     """
 
     codes: Path
@@ -143,11 +143,11 @@ def quantize_to_files(
 
 @dataclass(frozen=True)
 class QuantizedValues(ValuesOverlay):
-    """Model values with quantized weights. Implements `ParameterValues`.
+    """Parameter values with quantized weights. Implements `ParameterValues`.
 
     `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of other
-    weights, or of each matrix of a stack; None means round to nearest. `stored_scales` are the
-    scales of pre-quantized values, one per value.
+    weights, or of each matrix of a stacked weight; None means rounding to nearest. `stored_scales`
+    are the scales of weights that the checkpoint stores quantized, one per value.
     """
 
     plan: QuantizationPlan
@@ -201,7 +201,7 @@ class QuantizedValues(ValuesOverlay):
         return name in self.parts
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values of a part as bytes."""
+        """Yield the integers or scales of a weight as bytes."""
         weight, kind = self.parts[name]
         if weight in self.prequantized:
             yield from self._iterate_stored(weight, is_scales=kind == "scales")
@@ -212,7 +212,7 @@ class QuantizedValues(ValuesOverlay):
         stream = self.streams[weight]
         part = stream.take_part(kind)
         if part is None:
-            # the codes have not been requested yet
+            # the integers have not been requested yet
             for _ in self._iterate_codes(weight):
                 pass
             part = stream.take_part(kind)
@@ -220,7 +220,7 @@ class QuantizedValues(ValuesOverlay):
         yield _view_bytes(part)
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
-        """Read a part of a pre-quantized weight."""
+        """Read the integers or scales of a pre-quantized weight."""
         weight, stream = self.prequantized[name], self.streams[name]
         stream.error, stream.recipe = weight.error, "gptq"
         with (weight.scales if is_scales else weight.codes).open("rb") as file:
@@ -255,7 +255,7 @@ class QuantizedValues(ValuesOverlay):
             if columns is None:
                 yield _view_bytes(piece.stored)
             else:
-                # a chunk does not extend beyond the end of a matrix
+                # chunks do not extend beyond the end of a matrix
                 matrix_index, start = divmod(at, stream.out_channels)
                 columns[matrix_index, :, start : start + len(piece.stored)] = piece.stored.T
             at += len(piece.stored)
@@ -307,7 +307,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
     zero_points = [NO_ZERO_POINTS]
-    # the cost of GPTQ, which works column by column, hardly depends on the number of rows
+    # GPTQ works column by column, so its cost hardly depends on the number of rows
     chunk_rows = (
         len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)
     )
@@ -347,7 +347,7 @@ def _map_in_order(
     function: Callable[[RowsAndFactor], _QuantizedRows], pieces: Iterator[RowsAndFactor]
 ) -> Iterator[_QuantizedRows]:
     """Yield the results of `function` in order while the next rows are read; NumPy releases the
-    GIL. At most one piece per thread is queued.
+    GIL. At most one chunk per thread is queued.
     """
     pending: deque[Future[_QuantizedRows]] = deque()
     with ThreadPoolExecutor(MAX_THREADS) as pool:
@@ -377,6 +377,6 @@ def _view_bytes(array: Array) -> memoryview:
 
 
 def _pack_int4_tensor(codes: Array) -> Array:
-    """Pack 4-bit integers of a whole tensor, two per byte; the first is in the low nibble."""
+    """Pack 4-bit integers of a tensor, two per byte, with the first in the low nibble."""
     flat = codes.reshape(-1).view(np.uint8) & 15
     return int_quantization.pack_nibbles(np.append(flat, np.uint8(0)) if flat.size % 2 else flat)

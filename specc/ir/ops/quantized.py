@@ -30,7 +30,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The signature of the weight operands, by (layout, whether there is a group size)."""
+"""The signature of the weight operands, by (layout, True if there is a group size)."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]?, q[o z]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -39,7 +39,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""The signatures for per-tensor activation scales, which make results depend on all positions."""
+"""The signatures for per-tensor activation scales, with which results depend on all positions."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -157,7 +157,7 @@ class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
 
 
 def count_groups(width: int, group_size: int) -> int:
-    """Return the number of groups in a row of a weight."""
+    """Return the number of groups in a row of a weight matrix."""
     return -(-width // group_size)
 
 
@@ -182,10 +182,10 @@ def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int
 
 
 ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
-"""Quantization of the activations of a quantized linear layer."""
+"""The activation quantization of a quantized linear layer."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
-"""The range of group sizes, which are powers of two because kernels require it."""
+"""The range of group sizes. Kernels require powers of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class QuantizationFormat:
     has_zero_points: bool = False
 
     def format_codes_name(self, name: str) -> str:
-        """Return the tensor name of the quantized integers of the weight `name`."""
+        """Return the tensor name of the quantized values of the weight `name`."""
         return f"{name}:int{self.bits}"
 
     def format_scales_name(self, name: str) -> str:
@@ -244,8 +244,8 @@ class QuantizationFormat:
         return "i4" if self.bits == 4 else "i8"
 
     def compute_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the integers and the scales of a weight, or of a stack of
-        weights.
+        """Return the shapes of the quantized values and the scales of a weight, or of a stacked
+        weight.
         """
         *stack, out, wide = shape
         numbers, scales = self._compute_matrix_shapes((out, wide))
@@ -278,8 +278,8 @@ class StoredCodes:
 
 @dataclass(frozen=True, slots=True)
 class NormFold:
-    """A norm whose weight is folded into the following linear layers: the parameters `weight` and
-    `bias` ("" if absent), and each linear weight with whether it is stored `[in, out]`.
+    """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
+    following linear layers. Each linear weight is paired with True if it is stored as [in, out].
     """
 
     weight: str
