@@ -1,4 +1,4 @@
-"""Call blocks: broadcast operands of batch size 1, bind parameters, run the body, check the
+"""Call blocks: broadcast operands of batch size 1, bind parameters, run the body, and check the
 declared results.
 """
 
@@ -50,7 +50,7 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
-    """Expand operands with batch size 1 if the declared type names the batch axis, and a different
+    """Expand operands with batch size 1 if the declared type names the batch axis, and another
     operand or a dynamic length of `dims` has a larger size for this name.
     """
     lengths = _find_batch_lengths(arguments, env)
@@ -134,9 +134,9 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
-    # Blocks of the same file, or of a file that it extends, share the caller's dynamic lengths; std
-    # declares none. Operands bind the dynamic lengths of a used file: its `batch` may be `batch *
-    # 2` here.
+    # Blocks of the same file, or of its base spec, use the caller's dynamic lengths; std declares
+    # none. The dynamic lengths of a used file are bound by operands: its `batch` may be `batch * 2`
+    # here.
     if not is_same_file:
         env.dynamic_lengths = None if module.is_standard else {}
     return env
@@ -144,7 +144,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
 
 def _find_bound_env(target: BlockFunction) -> Env | None:
     """Return the scope in which a block was bound by its own file, with the config of that file, or
-    None if a different file refers to the block.
+    None if another file refers to the block.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None
@@ -167,8 +167,8 @@ def _get_block_config(
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
-    """Return each parameter that has an argument, with this argument. Arguments of the call
-    override options that were bound earlier.
+    """Pair parameters with their arguments. Arguments of the call override options that were bound
+    earlier.
     """
     block = target.block
     given = _pair_arguments(block, call)
@@ -184,7 +184,7 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """Push a block onto the call stack for the duration of a call. Raise E0210 for recursion, and
+    """A context in which a block is on the call stack. Raise E0210 if the call is recursive, and
     E0110 if the depth exceeds `MAX_BLOCK_DEPTH`.
     """
     stack = context.call_stack
@@ -279,7 +279,7 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
 def _evaluate_argument(
     context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
 ) -> SpecValue:
-    """Evaluate an argument. A bare choice value evaluates to itself."""
+    """Evaluate an argument. The name of a choice value evaluates to this value."""
     words = param.type.names if param.type.name == "choice" else ()
     if words:
         expr = select_branch(context, expr, caller)  # `half if old else interleaved`

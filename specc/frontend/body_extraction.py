@@ -25,7 +25,7 @@ def hoist_position_ids(
 ) -> dict[Key, Value]:
     """Return `outputs` with position ids of a dynamic length replaced by `Range` ops.
 
-    `body_nodes` are the nodes that depend on the loop, in the order of their creation.
+    `body_nodes` are the nodes that depend on the loop, in creation order.
     """
     replacements: dict[Value, Value] = {}
     for node in body_nodes:
@@ -66,7 +66,7 @@ def extract_body_graph(
 ) -> tuple[Graph, list[Value]]:
     """Return the nodes between loop inputs and outputs as a graph, and the captured values.
 
-    Nodes with an axis of the length `length_symbol`, a symbol unknown outside, are part of the
+    Nodes with an axis of the length `length_symbol`, which exists only in the body, belong to the
     body, too. `start_index` is the number of nodes that existed before the body was elaborated.
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
@@ -74,8 +74,7 @@ def extract_body_graph(
     # recomputed, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     live, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
-    # captures are in graph order, so that the same spec produces the same body regardless of the
-    # traversal order
+    # captures are in graph order, so that equal specs produce equal bodies
     captures = _sort_captures(builder, captured)
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
     copied_values = dict(zip([*inputs.values(), *captures], names.values(), strict=True))
@@ -116,8 +115,8 @@ def _copy_nodes(
 def _find_reachable_nodes(
     body_nodes: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
-    """Return the body nodes that the outputs need, and the outside values that they read,
-    in backward order.
+    """Return the body nodes that the outputs need, and the outer values that they read, in backward
+    order.
     """
     live: set[Node] = set()
     captured: dict[Value, None] = {}
@@ -136,8 +135,8 @@ def _find_reachable_nodes(
 
 
 def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
-    """Sort values in graph order: inputs, parameters, then results of nodes; values that
-    are not part of the graph yet come first.
+    """Sort values in graph order: inputs, parameters, then results of nodes; values that are not in
+    the graph yet come first.
     """
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
@@ -164,7 +163,7 @@ def _find_dependent_nodes(
     dependent_nodes: dict[Node, None] = {}
     earlier_nodes = builder.nodes_by_free_length.setdefault(length, {})
     new_nodes = dict.fromkeys(islice(builder.nodes, start_index, None))
-    # nodes of earlier bodies with this length come before the new nodes
+    # nodes of earlier bodies with this length precede the new nodes
     for node in (*(node for node in earlier_nodes if node not in new_nodes), *new_nodes):
         results = builder.nodes[node]
         if any(a in dependent_values for a in node.args):
@@ -200,8 +199,10 @@ class EarlyExit:
     def freeze_finished(
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
-        """Return the loop-carried values, unchanged for elements that were finished before."""
-        # the flag before the iteration, because the iteration that sets the flag still counts
+        """Return the loop-carried values, unchanged for batch elements that were finished before
+        the iteration.
+        """
+        # uses the flag before the iteration, because the iteration that sets the flag still counts
         done = previous_carries[self.carry_index]
         return [
             self._select(context, done, Tensor(old), Tensor(new)).value
@@ -211,8 +212,8 @@ class EarlyExit:
     def zero_finished(
         self, context: Context, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
-        """Return the scan outputs, with zeros for elements that were finished before. Raise
-        E0730 for a value without the leading axes of the flag.
+        """Return the scan outputs, with zeros for batch elements that were finished before the
+        iteration. Raise E0730 if a value lacks the leading axes of the flag.
         """
         done = previous_carries[self.carry_index]
         self.check_axes(Tensor(done), {n: Tensor(v) for n, v in collected.items()}, "collected")
@@ -236,7 +237,7 @@ class EarlyExit:
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
     def check_axes(self, done: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 for a tensor without the leading axes of `done`; `role` is its role in the
+        """Raise E0730 if a tensor lacks the leading axes of `done`. `role` is its role in the
         message, e.g. "carried".
         """
         rank = done.type.rank
@@ -264,8 +265,8 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
     """Return the early exit of a loop with `until`, or None; `initial_carries` are the carries
     before the first iteration.
 
-    Raise E0729 unless the condition is `all(name)` of a loop-carried boolean tensor. Raise E0730 if
-    a different carry lacks the axes of this tensor.
+    Raise E0729 unless the condition is `all(name)` of a loop-carried boolean tensor, and E0730 if
+    another carry lacks the axes of this tensor.
     """
     match statement.until:
         case None:

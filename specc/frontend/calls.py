@@ -100,7 +100,7 @@ def _match_choice_value(
     context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
     """Match a bare name, such as `half` in `pairs=half`, to a choice value if no variable has this
-    name. Return None if the name has a different meaning. Raise E0203 for an unknown choice value.
+    name. Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
     """
     words = list_choice_values(kinds)
     if not words:
@@ -117,8 +117,8 @@ def _match_choice_value(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Check that a number to be stored as an op attribute is known at compile time, or is a config
-    value that is still a symbol.
+    """Raise an error unless an op attribute is known at compile time or is a config value that is
+    still a symbol.
     """
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(
@@ -160,7 +160,7 @@ def _evaluate_arguments(
     """Evaluate every argument. Add named arguments to `values`, and return the variadic ones.
 
     All arguments are evaluated before an error is raised, so that all errors of a call are reported
-    together.
+    at once.
     """
     errors = ErrorScope()
     variadic_arguments: list[SpecValue] = []
@@ -210,8 +210,8 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 def _pair_options(
     builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each option with its parameter. Raise E0212 for a duplicate option, or for an option
-    that is also given by position (`bound_names`), as in `linear(x, x=y)`.
+    """Pair each option with its parameter. Raise E0212 if an option is repeated or is also given by
+    position (`bound_names`), as in `linear(x, x=y)`.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
@@ -229,7 +229,7 @@ def _pair_options(
 def _check_missing_arguments(
     builtin: Builtin, values: Mapping[str, SpecValue], has_variadic: bool, expr: ast.Call
 ) -> None:
-    """Raise E0211 for a parameter without a default that has no argument. `has_variadic` is true if
+    """Raise E0211 if a parameter has neither an argument nor a default. `has_variadic` is true if
     the variadic parameter has an argument.
     """
     for parameter in builtin.parameters:

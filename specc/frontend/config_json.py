@@ -121,8 +121,8 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 def get_finite_number(value: JsonNode) -> int | float | None:
     """Return the number, or None if the value is not a number.
 
-    Raise E0413 for NaN and infinities: a file may contain them, but no size, scale or length
-    can have such a value.
+    Raise E0413 if the number is NaN or infinite, which JSON files may contain, but which no size or
+    scale can be.
     """
     number = value.value if isinstance(value, JsonScalar) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
@@ -133,7 +133,7 @@ def get_finite_number(value: JsonNode) -> int | float | None:
 
 
 def raise_invalid_number(reason: str, span: Span) -> NoReturn:
-    """Raise E0413 for a number of a config file, with the reason."""
+    """Raise E0413 because a number in a config file is invalid."""
     text = span.text
     short_text = text if len(text) <= 24 else f"{text[:20]}…"
     raise_error(
@@ -184,7 +184,7 @@ def decode_config_source(data: bytes, name: str) -> Source:
 
 
 def parse_config_json(source: Source) -> JsonObject:
-    """Parse a config file into an object. Raise E0411 to E0415 for invalid files."""
+    """Parse a config file to an object. Raise E0411 to E0415 if it is invalid."""
     value = _JsonParser(source).parse_document()
     if not isinstance(value, JsonObject):
         raise_error(
@@ -345,7 +345,7 @@ class _JsonParser:
 
 
 def _raise_too_large(level: int, span: Span) -> NoReturn:
-    """Raise E0415 for a file with too many nesting levels or too many values."""
+    """Raise E0415 because a file has too many nesting levels or too many values."""
     problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
     if level < MAX_JSON_DEPTH:
         problem = f"has more than {MAX_JSON_VALUES} values"

@@ -1,5 +1,5 @@
-"""Evaluate config fields. Their sources are, in this order: command line, extending spec,
-config.json, default.
+"""Evaluate config fields. The sources of a value are, in order of precedence: command line, derived
+spec, config.json, default.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,12 +37,12 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""The plurals of the kinds of definitions whose names messages list."""
+"""Plurals of the kinds of definitions, for messages."""
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
-    """Raise E0202 for an unknown name where a kind of `KIND_PLURALS` is expected, and suggest the
-    most similar name of this kind.
+    """Raise E0202 because a name is unknown where a kind of `KIND_PLURALS` is expected, and suggest
+    the most similar name of this kind.
     """
     names = list_names_of_kind(context, kind, env)
     # config.json files may use other names for activations
@@ -80,14 +80,14 @@ HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
 
 @dataclass(kw_only=True)
 class ConfigReader:
-    """The options for reading the config of a program.
+    """Options for reading the config of a spec.
 
     If `is_symbolic` is set, integers are symbols. If `derives_integers` is set, integers whose
     default is computed from other fields, e.g. `side = image / patch`, have this expression as
-    their value instead of a new symbol. `trial_values` are the values of fields that determine the
-    structure. `steps` counts the steps of all elaborations that share it. `path` is the path of
-    this config in the config of the using spec, or "". `max_length` is the maximum sequence length
-    if RoPE frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
+    value instead of a new symbol. `trial_values` are the values of fields that determine the
+    structure. `steps` counts the steps of all elaborations. `path` is the path of this config in
+    the config of the using spec, or "". `max_length` is the maximum sequence length if RoPE
+    frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
     operations of training mode, such as dropout.
     """
 
@@ -179,7 +179,7 @@ def _evaluate_single(
     values, config.json, symbol, default.
 
     In symbolic elaboration an `int` is a symbol even if it has a default, so that errors with other
-    values are found. Fields of other types mostly determine the structure, so they keep their
+    values are found. Fields of other types usually determine the structure, so they keep their
     default.
     """
     context, reader = evaluation.context, evaluation.reader
@@ -358,8 +358,8 @@ def _get_example(entry: ast.Field, unknown: str) -> str:
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
-    """Return the first trial value of a field without a value; `specc.frontend.symbolic_check`
-    tries other values.
+    """Return the first trial value of a field that has no value; `specc.frontend.symbolic_check`
+    tries others.
     """
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
@@ -368,11 +368,11 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
 
 
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
-    """Raise E0401 for a field without a value."""
+    """Raise E0401 because a field has no value."""
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # a config file could provide the value, but the user passed no config file
+    # a config file could provide the value, but the user gave none
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:

@@ -65,7 +65,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ValueContext:
-    """The description of a value in messages, its location, and the called block."""
+    """The description of a value for messages, its location, and the called block."""
 
     description: str
     span: Span | None
@@ -80,7 +80,7 @@ FOREIGN_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
     "enum": "write `choice(a | b)`",
 }
-"""The help for types of other languages, by lowercase name."""
+"""The help for type names of other languages, by lowercase name."""
 
 
 def is_tensor_type(type: ast.TypeName) -> bool:
@@ -94,7 +94,7 @@ def is_function_type(type: ast.TypeName) -> bool:
 
 
 def check_type_name(type: ast.TypeName) -> None:
-    """Raise E0213 for an unknown type."""
+    """Raise E0213 if a type is unknown."""
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
     known = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
@@ -148,7 +148,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 for a built-in function of the wrong type, e.g. `gelu` as a norm. Blocks are
+    """Raise E0203 if a built-in function has the wrong type, e.g. `gelu` as a norm. Blocks are
     allowed for every type.
     """
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
@@ -184,7 +184,7 @@ messages. Blocks are always allowed.
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared lengths."""
     assert type.dims is not None
-    # all undeclared lengths are reported together, because usually the whole `dims` line is missing
+    # report all undeclared lengths at once, because usually the whole `dims` line is missing
     undeclared = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
@@ -205,7 +205,7 @@ def _raise_undeclared_lengths(undeclared: Sequence[ast.Name], env: Env) -> NoRet
 def _evaluate_input_length(
     context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
 ) -> Dim:
-    """Evaluate one length of a graph input. Raise E0303 for `...`, and E0308 for a length of 0."""
+    """Evaluate one length of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
     if isinstance(dim, ast.EllipsisDims):
         raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
     length = _evaluate_length(context, dim, env)
@@ -242,7 +242,7 @@ def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:
-    """Return the element type of a declared tensor type. Raise E0213 for any other type."""
+    """Return the element type of a declared tensor type. Raise E0213 if it is not a tensor type."""
     if type.name not in TENSOR_DTYPES:
         helps = suggest_similar_name(
             type.name, TENSOR_DTYPES, f"element types are {', '.join(TENSOR_DTYPES)}"
@@ -303,7 +303,7 @@ def _match_dims(
 
 @dataclass(frozen=True, slots=True)
 class _TypeMatcher:
-    """A matcher that compares a tensor with its declared type, axis by axis."""
+    """Compares a tensor with its declared type axis by axis."""
 
     context: Context
     type: ast.TypeName
@@ -351,8 +351,8 @@ class _TypeMatcher:
 
     def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
         """Return True if the lengths are equal provided that a division such as `image / 2` is
-        exact. Then the `image // 2` positions of `x[::2]` match. Dynamic lengths are excluded,
-        because no check at run time would detect a remainder.
+        exact; then the `image // 2` positions of `x[::2]` match. Dynamic lengths are excluded,
+        because a remainder would not be detected at run time.
         """
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.context.has_dynamic_symbol(symbols):
@@ -379,11 +379,11 @@ class _TypeMatcher:
         )
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
-        """Return a help if the declared type in a block uses a length that `dims` declares."""
+        """Return a help text if the declared type in a block uses a length declared in `dims`."""
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
-        # in a block of a different file, the operands determine the length
+        # in a block of another file, operands determine the length
         if not block or not declared or self.env.dynamic_lengths is not None:
             return ()
         return (

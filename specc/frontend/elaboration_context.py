@@ -45,7 +45,7 @@ MAX_LAYERS = 4096
 
 
 def raise_undecided_structure(need: UndecidedValueError) -> NoReturn:
-    """Raise E0207: the structure depends on a length that only an input determines."""
+    """Raise E0207: the structure depends on a length that is known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
     helps = ["counts, conditions and names depend on the config only: use a config value"]
     raise_error(
@@ -61,8 +61,8 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 
 
 class Library(Protocol):
-    """The interface to the files that a spec uses, including std. Elaboration itself reads no
-    files.
+    """The interface to the files that a spec uses, including std. Elaboration does not read files
+    itself.
     """
 
     def find_standard_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
@@ -76,7 +76,9 @@ class Library(Protocol):
     def read_hf_config_field(
         self, context: "Context", entry: ast.Field, env: "Env"
     ) -> "SpecValue | Absent":
-        """Return a field's value from a published config.json (`env.config_file`), or ABSENT."""
+        """Return the value of a field in a Hugging Face config.json (`env.config_file`), or
+        ABSENT.
+        """
         ...
 
     def load_used_module(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
@@ -110,8 +112,8 @@ class Evaluator:
 class SpecModule:
     """A spec file prepared for name look-up.
 
-    `extended` is the module that this one extends and whose lengths and names it shares.
-    `is_builtin` marks built-in specs, which are stored with all files that they use.
+    `extended` is the module of the base spec, whose lengths and names this module can use.
+    `is_builtin` is true for built-in specs.
     """
 
     file: ast.File
@@ -126,12 +128,12 @@ class SpecModule:
 
     @property
     def root(self) -> "SpecModule":
-        """The module with the graph: the extended one, or the module itself."""
+        """The module with the graph: that of the base spec, or the module itself."""
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the block or definition with this name in this module or the extended module, and
-        its module.
+        """Return the block or definition with this name in this module or in that of the base spec,
+        and its module.
         """
         if name in self.items:
             return self.items[name], self
@@ -153,8 +155,8 @@ class Env:
     """The visible names and the weight scope of a statement or expression.
 
     `dynamic_lengths` maps the dynamic lengths of a used file to the lengths of its caller; it is
-    None in the main spec. `has_heads_axis` is True if the mask grid of `grid_indices` has a heads
-    axis. `file_scope` is the weight scope of the file.
+    None in the main spec. `has_heads_axis` is True if masks over `grid_indices` have a heads axis.
+    `file_scope` is the weight scope of the file.
     """
 
     module: SpecModule
@@ -194,8 +196,8 @@ NestedValue = TypeVar("NestedValue", tuple[SpecValue, ...], Record)
 class Context:
     """The state of one elaboration.
 
-    `call_stack` contains the blocks being called, innermost last; `scope` is the scope of the node
-    being added. `is_training` keeps operations of training mode, such as dropout.
+    `call_stack` contains the active block calls, innermost last; `scope` is the scope of the node
+    that is being added. `is_training` keeps operations of training mode, such as dropout.
     """
 
     library: Library
@@ -225,14 +227,12 @@ class Context:
     def check_step_estimate(
         self, item: SpecItem, module: SpecModule, config: Mapping[str, SpecValue], span: Span | None
     ) -> None:
-        """Raise E0223 for a block or definition that exceeds the remaining steps."""
+        """Raise E0223 if a block or definition exceeds the remaining steps."""
         self.evaluator.check_step_estimate(self.resources.steps, item, module, config, span)
 
     @contextmanager
     def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:
-        """Show errors of std code at the user's call at `span` for the duration of a `with`
-        block.
-        """
+        """A context in which errors in std code are shown at the user's call at `span`."""
         outer = self.errors.user_call
         self.errors.user_call = (outer or span) if standard else None
         try:
@@ -244,8 +244,8 @@ class Context:
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
-        """Drop the cached position ids of a loop or expert body at the end of the body. The body
-        may use the cached position ids of the outer graph.
+        """A context for a loop or expert body: position ids that are cached in it are dropped on
+        exit; those of the outer graph can be used.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -264,7 +264,7 @@ class Context:
         return span if span.caller else replace(span, caller=self.errors.user_call)
 
     def show_at_user_call(self, error: Diagnostic) -> Diagnostic:
-        """Relocate an error of std code to the user's call that led to it."""
+        """Relocate an error in std code to the user's call that led to it."""
         span = self.locate_at_user_call(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
             return error
@@ -284,7 +284,7 @@ class Context:
         self, value: NestedValue, span: Span | None, counted_items: int = 0
     ) -> NestedValue:
         """Count the items of a new list or record, including nested ones, and return the value.
-        `counted_items` of these items were counted before.
+        `counted_items` of them have already been counted.
         """
         self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
@@ -298,7 +298,7 @@ class Context:
             )
 
     def report_errors(self, *errors: Diagnostic) -> None:
-        """Record errors, up to a limit. The same error in several loop iterations counts
+        """Record errors, up to a limit. The same error in several loop iterations is recorded
         once.
         """
         for error in map(self.show_at_user_call, errors):
@@ -310,8 +310,8 @@ class Context:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return True if an error with the same code was already reported at this location, even
-        with different numbers in its message. An exceeded budget is reported only once.
+        """Return True if an error with the same code has already been reported at this location,
+        even with other numbers in its message. An exceeded step limit is reported only once.
         """
         if error.primary is None:
             return False
@@ -328,14 +328,14 @@ class Context:
             raise Failed(*errors.diagnostics, *([more] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorScope":
-        """Record errors raised inside a `with` block and continue after it."""
+        """A context that records errors raised in a `with` block; execution continues after it."""
         return ErrorScope(self)
 
 
 @dataclass
 class ErrorScope:
-    """A collector of the errors raised in its `with` blocks; other exceptions propagate. If there
-    is a context, the errors are reported to the context.
+    """Collects the errors raised in its `with` blocks; other exceptions propagate. If there is a
+    context, the errors are reported to it.
     """
 
     context: Context | None = None
@@ -368,8 +368,8 @@ class PendingCall:
     """A call whose arguments are not evaluated yet.
 
     `expr` is the call in the source. `args` are its arguments (for `apply(f, x)`, the arguments
-    after `f`), evaluated in the scope `caller`. `inner_env` is `caller` with the weight scope that
-    the call opens with `@`.
+    after `f`), evaluated in the scope `caller`. `inner_env` is `caller` with the weight scope of
+    the call's `@`.
     """
 
     target: Function
@@ -385,5 +385,5 @@ class PendingCall:
 
     @property
     def own_scope(self) -> str:
-        """The weight scope that this call opens, or "" without `@`."""
+        """The weight scope given by the call's `@`, or ""."""
         return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

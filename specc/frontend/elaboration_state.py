@@ -1,5 +1,5 @@
 """State and limits of an elaboration: steps and recursion depth (E0223, E0110), errors, symbols,
-weights, facts, and the values of names that it records for hovers in editors.
+weights, properties of values, and the values of names that are recorded for hovers in editors.
 """
 
 from collections.abc import Iterator
@@ -28,15 +28,14 @@ from specc.syntax import ast
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""Maximum number of elaboration steps of a spec (E0223). All symbolic trials of `check` share one
-budget.
-"""
+"""Maximum number of elaboration steps of a spec (E0223). The limit applies to all symbolic trials
+of `check` together."""
 
 EXPANSION_COST = 10
-"""Steps for expanding a definition, in addition to the steps of its body."""
+"""Number of steps for expanding a definition, in addition to the steps of its body."""
 
 OPERATION_COST = 3
-"""Steps for one arithmetic operation, in addition to the steps of its operands."""
+"""Number of steps for one arithmetic operation, in addition to the steps of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """Maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
@@ -59,14 +58,14 @@ class StepBudget:
         return self.spent + count <= MAX_STEPS
 
     def check_estimate(self, count: int, span: Span | None) -> None:
-        """Raise E0223 if the expected steps exceed the limit."""
+        """Raise E0223 if the estimated steps exceed the limit."""
         if not self.has_steps_left(count):
             self.spend_steps(count, span, "this exceeds the limit")
 
     def spend_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Count steps before they are executed. Raise E0223 beyond the limit."""
+        """Count steps before they are executed. Raise E0223 if they exceed the limit."""
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -87,8 +86,8 @@ def count_nested_items(value: SpecValue, limit: int) -> int:
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]
     while rest and counted <= limit:
-        # in chunks, so that a list of millions is not traversed if thousands of items exceed the
-        # budget
+        # in chunks, so that a list of millions is not traversed if thousands of items already
+        # exceed the limit
         items = list(islice(rest[-1], 1000))
         if not items:
             rest.pop()
@@ -112,8 +111,8 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Raise the recursion limit by `EXTRA_FRAMES` frames while the block runs. Raise
-    E0110 if that is not enough.
+    """A context in which the recursion limit is raised by `EXTRA_FRAMES` frames. Raise E0110 if
+    that is not sufficient.
     """
     with _RecursionState.lock:
         # the recursion limit is global: the first thread raises it, and the last thread restores it
@@ -161,7 +160,7 @@ class LengthSymbols:
     """The symbols of lengths, and their origins.
 
     If `is_symbolic` is set, config values are symbols, too. `dynamic_names` are the symbols that
-    only an input determines. `computed_names` maps integers computed from config symbols, such as
+    are known only at run time. `computed_names` maps integers computed from config symbols, such as
     `int(0.25 * d)`, to their names. `max_length` is the `--context-length` that rotary frequencies
     depend on, or 0.
     """
@@ -202,7 +201,7 @@ class WeightNames:
 
 @dataclass(kw_only=True, slots=True)
 class ValueFacts:
-    """Facts about the values of the graph under construction.
+    """Properties of values of the graph under construction.
 
     `constant_values` are values that depend neither on inputs nor on weights. `position_ids` are
     the position ids of masks, keyed by role and by the lengths of queries and keys.
@@ -215,7 +214,7 @@ class ValueFacts:
 
 
 MAX_VALUES_PER_SPAN = 4
-"""Maximum number of recorded values per name, because a block may be called with many shapes."""
+"""Maximum number of recorded values per name; a block may be called with many shapes."""
 
 
 @dataclass

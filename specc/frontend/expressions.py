@@ -39,7 +39,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""Number of copied names in scope that count as one elaboration step."""
+"""Number of copied names that count as one elaboration step."""
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
@@ -63,7 +63,7 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that determines the structure. Raise UndecidedValueError for a symbol."""
+    """Return an integer that determines the structure. Raise UndecidedValueError for symbols."""
     if isinstance(value, RuntimeNumber):
         raise UndecidedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -129,11 +129,11 @@ def _evaluate_unary(context: Context, expr: ast.Unary, env: Env) -> SpecValue:
 
 
 def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
-    """Evaluate a chain of operators in a loop, without recursion into thousands of terms."""
+    """Evaluate a chain of operators iteratively, because it may have thousands of terms."""
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = evaluate_value(context, leftmost, env)
-    except AlreadyReportedError:  # errors in the right operands are still reported
+    except AlreadyReportedError:  # errors in the right operands are also reported
         for operation in operations:
             evaluate_value(context, operation.right, env)
         raise
@@ -173,7 +173,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """Evaluate one side of a comparison. A bare name that is compared with a choice is one of its
+    """Evaluate one side of a comparison. A name that is compared with a choice is one of its
     values.
     """
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
@@ -283,8 +283,8 @@ def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> 
 
 
 def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice]:
-    """Return the indices with `...` replaced by full slices. Raise E0208 for a second `...` or too
-    many indices.
+    """Return the indices with `...` replaced by full slices. Raise E0208 if there is a second `...`
+    or too many indices.
     """
     ellipses = sum(isinstance(item, ast.EllipsisDims) for item in expr.items)
     if ellipses > 1:
@@ -325,7 +325,7 @@ def _gather_position(
     context: Context, x: Tensor, axis: int, index: Tensor, scope: str, span: Span | None
 ) -> Tensor:
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
-    integer scalar. An index that is out of range at run time is an error, as for `gather`.
+    integer scalar. As for `gather`, an index that is out of range is an error at run time.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]

@@ -35,8 +35,8 @@ from specc.syntax.ast import walk_tree
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
-    """Convert a compile-time value to plain data. Return strings, floats and bools unchanged. Raise
-    UndecidedValueError, located at `span`, for a symbol.
+    """Convert a compile-time value to plain data. Strings, floats and bools are unchanged. Raise
+    UndecidedValueError at `span` if it is a symbol.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -70,7 +70,7 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression of `reading` or `generate` to plain data. A call becomes a map with its
     name, inputs and options.
 
-    An undefined name becomes a string, as in `resize=bilinear`. These numbers are not lengths, so
+    An undefined name becomes a string, as in `resize=bilinear`. Numbers here are not lengths, so
     the quotient of integers may be a float, as in `scale=1 / 255`.
     """
     match expr:
@@ -118,7 +118,7 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
 
 
 def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:
-    """Return the vocabulary sizes of the input that generation extends and of the logits."""
+    """Return the vocabulary sizes of the generated input and of the logits."""
     id_bound, logits_shape = (
         graph.input_facts[input_name].upper_bound,
         graph.outputs[output_name].type.shape,
@@ -189,7 +189,8 @@ def evaluate_generation(
     """Return the generation section of the spec for this graph, and warnings."""
     for item, _ in program.iterate_items(ast.Generate):
         graphs = list_graphs(program)
-        # in a spec with several heads, one graph generates, and the others score, classify or embed
+        # in a spec with several task heads, one graph generates, and others score, classify or
+        # embed
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
@@ -206,8 +207,8 @@ def evaluate_generation(
 def evaluate_streaming(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
-    """Return the streaming section of the spec for this graph. Raise E0221 for names that do not
-    exist in any graph, and E0975 if a graph has two time axes.
+    """Return the streaming section of the spec for this graph. Raise E0221 if a name does not exist
+    in any graph, and E0975 if a graph has two time axes.
     """
     items = _list_stream_items(program, block)
     for item in items:
@@ -232,7 +233,7 @@ def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
 def _check_single_stream(
     block: ast.Block, items: Sequence[ast.Stream], generation: GenerateSection | None
 ) -> None:
-    """Raise E0975 unless the graph generates or streams along one input only."""
+    """Raise E0975 if the graph generates or streams along several inputs."""
     first = generation.sequence_input if generation else items[0].input_name
     for item in items:
         if not generation and item.input_name == first:
@@ -252,7 +253,7 @@ def _check_single_stream(
 
 
 def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
-    """Raise E0702 for an input without a time axis after the batch axis."""
+    """Raise E0702 if an input has no time axis after the batch axis."""
     for param in block.params:
         if param.name == item.input_name and len(param.type.dims or ()) < 2:
             raise_error(
@@ -276,9 +277,7 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
-    """Return True if a graph has the input that generation extends, and the result along the time
-    axis of this input.
-    """
+    """Return True if a graph has the generated input, and the output along its time axis."""
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
     result = next((r for r in block.results if r.name == item.source), None)
     if result is None or len(dims) < 2:
@@ -292,7 +291,7 @@ def _collect_lengths(type: ast.TypeName) -> set[str]:
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
-    """Raise E0221 for an input or a result that does not exist in the graph."""
+    """Raise E0221 if an input or an output does not exist in the graph."""
     for name, sides, word in (
         (item.input_name, block.params, "input"),
         (item.source, block.results, "result"),
@@ -311,8 +310,8 @@ def evaluate_readings(
     env: Env,
     kind: type[ast.InputReading] | type[ast.ResultDisplay],
 ) -> Mapping[str, object]:
-    """Return the entries of `reading` for inputs or results as data for the manifest. Entries of an
-    extending spec override entries of the extended spec.
+    """Convert the entries of `reading` for inputs or outputs to data for the manifest. Entries of a
+    derived spec override those of its base spec.
     """
     data: dict[str, object] = {}
     kind_name = "result" if kind is ast.ResultDisplay else "input"

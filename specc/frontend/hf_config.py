@@ -29,7 +29,7 @@ from specc.syntax import ast
 
 def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
     """Return the value of the first source of a field that the file contains, or ABSENT. For an
-    optional field null means `none`; for any other field null counts as absent.
+    optional field, null means `none`; for any other field, null is treated as absent.
     """
     data = env.config_file
     if data is None:
@@ -38,13 +38,13 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
         value = _read_source(context, source, entry, data, env)
         if not isinstance(value, Absent):
             return value
-    # null sets an optional field to none; for any other field null counts as absent
+    # null sets an optional field to none; for other fields, it is treated as absent
     members = [data.find(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
     return None if entry.type.optional and any(members) else ABSENT
 
 
 def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:
-    """Raise E0405 for a config file of a different model family or variant.
+    """Raise E0405 if the config file is for another model family or variant.
 
     `none` in an expectation matches a key that is absent or null.
     """
@@ -79,8 +79,8 @@ def _read_source(
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
-        # `len("id2label")` is the number of listed classes; `repeated("attention_types")` is a list
-        # in run-length encoding
+        # `len("id2label")` is the number of listed classes; `repeated("attention_types")` is a
+        # run-length encoded list
         case (
             ast.TextLiteral(value=path)
             | ast.Call(
@@ -119,7 +119,7 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
-    """Return the items of a list or pair. A single value counts as one item, or as both items."""
+    """Return the items of a list or pair. A single value counts as one item or both."""
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
@@ -132,7 +132,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
 
 
 class _MemberReader:
-    """A converter of a member of the config file to the declared type of a field."""
+    """Converts a member of the config file to the declared type of a field."""
 
     def __init__(self, context: Context, entry: ast.Field, member: JsonMember, env: Env) -> None:
         self.context, self.entry, self.member, self.env = context, entry, member, env
@@ -168,8 +168,8 @@ class _MemberReader:
         return JsonList(tuple(made), value.span)
 
     def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a value; return a record unchanged. A single value counts as a list of one item,
-        or as both items of a pair.
+        """Convert a value; return a record unchanged. A single value becomes a list of one item, or
+        both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)
@@ -200,12 +200,12 @@ class _MemberReader:
             case "int" if isinstance(plain, int) and not isinstance(plain, bool):
                 return Dim.from_value(plain).with_origin(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
-                # infinity is a bound that is never reached, e.g. of `clip`
+                # infinity is a bound that is never reached, e.g. in `clip`
                 return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, plain)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
-        """Raise E0403 for a value of the wrong type. The message quotes a short value."""
+        """Raise E0403 because a value has the wrong type. The message quotes short values."""
         kinds = {
             "int": "an integer",
             "float": "a number",
@@ -249,7 +249,7 @@ IGNORED_KEY_GROUPS = {
     "task_specific_params temperature top_k top_p typical_p",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""The keys of published configs that do not affect the computation, by reason."""
+"""Keys of published configs that do not affect the computation, with the reason."""
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
 
 NO_EFFECT_VALUES: dict[str, object] = {
@@ -259,7 +259,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""The keys of complete transformers configs, with the value that has no effect."""
+"""Keys that every config written by transformers contains, with the value that has no effect."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -269,7 +269,7 @@ TRAINING_KEY_SUFFIXES = (
     "dropout_rate",
     "pdrop",
 )
-"""The suffixes of keys that affect only training, such as dropout."""
+"""Suffixes of keys that affect only training, such as dropout."""
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
@@ -304,8 +304,8 @@ def _matches_prefix(known_key: str, path: str) -> bool:
 
 
 def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose rotary frequencies change beyond the original context, like
-    those of `dynamic` and `longrope`.
+    """Yield W0436 for each field whose RoPE frequencies change beyond the original context length,
+    as with `dynamic` and `longrope`.
     """
     for entry in entries:
         if not isinstance(entry, ast.Field):
@@ -341,11 +341,11 @@ def _make_context_warning(
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
     """Return True if a key only affects training, or has its default value."""
-    # dropout has many names and is inactive at inference; null counts as absent
+    # dropout has many names and is inactive at inference; null is treated as absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value = member.value.to_plain()
-    # 0 does not count as false, because a file with 0 has a different meaning
+    # 0 is not treated as false, because it has another meaning in a file
     return (
         key in NO_EFFECT_VALUES
         and value == NO_EFFECT_VALUES[key]

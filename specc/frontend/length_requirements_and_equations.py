@@ -1,4 +1,4 @@
-"""Facts about lengths: requirements (`a % b == 0` makes `a / b` exact, `a == b` unifies them),
+"""Constraints on lengths: requirements (`a % b == 0` makes `a / b` exact, `a == b` unifies them),
 equations (`where total = past + seq`), and lengths that no input determines (E0311).
 """
 
@@ -35,7 +35,7 @@ def _assume_divisibility(
     # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the product
     # of `patch`, `window` and the quotient
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
-    # `d % d == 0` has no effect, because `d` would be defined by itself
+    # `d % d == 0` has no effect, because `d` would be defined in terms of itself
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
     quotient = Dim.symbol(f"{dividend} / {divisor}", symbol.origin)
@@ -45,7 +45,7 @@ def _assume_divisibility(
 def _assume_equality(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
     """Return the config with a symbol on one side replaced by the value of the other side."""
     for symbol, other in ((left, right), (right, left)):
-        # a symbol that occurs in the other side cannot be replaced by it
+        # a symbol that occurs on the other side cannot be replaced by it
         if symbol.name and symbol.name not in other.symbols():
             return _substitute_in_values(config, {symbol.name: other})
     return config
@@ -57,7 +57,7 @@ Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, Spe
 def apply_requirement(
     context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
-    """Return the config with symbols replaced according to a requirement."""
+    """Apply a requirement: return the config with symbols replaced."""
     match condition:
         case ast.Binary(op="&"):
             # each part of a conjunction may use the parts before it
@@ -112,7 +112,7 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     """Return the value of an expression, or None if it cannot be evaluated."""
     try:
         return evaluate_value(context, expr, env)
-    # a condition that cannot be evaluated yet has no effect; it is checked again later
+    # a condition that cannot be evaluated yet has no effect here; it is checked later
     except (Failed, UndecidedValueError):
         return None
 
@@ -166,8 +166,8 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Substitute lengths that have an equation in the equations of all other lengths. Raise E0210
-    for a circular equation, and E0309 or E0310 for an equation whose value is undefined.
+    """Substitute lengths that have an equation in all other equations. Raise E0210 if equations are
+    circular, and E0309 or E0310 if the value of an equation is undefined.
     """
     expanded = dict(lengths)
     for _ in equations:

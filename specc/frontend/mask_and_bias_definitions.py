@@ -1,5 +1,6 @@
-"""Expand mask, bias and score definitions to grids over query and key positions. The grid indices
-`h`, `i`, `j` are position ids, at which definitions can read tensors.
+"""Expand mask, bias and score definitions to tensors over query and key positions. The index
+variables `h`, `i` and `j` are head indices and position ids; definitions can index tensors with
+them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,22 +28,22 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 GridIndices: TypeAlias = Mapping[str, Tensor]
-"""The index tensors `h`, `i` and `j` of a definition."""
+"""The tensors of the index variables `h`, `i` and `j` of a definition."""
 
 GRID_RANK = 4
-"""The number of axes of a mask grid: batch, head, query, key."""
+"""The number of axes of a mask: batch, head, query, key."""
 
 GRID_INDEX_ORDER = ("h", "i", "j")
-"""The index names of the grid axes after the batch axis, in order."""
+"""The index variables of the mask axes after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The index name of the batch axis, for values per batch element: `size[b]`."""
+"""The index variable of the batch axis, for values per batch element: `size[b]`."""
 
 
 def make_grid_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> GridIndices:
-    """Return the grid indices: `i` [q, 1] and `j` [k] are the positions of queries and keys along
+    """Make the index variables: `i` [q, 1] and `j` [k] are the positions of queries and keys along
     the given axes. A query without a length axis has no `i`.
     """
     key, key_axis = keys
@@ -58,8 +59,8 @@ def make_grid_indices(
 def _make_position_ids(
     context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """Return the position ids of an axis. Layers with the same query and key lengths share them, so
-    that all layers share one mask.
+    """Return the position ids of an axis. They are the same nodes for equal query and key lengths,
+    so that all layers use the same mask.
     """
     length = x.shape[axis]
     if length.number is not None or length in context.facts.sorted_lengths:
@@ -70,8 +71,8 @@ def _make_position_ids(
 
 
 def is_grid_read(expr: ast.Index, env: Env) -> bool:
-    """Return True if an index in a definition reads a tensor at grid indices: at `h`, `i` or `j`,
-    or at `b` if no value has this name.
+    """Return True if a definition indexes a tensor with index variables: `h`, `i` or `j`, or `b` if
+    no value has this name.
     """
     if not env.grid_indices:
         return False
@@ -82,9 +83,9 @@ def is_grid_read(expr: ast.Index, env: Env) -> bool:
 
 
 def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Read a tensor at grid indices: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b, 1, k]
-    for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a batch axis
-    has the same values for every batch element.
+    """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or
+    bool[b, 1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without
+    a batch axis has the same values for every batch element.
     """
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     has_batch_index = index_names[0] == BATCH_INDEX_NAME
@@ -103,7 +104,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     for name in GRID_INDEX_ORDER if env.has_heads_axis else GRID_INDEX_ORDER[1:]:
         if name in index_names:
             axis += 1
-        # if the tensor has no batch axis, the grid starts at the first axis that is read
+        # if the tensor has no batch axis, the result has no batch axis either
         elif axis > 0:
             value = add_op(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
@@ -111,7 +112,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
 
 
 def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
-    """Raise E0603 for repeated or unordered indices, and for `h` if the scores have no heads."""
+    """Raise E0603 if indices are repeated or unordered, or if `h` has no heads axis."""
     if (
         any(name not in GRID_INDEX_ORDER for name in index_names)
         or sorted(index_names, key=GRID_INDEX_ORDER.index) != index_names
@@ -128,8 +129,8 @@ def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Seque
 def convert_to_grid(
     context: Context, value: Tensor, span: Span | None, score_rank: int = GRID_RANK
 ) -> Tensor:
-    """Return a grid with all four axes. A tensor with as many axes as the scores (`score_rank`)
-    begins with the batch axis, and missing axes are inserted after it.
+    """Convert a tensor to a mask or bias with all four axes. A tensor with as many axes as the
+    scores (`score_rank`) begins with the batch axis, and missing axes are inserted after it.
     """
     missing = GRID_RANK - score_rank if len(value.shape) == score_rank else 0
     for _ in range(missing):
@@ -147,7 +148,7 @@ def convert_to_grid(
 
 
 MaskGrid: TypeAlias = Tensor | bool
-"""A mask over queries and keys: a boolean grid, or one bool for all pairs."""
+"""A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
 """Maximum number of nested expansions of one definition: masks may take masks as arguments."""
@@ -204,7 +205,7 @@ def _evaluate_definition_argument(
 
 @contextmanager
 def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
-    """Push a definition while it is expanded. Raise E0210 for unbounded recursion."""
+    """A context for expanding a definition. Raise E0210 if the recursion is unbounded."""
     name = function.definition.name
     context.check_step_estimate(
         function.definition, function.module, _get_definition_config(function), function.span
@@ -212,7 +213,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
     context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
     chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
-        # the cycle `a → b → a` is shown once, although it was expanded many times
+        # show the cycle `a → b → a` once, although it was expanded many times
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
         cycle = [*names[start : names.index(name, start + 1)], name]
@@ -221,8 +222,8 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # the weights of a definition belong to the place where it was bound, so that two attention
-        # layers with one bias share its table without `share`
+        # the weights of a definition belong to the place where it was bound, so two attention
+        # layers with the same bias use the same table without a `share` rule
         with (
             context.enter_call(function.span, standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
@@ -260,7 +261,7 @@ def expand_definition(
     *,
     has_heads_axis: bool = True,
 ) -> SpecValue:
-    """Evaluate a definition for these grid indices, with or without a heads axis."""
+    """Evaluate a definition for these index variables, with or without a heads axis."""
     with enter_definition(context, function):
         return _evaluate_definition(
             context, function, grid_indices, names, scope, has_heads_axis=has_heads_axis
@@ -268,7 +269,7 @@ def expand_definition(
 
 
 def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
-    """Return the config that a definition reads. A definition of a different file reads no config,
+    """Return the config that a definition reads. A definition of another file has no config,
     because that file is not configured here.
     """
     home = function.env
@@ -314,7 +315,7 @@ def expand_mask(
     span: Span | None,
     score_rank: int = GRID_RANK,
 ) -> MaskGrid:
-    """Expand a mask to a boolean grid, or to a bool if all keys or no keys are visible.
+    """Expand a mask to a boolean tensor, or to a bool if all keys or no keys are visible.
 
     `score_rank` is the number of axes of the scores before axes are inserted.
     """
@@ -329,19 +330,19 @@ def expand_mask(
             _check_mask_axes(tensor, grid_indices, span)
             return convert_to_grid(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
-            # each part is expanded over the same grid; `all` and `none` stay bools
+            # each operand is expanded over the same axes; `all` and `none` remain bools
             grids = [expand_mask(context, p, grid_indices, scope, span, score_rank) for p in parts]
             return _combine_grids(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
-                # the value of a definition may be a different mask, as in `mask m(a) = a & causal`
+                # the value of a definition may be another mask, as in `mask m(a) = a & causal`
                 value = _evaluate_definition(context, mask, grid_indices, {}, scope)
                 return expand_mask(context, value, grid_indices, scope, mask.span or span)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
 def _check_mask_axes(mask: Tensor, grid_indices: GridIndices, span: Span | None) -> None:
-    """Raise E0601 for a padding mask [batch, key] in place of [query, key]."""
+    """Raise E0601 if a padding mask [batch, key] is used as [query, key]."""
     if len(mask.shape) != 2 or "i" not in grid_indices:
         return
     first, last = mask.shape
@@ -380,7 +381,7 @@ def expand_bias(
     span: Span | None,
     score_rank: int = GRID_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a grid of floats. `score_rank` has the same meaning as in `expand_mask`."""
+    """Expand a bias to a float tensor. `score_rank` has the same meaning as in `expand_mask`."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":

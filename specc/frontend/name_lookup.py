@@ -48,7 +48,7 @@ NAMED_CONSTANTS: dict[str, SpecValue] = {
     "inf": math.inf,
     "pi": math.pi,
 }
-"""The names that have a fixed value."""
+"""Names that have a fixed value."""
 
 MISSPELLED_CONSTANTS = {
     "True": "true",
@@ -69,8 +69,8 @@ GRID_INDEX_NAMES = ("i", "j")
 
 
 def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = False) -> EvalResult:
-    """Return the value of a dotted name. For an unknown name raise E0202 with similar names,
-    or return POISON if `is_quiet`.
+    """Return the value of a dotted name. If the name is unknown, raise E0202 with similar names, or
+    return POISON if `is_quiet`.
     """
     head, *rest = name.path.split(".")
     value: EvalResult | Absent = _resolve_first_part(context, head, env, name.span)
@@ -126,7 +126,7 @@ def _resolve_first_part(
 
 
 def _raise_no_query_position(span: Span | None) -> NoReturn:
-    """Raise E0604 for `i` in a grid for a query [batch, d], which has only `j`."""
+    """Raise E0604 because a definition uses `i` and the query [batch, d] has no positions."""
     helps = [
         "`insert(x, axis=1)` gives the query a length axis of 1",
         "`local_window(center, reach)` and `trailing_window(at, back)` take the query's position",
@@ -172,8 +172,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
             inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
-            # an empty config, because a block of a different file has its own values, not the
-            # caller's
+            # an empty config, because a block of another file does not use the caller's values
             inner_env = Env(module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
@@ -263,7 +262,7 @@ def _list_functions(context: Context, env: Env) -> list[str]:
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
     """Return the callee of a call. Raise E0204 with a similar name if it does not exist."""
-    # a field of a record or an alias, not a block
+    # a field of a record, or an item of an aliased file, rather than a block
     if "." in name.path:
         return _resolve_member_callee(context, name, env)
     value = env.names.get(name.path, env.config.get(name.path))
@@ -311,7 +310,7 @@ def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: 
         return evaluate_normalizer(context, expr, env)
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
-        # `positions(x)` evaluates to a tensor; `window(3)` stays a definition
+        # `positions(x)` evaluates to a tensor; `window(3)` remains a definition
         is_function = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
     return context.evaluate_function(expr, env) if is_function else context.evaluate(expr, env)
 

@@ -20,8 +20,8 @@ from specc.ir.types import ShapeError
 
 
 def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
-    """Raise E0308 for a weight dimension that is 0 or depends on an input. `span` is the
-    source of the length.
+    """Raise E0308 if a weight dimension is 0 or depends on an input. `span` is the source of the
+    length.
     """
     # symbolic config values pass, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
@@ -47,11 +47,11 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
 
 
 def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: Span | None) -> None:
-    """Raise E0308 if one weight, or all of them together, have 2^53 elements or more."""
+    """Raise E0308 if one weight or all weights together have 2^53 elements or more."""
     if any(d.number is None for d in shape):
         return
     count = prod(d.number or 0 for d in shape)
-    # a shared weight counts once; a repeated name replaces its count
+    # a shared weight counts once: its name replaces the earlier entry
     context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
@@ -67,7 +67,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
-    """Raise E0224 if a value that depends on the spec alone has too many elements for a constant.
+    """Raise E0224 if a value that depends only on the spec has too many elements for a constant.
     Dynamic lengths count as 1.
     """
     # the value of each length if every symbol is 1
@@ -88,7 +88,7 @@ def add_node(
     operator_span: Span | None = None,
 ) -> tuple[Tensor, ...]:
     """Add a node with `op` and return its results. Raise E0301 or E0302, located at the operands,
-    for operands that `op` rejects.
+    if the operands are invalid.
 
     `scope` defaults to the scope of the statement; `name` is the name of the operation in the
     source; `operator_span` is the span of the operator itself if that is smaller than `span`.
@@ -129,8 +129,8 @@ def _record_value_facts(
 
 
 def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:
-    """Raise E0303 for a negative length, e.g. the length of `x[:, 3:1]`. Check the size of a value
-    computed from constants alone: folding it takes memory when compiling.
+    """Raise E0303 if a length is negative, as in `x[:, 3:1]`. Also check the size of values that
+    are computed only from constants, because constant folding needs memory.
     """
     for dim in value.type.shape:
         if dim.number is not None and dim.number < 0:
@@ -190,7 +190,7 @@ the second limit into zero.
 
 
 def check_float32_range(value: float, span: Span | None) -> None:
-    """Raise E0417 for a nonzero finite number that would become infinite or zero in float32."""
+    """Raise E0417 if a nonzero finite number would become infinite or zero in float32."""
     if abs(value) >= MAX_FLOAT32 and math.isfinite(value):
         title = f"{value:g} is out of range for float32, which ends at 3.4e38"
         fix = "write -inf to mask a score" if value < 0 else "write inf"
@@ -217,8 +217,7 @@ def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Dia
     """Return the diagnostic of a shape error, which is a length mismatch or an invalid operand."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # the most common error is two different lengths that should be equal; each is shown with its
-    # origin
+    # the most common error is two lengths that should be equal; each is shown with its origin
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
     return Diagnostic(
@@ -253,7 +252,7 @@ def _explain_length_mismatch(
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # a label if the span of the operand differs from the span of the call, otherwise a note
+            # a label if the operand has another span than the call, otherwise a note
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
@@ -351,7 +350,7 @@ def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
 
 
 def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str]) -> list[str]:
-    """Return the help that suggests to declare two lengths equal."""
+    """Return the help that suggests declaring two lengths as equal."""
     a, b = (d.name for d in dims)
     if not a or not b:
         return []

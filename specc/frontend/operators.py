@@ -148,7 +148,7 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
 
 
 def _find_nearest_divisors(dividend: int, number: int) -> list[int]:
-    """Return up to two divisors of `dividend` nearest to `number`, in ascending order."""
+    """Return up to two divisors of `dividend` that are nearest to `number`, in ascending order."""
     divisors = [n for n in range(1, min(abs(dividend), 4096) + 1) if dividend % n == 0]
     return sorted(sorted(divisors, key=lambda n: abs(n - number))[:2])
 
@@ -188,7 +188,7 @@ def _combine_tensors(
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
-    """Raise E0206 for an integer to a power that is negative or known only at run time."""
+    """Raise E0206 if an integer has an exponent that is negative or known only at run time."""
     helps = ["`cast(x, to=float)` converts to float, which has any power"]
     is_runtime = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
@@ -296,7 +296,7 @@ def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
-    """Return True if a value is a mask that is not expanded to a grid yet."""
+    """Return True if a value is a mask that has not been expanded yet."""
     is_mask = isinstance(value, DefinitionFunction) and value.kind == "mask"
     return is_mask or isinstance(value, CombinedMask)
 
@@ -308,8 +308,8 @@ def _is_boolean(value: SpecValue) -> bool:
 def _combine_masks(
     op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> CombinedMask:
-    """Combine masks that are not expanded yet. `(a & b) & c` becomes a single combination of three
-    masks, so that long chains are not deeply nested.
+    """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single combination of
+    three masks, so that long chains are not deeply nested.
     """
     masks: list[MaskLike] = []
     for value in values:

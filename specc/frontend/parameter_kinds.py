@@ -1,4 +1,4 @@
-"""The kinds of values that parameters accept, and conversion to them."""
+"""The kinds of values that parameters accept, and the conversion of values to them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class ChoiceKind:
 
     @property
     def name(self) -> str:
-        """The kind as messages show it."""
+        """The name of the kind in messages."""
         return "one of " + ", ".join(self.values)
 
     def convert(self, value: SpecValue) -> str | Absent:
@@ -64,7 +64,7 @@ class ListKind:
 
     @property
     def name(self) -> str:
-        """The kind as messages show it."""
+        """The name of the kind in messages."""
         inner = self.item.name.removeprefix("an ").removeprefix("a ")
         if isinstance(self.item, ListKind):
             return f"a list of {inner.replace('list', 'lists', 1)}"
@@ -111,7 +111,9 @@ def _match_text(value: SpecValue) -> SpecValue | Absent:
 
 
 def _match_mask(value: SpecValue) -> SpecValue | Absent:
-    """Match masks, the bools of `all` and `none`, and grids. A score does not match."""
+    """Match masks: definitions, the bools of `all` and `none`, and boolean tensors, but not
+    scores.
+    """
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else ABSENT
     return value if isinstance(value, CombinedMask | bool | Tensor) else ABSENT
@@ -162,7 +164,7 @@ compile time).
 """
 
 Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
-"""A mask: a definition, a combination of masks, `all`, `none`, or a boolean grid."""
+"""A mask: a definition, a combination of masks, `all`, `none`, or a boolean tensor."""
 
 Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE_KIND]
 """A score: a definition, or a built-in function of two vectors such as `dot`."""

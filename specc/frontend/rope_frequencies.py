@@ -28,7 +28,7 @@ SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """Defaults of the numeric parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
-"""The maximum factor of theta. Far beyond it, no feature rotates noticeably."""
+"""The maximum factor of theta. Beyond it, rotations are negligible."""
 
 
 def _explain_not_positive(rope: Rope) -> str:

@@ -1,4 +1,4 @@
-"""Elaborate `scan` loops: scanned inputs, carries, scan outputs, body graph."""
+"""Elaborate `scan` loops: scanned inputs, carries, scan outputs, and the body graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -131,8 +131,8 @@ RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
     """Elaborate a loop, and bind the names of its carries and scan outputs.
 
-    The body is elaborated once, with values for one time step and the initial carries. The nodes
-    that this adds are then extracted as the body graph.
+    The body is elaborated once, with values for one time step and the initial carries. The added
+    nodes are then extracted as the body graph.
     """
     context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
     scanned, axis = evaluate_scan_inputs(context, statement, env)

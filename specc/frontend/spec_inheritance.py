@@ -1,6 +1,4 @@
-"""Check the contents of a spec that extends a base spec. It may contain config values and new
-names.
-"""
+"""Check the contents of a derived spec, which may contain config values and new names."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -34,7 +32,7 @@ def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
 
 
 def check_instance_items(module: SpecModule) -> None:
-    """Raise E0209 for items that would change the graph of the extended spec."""
+    """Raise E0209 if an item would change the graph of the base spec."""
     for item in module.file.items:
         match item:
             case ast.Block(kind="graph"):
@@ -60,8 +58,8 @@ def check_instance_items(module: SpecModule) -> None:
 
 
 def check_instance_names(module: SpecModule, base: SpecModule) -> None:
-    """Raise E0225 for names that the extended spec already defines, because they would have
-    different meanings in the config values and in the graph.
+    """Raise E0225 if the base spec already defines a name, because it would have different meanings
+    in the config values and in the graph.
     """
     defined: dict[str, Span | None] = {}
     extended: SpecModule | None = base
@@ -92,7 +90,7 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Suggest a config value in place of a duplicate field, or a different name for a duplicate
+    """Suggest a config value in place of a duplicate field, or another name for a duplicate
     definition.
     """
     if isinstance(item, ast.Config):
@@ -101,7 +99,7 @@ def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
 
 
 def reject_untyped_assignments(module: SpecModule) -> None:
-    """Raise E0220 for a config value without a type in a file that does not extend a spec."""
+    """Raise E0220 if a config value has no type in a file that does not extend a spec."""
     for entry in iterate_config_entries(module.file, ast.Assign):
         helps = [
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",

@@ -154,7 +154,7 @@ class UsedSpec:
 
 
 def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
-    """Build the module of a file. Raise E0217 for a duplicate name."""
+    """Build the module of a file. Raise E0217 if a name is duplicated."""
     module = SpecModule(file=file, path=path, is_standard=standard)
     spans_by_name: dict[str, Span | None] = {}
     errors = ErrorScope()
@@ -180,7 +180,7 @@ def build_program(
     module: SpecModule, library: Library, users: tuple[SpecModule, ...] = ()
 ) -> Program:
     """Merge a spec with the chain of specs that it `extends`, and build the specs that it uses with
-    a separate config. Raise E0218 for a cycle; `users` are the specs that use this one.
+    a separate config. Raise E0218 if there is a cycle. `users` are the specs that use this one.
     """
     chain = [module]
     # from the derived spec to the spec with the graph
@@ -237,8 +237,8 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.Use) -> None:
-    """Raise E0226 for a weight path with placeholders, which `under` does not allow because weight
-    rules apply to names below the path.
+    """Raise E0226 if the weight path after `under` contains placeholders, which is not allowed
+    because weight rules apply to names below the path.
     """
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
@@ -251,8 +251,8 @@ def _reject_path_pattern(use: ast.Use) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select the alternative of each used spec according to the assigned values. Raise E0203 for an
-    invalid choice.
+    """Select the alternative of each used spec according to the assigned values. Raise E0203 if the
+    choice is invalid.
     """
     used_specs: list[UsedSpec] = []
     assigned = dict(program.assignments)
@@ -347,7 +347,7 @@ def collect_field_paths(
 
 
 def _check_assigned_names(program: Program) -> None:
-    """Raise E0201 for values of fields that do not exist."""
+    """Raise E0201 if a value is assigned to a field that does not exist."""
     known = program.map_fields_by_path(include_alternatives=True)
     errors = ErrorScope()
     for path, assignment in program.assignments.items():

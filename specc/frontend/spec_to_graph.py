@@ -187,7 +187,7 @@ def evaluate_and_check_config(
 def _evaluate_config_values(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """Evaluate the configs of the used specs, with their requirements, then the spec's own."""
+    """Evaluate the configs of the used specs, with their requirements, then that of the spec."""
     configs: dict[str, SpecValue] = {}
     errors = ErrorScope()
     for used_spec in program.used_specs:
@@ -311,7 +311,7 @@ def _build_defaults_graph(
 
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
-    """Raise E0210 for a default that depends on its own input."""
+    """Raise E0210 if a default depends on its own input."""
     if name := find_circular_default(defaults):
         raise_error(
             "E0210",
@@ -343,8 +343,8 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 def _configure_used_spec(
     context: Context, module: SpecModule, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """Return the config of a used spec: the values of a record or of a section of the config file,
-    or the defaults.
+    """Return the config of a used spec: from a record, from a section of the config file, or from
+    the defaults.
     """
     program = build_program(module, context.library)
     reader = ConfigReader(max_length=context.symbols.max_length)

@@ -1,4 +1,4 @@
-"""Values of spec expressions during elaboration: tensors, numbers, records, functions, masks."""
+"""Values of spec expressions during elaboration: tensors, numbers, records, functions and masks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Absent:
-    """The marker of an absent value, default or name where `none` is a possible value."""
+    """The marker of a missing value, default or name where `none` is a valid value."""
 
 
 ABSENT = Absent()
 
 
 class UndecidedValueError(Exception):
-    """An error for a structural choice that depends on symbols of config values."""
+    """Raised if the structure of the graph depends on symbols of config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -34,7 +34,7 @@ class UndecidedValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the graph, and the span of the expression that it was last read from."""
+    """A graph value, and the span of the expression from which it was last read."""
 
     value: Value
     span: Span | None = None
@@ -52,7 +52,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeNumber:
-    """A number that depends on unknown lengths and is computed in the graph as f64[].
+    """A number that depends on dynamic lengths and is computed in the graph as a float64 scalar.
 
     It cannot be compared or converted at compile time. `symbols` are the unknown lengths, `text` is
     the formula, and `is_integer` is True if the number is certainly an integer.
@@ -81,7 +81,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceValue:
-    """A value of `choice(a | b)`."""
+    """A value of the type `choice(a | b)`."""
 
     value: str
     allowed_values: tuple[str, ...]
@@ -135,7 +135,7 @@ class BlockFunction:
     """A block or graph as a value, with the options bound so far.
 
     `module` defines the block, and `env` is the scope of the reference. For a used spec with
-    separate weights, `weight_scope` is the path of these weights, independent of the call.
+    separate weights, `weight_scope` is the path of these weights, whatever the call.
     """
 
     name: str
@@ -206,14 +206,14 @@ class CombinedMask:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The value of an expression whose error is already reported."""
+    """The value of an expression whose error has already been reported."""
 
 
 POISON = Poison()
 
 
 class AlreadyReportedError(Exception):
-    """An exception for an expression that depends on an error that is already reported."""
+    """Raised if an expression depends on an error that has already been reported."""
 
 
 MaskLike: TypeAlias = (

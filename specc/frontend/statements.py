@@ -42,8 +42,8 @@ Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
 def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
     """Run statements. Return the `return` statement that ended them with its values, or None.
 
-    A failed statement poisons the names that it should have bound, so that other statements can
-    still be checked.
+    If a statement fails, the names that it should have bound get the value POISON, so that other
+    statements can still be checked.
     """
     # a `return` inside `when` ends the whole body, not only its branch
     for statement in body:
@@ -60,7 +60,7 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
         value = evaluate_expression(context, statement.value, env)
         _bind_targets(context, statement, value, env)
         return
-    # reached after a caught error, so that names which depend on the error report no further errors
+    # after a caught error: names that depend on the error report no further errors
     for target in statement.targets:
         env.names[target.name] = POISON
 
@@ -136,7 +136,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 def _collect_values(
     statement: ast.Repeat, collected: Mapping[str, list[SpecValue]], env: Env
 ) -> None:
-    """Append the values at the end of an iteration. Raise E0202 for a name that is not set."""
+    """Append the values at the end of an iteration. Raise E0202 if a name is not set."""
     for name, values in collected.items():
         if name not in env.names:
             raise_error("E0202", f"`{name}` is collected but never set in the loop", statement.span)
@@ -178,7 +178,7 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
     for value in statement.values:
         with context.collect_errors():
             values.append(evaluate_expression(context, value, env))
-    # each value that could not be computed is already reported; the block ends here in any case
+    # values that could not be computed are already reported; the block ends here
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)
@@ -217,11 +217,11 @@ def _make_requirement_labels(
 ) -> tuple[Label | None, list[Label]]:
     """Return the primary label and the related labels of a requirement.
 
-    A value that the user set comes before the condition if the condition is in a different file,
-    such as a built-in spec; otherwise the condition comes first.
+    A value that the user set comes before the condition if the condition is in another file, such
+    as a built-in spec; otherwise the condition comes first.
     """
     labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a program created the tree, which has no spans
+    if condition.span is None:  # a syntax tree created by a program has no spans
         return None, labels
     condition_label = Label(condition.span, "this is false")
     other_file_label = next(
@@ -252,7 +252,7 @@ def format_config_value(value: SpecValue) -> str:
 
 def collect_value_names(expr: ast.Expr) -> list[ast.Name]:
     """Return every value name that an expression refers to, without called names."""
-    # by identity, because `f(f)` names `f` only once as a value
+    # by identity, because `f(f)` contains `f` only once as a value
     called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
 
@@ -266,9 +266,8 @@ def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
-"""A function that runs a statement. Each function takes its own statement class, which is its key
-in the table. Python's type system cannot express this, so the type is `Any`.
-"""
+"""A function that runs a statement. Each function takes the statement class that is its key in the
+table, which Python's type system cannot express."""
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {
     ast.Let: _run_let,

@@ -1,5 +1,5 @@
-"""Estimate the minimum elaboration steps of a block or definition from its syntax tree, to
-raise E0223 before spending them.
+"""Estimate the minimum elaboration steps of a block or definition from its syntax tree, to raise
+E0223 early.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,9 +25,8 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 
 MAX_NESTED_ITEMS = 64
-"""Maximum nesting depth of items that an estimate covers. The steps of deeper items are counted
-during elaboration.
-"""
+"""Maximum nesting depth of estimated items. The steps of deeper items are counted during
+elaboration."""
 STEP_LIMIT = MAX_STEPS + 1
 """The maximum value of an estimate."""
 
@@ -50,8 +49,8 @@ class StepEstimator:
         config: Config,
         span: Span | None,
     ) -> None:
-        """Raise E0223 for a call at `span` that takes more steps than are left. If there is no
-        span, show the largest statement of the item.
+        """Raise E0223 if a call at `span` needs more steps than are left. If there is no span, show
+        the largest statement of the item.
         """
         estimate = self.estimate_item(item, module, config)
         if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
@@ -89,7 +88,7 @@ class _ItemStepEstimator:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
-        """Return the block or definition with this name, or None if the name may have a different
+        """Return the block or definition with this name, or None if the name may have another
         meaning.
         """
         if name in self._bound_names or name in self.config or "." in name:
@@ -171,8 +170,8 @@ class _ItemStepEstimator:
         return arguments + (self._estimate_used_item(found) if found else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument, which are 0 for names and for functions that are
-        called later.
+        """Estimate the steps of an argument, or 0 for names and for functions that are called
+        later.
         """
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
@@ -185,7 +184,7 @@ class _ItemStepEstimator:
         return self._estimate_value(expr)
 
     def _estimate_mask(self, expr: ast.Expr) -> int:
-        """Estimate the steps of a mask and of its grid."""
+        """Estimate the steps of a mask and of its expansion."""
         match expr:
             case ast.Binary(op="&" | "|"):
                 leftmost, operations = flatten_binary_chain(expr)

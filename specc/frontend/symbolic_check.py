@@ -1,4 +1,4 @@
-"""Check a spec with symbolic config values: lengths are symbols, and all choices are tried."""
+"""Check a spec with symbolic config values: sizes are symbols, and all choices are tried."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -48,8 +48,8 @@ def check_spec_symbolically(
     """Elaborate a spec with symbolic config values. Raise Failed with all errors. An error that
     occurs only in some trials has a note with the values of the trial.
 
-    Integers with a computed default (`side = image / patch`) are independent symbols at first, to
-    find errors that occur only with other values. If this fails, they are expressions.
+    Integers with a computed default (`side = image / patch`) are first independent symbols, to find
+    errors that occur only with other values; if this fails, they are expressions.
 
     With `has_config_file`, lengths set by the user may differ from the defaults; the compile
     step checks them against the file.
@@ -264,8 +264,8 @@ class _TrialRunner:
     def elaborate_alternative(
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
-        """Elaborate with a different value of one field. Raise Failed with a note on this value."""
-        # a different alternative of a used spec may have different fields
+        """Elaborate with another value of one field. Raise Failed with a note on this value."""
+        # another alternative of a used spec may have other fields
         others = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         try:
             return self.elaborate_fixing_fields(others | {path: value})
@@ -291,8 +291,7 @@ class _TrialRunner:
                 # other sizes can help only if a `require` is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
-                # if all sizes are rejected, the first error is shown, because its numbers are the
-                # simplest
+                # if all sizes are rejected, show the first error, which has the simplest numbers
                 first_violation = first_violation or failed
                 next_sizes = next(sizes, None)
                 if next_sizes is None:
@@ -306,7 +305,7 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
     """Return the fields that the structure depends on and that have no trial value. Raise E0207 if
-    there is no such field, e.g. for a dynamic length.
+    there is none, e.g. if it depends on a dynamic length.
     """
     # the name of a symbol such as `d / heads` contains several fields
     paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]

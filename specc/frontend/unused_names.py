@@ -28,8 +28,8 @@ DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_unused_names(program: Program) -> list[Diagnostic]:
-    """Return W0202 for each unused name that a spec defines, or that a user spec which it extends
-    defines.
+    """Return W0202 for each unused name defined in a spec or in its base specs, except built-in
+    specs.
 
     Names that begin with `_`, padding masks of graphs, and inputs that are the only source of a
     used length count as used.
@@ -188,8 +188,8 @@ class LivenessAnalysis:
     unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
     def find_live_names(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
-        """Return the names that are live before the statements, given the names `live` after
-        them.
+        """Return the names that are live before the statements, given the names that are `live`
+        after them.
         """
         for statement in reversed(body):
             live = self._visit_statement(statement, live)
@@ -309,7 +309,7 @@ def check_share_rules(
     program: Program, library: Library, models: Sequence[ModelDefinition]
 ) -> list[Diagnostic]:
     """Return E0527 for each rule whose path matches no weights of any graph, and W0505 for each
-    rule whose weights no two calls use.
+    rule whose weights only one call uses.
 
     `models` are the trials of one graph; other graphs are elaborated only if needed.
     """
@@ -345,8 +345,8 @@ def _find_useless_rules(
 def _iterate_other_graphs(
     program: Program, library: Library, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the trials of each other graph of a spec. Errors in a graph are ignored here, because
-    the check of that graph reports them.
+    """Yield the trials of each other graph of a spec. Errors in a graph are ignored here; the check
+    of that graph reports them.
     """
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:

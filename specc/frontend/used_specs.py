@@ -19,7 +19,7 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """Add a label at the `use` to errors of the used spec that are raised in a `with` block."""
+    """A context in which errors of the used spec get a label at the `use`."""
     try:
         yield
     except Failed as failed:
@@ -30,9 +30,7 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """Add a label at the call `span` to errors of a used file's block that are raised in a `with`
-    block.
-    """
+    """A context in which errors in a block of a used file get a label at the call `span`."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -79,7 +77,9 @@ def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | No
 def _raise_missing_section(
     used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
 ) -> NoReturn:
-    """Raise E0227 for a config file without the section, or for a section that is not an object."""
+    """Raise E0227 because a config file lacks the section, or because the section is not an
+    object.
+    """
     keys, span = used_spec.use.sources, used_spec.use.span
     quoted = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
@@ -190,7 +190,7 @@ def enter_used_spec(
 def _reject_unknown_paths(
     used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]
 ) -> None:
-    """Raise E0201 for a value of an unknown config field of the used spec."""
+    """Raise E0201 if a value is assigned to a config field that the used spec lacks."""
     known = {
         *used_spec.program.map_fields_by_path(),
         *(p.name for p in used_spec.program.used_specs),

@@ -48,7 +48,7 @@ def register_share_rules(
 MAX_PATH_LENGTH = 10_000
 """Maximum number of characters of a weight path with placeholders."""
 PARSE_COST = 20
-"""Steps for parsing a placeholder, plus one per character."""
+"""Number of steps for parsing a placeholder, plus one per character."""
 PLACEHOLDER_PATTERN = re.compile(r"\{([^{}]*)\}")
 NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
@@ -107,8 +107,8 @@ def fill_placeholders(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
-    """One call or loop iteration: `source` is the call, the loop or the expanded definition, and
-    `scope` is the weight scope that it enters, or "".
+    """An element of a call path: a call or loop iteration. `source` is the call, the loop or the
+    expanded definition, and `scope` is the weight scope that it enters, or "".
     """
 
     source: "StepSource"
@@ -116,14 +116,14 @@ class CallStep:
 
     @property
     def span(self) -> Span | None:
-        """The span of the source, or for a loop, the span of its iterable."""
+        """The span of the source; for a loop, the span of its iterable."""
         if isinstance(self.source, LOOP_NODES):
             return self.source.iterable.span
         return self.source.span
 
 
 StepSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
-"""The node that a step executes."""
+"""The syntax node that an element of a call path executes."""
 
 LOOP_NODES = (ast.Repeat, ast.ListComprehension)
 STEP_NODES = (ast.Call, *LOOP_NODES)
@@ -150,8 +150,8 @@ class ShareRule:
 
 @dataclass
 class WeightSharing:
-    """The record of which calls use which weights. `needed_paths` maps each declared `share` path
-    to whether several calls use its weights.
+    """Records which calls use which weights. `needed_paths` maps each declared `share` path to
+    whether several calls use its weights.
     """
 
     call_path: CallPath = ()
@@ -189,7 +189,7 @@ class WeightSharing:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """Use the call path of the definition for the duration of a `with` block."""
+        """A context in which the call path is that of the definition."""
         before = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallStep(definition, path[-1].scope))
@@ -285,9 +285,8 @@ def _suggest_iteration_path(loop: ast.Repeat | ast.ListComprehension) -> str:
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
-"""The initializer of a stacked weight for each initializer that depends on the weight's shape; it
-applies to each expert separately.
-"""
+"""The initializer of a stacked weight for each initializer that depends on the shape; it is applied
+to each expert separately."""
 
 
 @dataclass

@@ -102,7 +102,7 @@ def _fold_scale(
     if scale is None:
         try:
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
-        except ZeroDivisionError:  # vectors of width 0, so every score is 0
+        except ZeroDivisionError:  # the head dimension is 0, so all scores are 0
             scale = 1.0
     if site.context.has_dynamic_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
@@ -137,7 +137,9 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
 
 
 def _make_mask_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
-    """Return the mask operand: None if every key is visible, or a false grid if no key is."""
+    """Return the mask operand: None if every key is visible, or a mask that is false everywhere if
+    no key is.
+    """
     if isinstance(grid, Tensor):
         return grid
     if grid:
@@ -176,7 +178,7 @@ def attend_by(
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
-    # a length axis of length 1 was added to a query without a length axis
+    # a length axis of length 1 was inserted
     squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
@@ -310,7 +312,7 @@ def compute_scores(
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Replace a shape mismatch by E0607, which states the query and key widths, if these widths
+    """Replace a shape mismatch by E0607, which states the query and key dimensions, if these
     differ.
     """
     try:

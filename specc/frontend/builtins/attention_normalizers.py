@@ -92,10 +92,10 @@ def normalize_scores(
 
 
 def _make_visible_grid(site: CallSite, mask: MaskGrid, score_rank: int) -> Tensor:
-    """Return the mask as a tensor that broadcasts to scores with `score_rank` axes."""
+    """Convert a mask to a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
         return match_score_rank(site, mask, score_rank)
-    # all or no keys are visible: [1, 1] broadcasts to any grid
+    # all or no keys are visible: [1, 1] broadcasts to any scores
     visible = site.add_constant(mask, "bool")
     return site.insert_axis(site.insert_axis(visible, 0), 0)
 
@@ -131,7 +131,7 @@ def _apply_definition(
 
 
 def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
-    """Apply softmax along the queries (the second-to-last axis) that can see the key."""
+    """Apply softmax along the queries (the second-to-last axis) that attend to the key."""
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -143,7 +143,7 @@ def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
 
 
 def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
-    """Drop the heads axis of a grid with four axes if the scores have no heads axis (rank 3)."""
+    """Remove the heads axis of a mask or bias with four axes if the scores have none (rank 3)."""
     if rank == 3:
         if grid.shape[1] != 1:
             site.raise_error(
@@ -229,8 +229,8 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> MaskGrid:
-    """Return the option `mask` as a grid for scores with `score_rank` axes, or as a bool: True if
-    every key is visible, False if no key is visible.
+    """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
+    if every key or no key is visible.
     """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -240,7 +240,7 @@ def evaluate_mask_option(
 def evaluate_bias_option(
     site: CallSite, add: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> Tensor | None:
-    """Return the option `add` as a grid of floats, or None."""
+    """Evaluate the option `add` to a bias tensor, or None."""
     span = site.argument_spans.get("add")
     with _show_errors_at_option(site, "add", "E0604"):
         return expand_bias(site.context, add, grid_indices, site.scope, span, score_rank)

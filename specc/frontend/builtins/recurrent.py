@@ -18,9 +18,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""For each value of `direction`, one flag per direction of the layer: True if it runs backward in
-time.
-"""
+"""True for each direction of the layer that runs backward in time, by value of `direction`."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",

@@ -109,7 +109,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
         assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
-        # the first parameter is the call site, which specs do not pass
+        # the first parameter is the call site, which is not an argument in specs
         parameters = tuple(
             BuiltinParameter(
                 p.name,
@@ -245,7 +245,7 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return an integer. Raise UndecidedValueError while its value is a symbol."""
+        """Return an integer. Raise UndecidedValueError if its value is a symbol."""
         if value.number is None:
             raise UndecidedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number

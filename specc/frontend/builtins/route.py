@@ -48,8 +48,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield nodes that read the number of tokens that are routed to an expert. This number depends
-    on the whole batch, so only the loop over experts may use it.
+    """Yield nodes that read the number of tokens routed to an expert. It depends on the whole
+    batch, so only the loop over experts may use it.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_needed_nodes(captured):
@@ -107,10 +107,10 @@ def _raise_tokens_mixed(
 
 
 def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, list[Value]]:
-    """Return the body without unused weights, and the remaining weights. The inputs of the body are
-    the tokens, one input per weight, then the captures.
+    """Remove unused weights from the body. Return the body and the remaining weights. The inputs of
+    the body are the tokens, one input per weight, and the captures.
     """
-    # otherwise loading would require the unused weight, which the checkpoint does not contain
+    # otherwise, loading would require the unused weight, which the checkpoint lacks
     read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
     unused = {name for name in names if body.inputs[name] not in read}
