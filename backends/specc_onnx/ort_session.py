@@ -13,9 +13,7 @@ from typing import NoReturn
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from specc.backend import DeviceTensor, TensorSlot
@@ -37,6 +35,7 @@ from specc_onnx.execution_providers import (
     raise_missing_provider,
     silence_provider_startup,
 )
+from specc_onnx.int8_saturation import avoid_saturation, read_graph
 from specc_onnx.ort_input_check_and_denormals import (
     FLUSH_DENORMALS_OPTION,
     check_input_lengths,
@@ -61,10 +60,6 @@ SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
 for tens of milliseconds and slow down the other graphs of a package: an encoder run after a decode
 step took 40 ms instead of 21 ms.
 """
-EXACT_PRODUCTS_OPTION = ("session.x64quantprecision", "1")
-"""The session option that converts int8 weights to uint8 on x86 CPUs without VNNI, where int8
-products would saturate (`specc_onnx.write.exact_integer_products`).
-"""
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
@@ -72,7 +67,7 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
     """An ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have
-    default values.
+    default values; `converted_weights` are kept because the session reads them in place.
     """
 
     session: onnxruntime.InferenceSession
@@ -81,6 +76,7 @@ class OrtModel:
     inputs: Mapping[str, TensorSlot]
     outputs: Mapping[str, TensorSlot]
     optional_inputs: Mapping[str, TensorSlot] = field(default_factory=dict)
+    converted_weights: Sequence[onnxruntime.OrtValue] = ()
 
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
@@ -224,9 +220,10 @@ class OrtBoundRuns:
 
 def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
     """Open a model file and its external weights. Raise one of E0921 to E0923 on failure."""
-    return _create_session(
-        str(path), str(path), provider, _make_session_options(provider, threads, ""), {}
-    )
+    directory = _format_directory(path.parent, path.name)
+    options = _make_session_options(provider, threads, directory)
+    model, weights = avoid_saturation(str(path), provider, directory, options)
+    return _create_session(model, str(path), provider, options, {}, weights)
 
 
 def open_ort_model_bytes(
@@ -237,26 +234,22 @@ def open_ort_model_bytes(
     name: str = "the model",
     threads: int = 0,
     without_activation_quantization: bool = False,
-    has_exact_int8: bool = False,
     lengths: Mapping[str, int] | None = None,
     as_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a model in memory with external weights in `directory`. If
-    `without_activation_quantization`, activations are not quantized; if `has_exact_int8`, int8
-    products do not saturate; `lengths` maps symbols to static lengths; if `as_cuda_graph`, runs are
-    captured as a CUDA graph.
+    `without_activation_quantization`, activations are not quantized; `lengths` maps symbols to
+    static lengths; if `as_cuda_graph`, runs are captured as a CUDA graph.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
         provider, threads, weight_directory, without_activation_quantization
     )
-    if has_exact_int8:
-        options.add_session_config_entry(*EXACT_PRODUCTS_OPTION)
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
-    return _create_session(
-        model, name, provider, options, CUDA_GRAPH_OPTION if as_cuda_graph else {}
-    )
+    exact_model, weights = avoid_saturation(model, provider, weight_directory, options)
+    provider_options = CUDA_GRAPH_OPTION if as_cuda_graph else {}
+    return _create_session(exact_model, name, provider, options, provider_options, weights)
 
 
 def _create_session(
@@ -265,6 +258,7 @@ def _create_session(
     provider: str,
     options: onnxruntime.SessionOptions,
     provider_options: Mapping[str, str],
+    converted_weights: Sequence[onnxruntime.OrtValue],
 ) -> OrtModel:
     ort_provider = get_ort_provider(provider)
     try:
@@ -294,6 +288,7 @@ def _create_session(
         inputs=_make_slots(session.get_inputs()),
         outputs=_make_slots(session.get_outputs()),
         optional_inputs=_make_slots(session.get_overridable_initializers()),
+        converted_weights=converted_weights,
     )
 
 
@@ -315,14 +310,8 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
 
 def _has_bf16_values(model: str | bytes) -> bool:
     """Return True if a model casts values to bf16."""
-    try:
-        if isinstance(model, bytes):
-            proto = onnx.ModelProto.FromString(model)
-        else:
-            proto = onnx.load_model(model, load_external_data=False)
-    except (DecodeError, OSError):
-        return False
-    return any(
+    proto = read_graph(model)
+    return proto is not None and any(
         node.op_type == "Cast" and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)
         for node in proto.graph.node
     )

@@ -78,10 +78,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.ort_input_check_and_denormals",
         "specc_onnx.execution_providers", "specc_onnx.ort_session",
     },
+    "specc_onnx.int8_saturation": {
+        "google", "numpy", "onnx", "onnxruntime", "specc.ir.array", "specc_onnx.execution_providers",
+    },
     "specc_onnx.ort_session": {
-        "google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
+        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
         "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.execution_providers",
-        "specc_onnx.ort_input_check_and_denormals",
+        "specc_onnx.int8_saturation", "specc_onnx.ort_input_check_and_denormals",
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",

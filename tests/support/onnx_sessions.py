@@ -12,12 +12,11 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
+from specc_onnx.int8_saturation import convert_weights_to_uint8, has_saturating_products
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
-from specc_onnx.ort_session import EXACT_PRODUCTS_OPTION
-from specc_onnx.write.exact_integer_products import is_int8_saturating, isolate_int8_weights
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -72,14 +71,18 @@ def open_silent_session(model: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    exact = onnx.ModelProto()
-    exact.CopyFrom(model)
-    if is_int8_saturating():
-        isolate_int8_weights(exact)
-        options.add_session_config_entry(*EXACT_PRODUCTS_OPTION)
     return onnxruntime.InferenceSession(
-        exact.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        serialize_for_this_cpu(model), options, providers=["CPUExecutionProvider"]
     )
+
+
+def serialize_for_this_cpu(model: onnx.ModelProto) -> bytes:
+    """Serialize a model, with uint8 weights if products of int8 weights saturate on this CPU."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    if has_saturating_products():
+        convert_weights_to_uint8(copy)
+    return copy.SerializeToString()
 
 
 def assert_outputs_match(

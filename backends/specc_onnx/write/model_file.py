@@ -31,11 +31,6 @@ from specc.ir.array import Array
 from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
-from specc_onnx.write.exact_integer_products import (
-    has_int8_products,
-    is_int8_saturating,
-    isolate_int8_weights,
-)
 from specc_onnx.write.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
     add_attention_outputs,
@@ -212,10 +207,6 @@ class OnnxModelFile:
         threads: int = 0,
         without_activation_quantization: bool = False,
     ) -> OrtModel:
-        is_changed = provider == "cpu" and is_int8_saturating() and has_int8_products(model)
-        if is_changed:
-            model = _copy_model(model)
-            isolate_int8_weights(model)
         return open_ort_model_bytes(
             model.SerializeToString(),
             provider,
@@ -223,7 +214,6 @@ class OnnxModelFile:
             name=str(self.path),
             threads=threads,
             without_activation_quantization=without_activation_quantization,
-            has_exact_int8=is_changed,
         )
 
     def open_with_attention(

@@ -1,0 +1,178 @@
+"""Exact int8 products on x86 CPUs without VNNI.
+
+On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
+saturates the sum of two products at 16 bits. Results differed by up to 0.3 of their largest value.
+Its kernels for uint8 weights are exact, so weights are converted before a session is created. ONNX
+Runtime's own option for this, `session.x64quantprecision`, rejects models that share weights or
+zero points between nodes, and ignores weights in subgraphs and computed weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import numpy as np
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
+
+from specc.ir.array import Array
+from specc_onnx.execution_providers import SILENT_LOG_LEVEL
+
+OFFSET_NAME, OFFSETS_NAME = "uint8 weights:offset", "uint8 weights:offsets"
+SCALE_NAME = "uint8 weights:scale"
+"""Initializers of a converted model: 128 as a scalar and as a vector `[1]`, and the scale 1.0."""
+
+WEIGHT_OPERANDS = {
+    "DynamicQuantizeLSTM": ((1, 9, OFFSETS_NAME), (2, 11, OFFSETS_NAME)),
+    "MatMulInteger": ((1, 3, OFFSET_NAME),),
+    "MatMulIntegerToFloat": ((1, 5, OFFSET_NAME),),
+    "QGemm": ((3, 5, OFFSET_NAME),),
+}
+"""Operand indices of the weights and of their zero point, and the zero point of uint8 weights."""
+
+
+def avoid_saturation(
+    model: str | bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
+) -> tuple[str | bytes, Sequence[onnxruntime.OrtValue]]:
+    """Return the model with uint8 weights in integer products if int8 weights saturate on this CPU,
+    and the converted external weights, which are added to `options` and must outlive the session.
+    Return unreadable models unchanged: ONNX Runtime reports the error.
+    """
+    if isinstance(model, bytes) and not any(op.encode() in model for op in WEIGHT_OPERANDS):
+        return model, ()
+    if provider != "cpu" or not has_saturating_products() or (proto := read_graph(model)) is None:
+        return model, ()
+    if (external := convert_weights_to_uint8(proto, directory)) is None:
+        return model, ()
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
+    options.add_external_initializers(list(external), values)
+    return proto.SerializeToString(), values
+
+
+def read_graph(model: str | bytes) -> ModelProto | None:
+    """Return a model without its external data, or None if it cannot be read."""
+    try:
+        if isinstance(model, bytes):
+            return ModelProto.FromString(model)
+        return onnx.load_model(model, load_external_data=False)
+    except (DecodeError, OSError):
+        return None
+
+
+@cache
+def has_saturating_products() -> bool:
+    """Return True if ONNX Runtime's products of uint8 and int8 saturate on this CPU."""
+    activations = np.full((4, 64), 255, np.uint8)
+    weights = np.full((64, 16), 127, np.int8)
+    info = helper.make_tensor_value_info
+    graph = GraphProto(
+        name="product",
+        node=[helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+        input=[info("x", TensorProto.UINT8, [4, 64])],
+        output=[info("y", TensorProto.INT32, [4, 16])],
+        initializer=[numpy_helper.from_array(weights, "w")],
+    )
+    model = ModelProto(ir_version=8, graph=graph, opset_import=[helper.make_opsetid("", 17)])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = SILENT_LOG_LEVEL, 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return bool((session.run(None, {"x": activations})[0] != 255 * 127 * 64).any())
+
+
+def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str, Array] | None:
+    """Add 128 to the int8 weights of integer products and make 128 their zero point.
+
+    Return the converted weights that are external data in `directory`, by initializer name; return
+    None if the model has no such products. Weights that a node computes are converted by nodes.
+    """
+    constants = {t.name: t for t in model.graph.initializer}
+    converted: dict[str, str] = {}
+    has_products = False
+    for graph in _iterate_graphs(model.graph):
+        computed: dict[str, str] = {}
+        nodes: list[NodeProto] = []
+        for node in graph.node:
+            for weights, zero_point, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
+                name = node.input[weights]
+                is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
+                # the second condition: the weights were converted before
+                if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
+                    continue
+                names = converted if name in constants else computed
+                if name not in names:
+                    names[name] = f"{node.output[0]}:uint8 {weights}"
+                    nodes += [] if name in constants else _make_uint8_nodes(name, names[name])
+                _set_operand(node, weights, names[name])
+                _set_operand(node, zero_point, offset)
+                has_products = True
+            nodes.append(node)
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return _add_uint8_constants(model, directory, converted) if has_products else None
+
+
+def _add_uint8_constants(
+    model: ModelProto, directory: str, names: dict[str, str]
+) -> dict[str, Array]:
+    """Add converted copies of initializers under new names, and the constants of the conversion;
+    return the values of external copies.
+    """
+    constants = {t.name: t for t in model.graph.initializer}
+    external = {}
+    for name, new_name in names.items():
+        source = constants[name]
+        copy = TensorProto(name=new_name, data_type=TensorProto.UINT8, dims=source.dims)
+        values = _read_int8(source, directory).view(np.uint8) ^ np.uint8(128)
+        if source.data_location == TensorProto.EXTERNAL:
+            copy.data_location = TensorProto.EXTERNAL
+            copy.external_data.extend(source.external_data)
+            external[new_name] = values
+        else:
+            copy.raw_data = values.tobytes()
+        model.graph.initializer.append(copy)
+    model.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.array(128, np.uint8), OFFSET_NAME),
+            numpy_helper.from_array(np.array([128], np.uint8), OFFSETS_NAME),
+            numpy_helper.from_array(np.array(1, np.float32), SCALE_NAME),
+        ]
+    )
+    return external
+
+
+def _iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and its subgraphs; a graph may be changed before the next one is requested."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _iterate_graphs(attribute.g)
+
+
+def _read_int8(tensor: TensorProto, directory: str) -> Array:
+    """Return the values of an int8 initializer, which may be external data in `directory`."""
+    loaded = TensorProto.FromString(tensor.SerializeToString())
+    if tensor.data_location == TensorProto.EXTERNAL:
+        load_external_data_for_tensor(loaded, directory)
+    return numpy_helper.to_array(loaded)
+
+
+def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
+    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel; ONNX Runtime folds the
+    nodes if the values are constant.
+    """
+    floats = f"{result}:floats"
+    return [
+        helper.make_node("Cast", [name], [floats], to=TensorProto.FLOAT),
+        helper.make_node("QuantizeLinear", [floats, SCALE_NAME, OFFSET_NAME], [result]),
+    ]
+
+
+def _set_operand(node: NodeProto, index: int, name: str) -> None:
+    """Set an operand of a node, which may have been omitted."""
+    node.input.extend([""] * (index + 1 - len(node.input)))
+    node.input[index] = name
